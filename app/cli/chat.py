@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from typing import Any
 
 from rich.console import Console
 
 from app.cli.client import ServerClient, ServerError, safe
+from app.core.types import JSONObject
 
 HELP = "/new starts over, /model NAME changes the model, /id prints the id of the last response, /quit or Ctrl+D exits."
 
@@ -63,12 +63,12 @@ class Chat:
         while items:
             items = self._turn(items)
 
-    def _turn(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _turn(self, items: list[JSONObject]) -> list[JSONObject]:
         """Send items and print the answer; return the outputs of its calls."""
         body = {**self._parameters, "input": items, "stream": True}
         if self._previous:
             body["previous_response_id"] = self._previous
-        response: dict[str, Any] = {}
+        response: JSONObject = {}
         for event in self._client.stream("responses", body):
             self._show(event)
             if event["type"] in ("response.completed", "response.incomplete", "response.failed"):
@@ -83,7 +83,7 @@ class Chat:
         self._previous = response["id"]
         return [output for item in response["output"] if (output := self._answer(item))]
 
-    def _show(self, event: dict[str, Any]) -> None:
+    def _show(self, event: JSONObject) -> None:
         """Print the text or call of an event."""
         match event["type"]:
             case "response.output_text.delta" | "response.refusal.delta":
@@ -129,7 +129,7 @@ class Chat:
         self._kind = "line"
 
 
-def call_line(item: dict[str, Any]) -> str:
+def call_line(item: JSONObject) -> str:
     """Return one line with a call, its status and its result."""
     name = ".".join(filter(None, (item.get("server_label"), item.get("name")))) or item["type"]
     arguments = item.get("arguments") or item.get("input") or item.get("code") or item.get("action") or ""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import httpx
+
+from app.core.types import JSONObject
 
 # Control characters and bidirectional marks, with which a model's answer could manipulate the terminal.
 _CONTROLS = dict.fromkeys((*range(32), *range(127, 160), *range(8234, 8239), *range(8294, 8298)))
@@ -38,7 +39,7 @@ class ServerClient:
     def __exit__(self, *exc: object) -> None:
         self._http.close()
 
-    def get(self, path: str) -> dict[str, Any]:
+    def get(self, path: str) -> JSONObject:
         """Return the JSON body of a GET request; raises `ServerError`."""
         with self._errors():
             response = self._http.get(path)
@@ -46,7 +47,7 @@ class ServerClient:
             body: dict[str, object] = response.json()
             return body
 
-    def stream(self, path: str, body: dict[str, object]) -> Iterator[dict[str, Any]]:
+    def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
         """Yield the events of a streamed POST request; raises `ServerError`."""
         with self._errors(), self._http.stream("POST", path, json=body) as response:
             if response.is_error:

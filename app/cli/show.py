@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
 from rich.console import Console
 
 from app.cli.chat import call_line
 from app.cli.client import ServerClient, safe
+from app.core.types import JSONObject
 
 
 def show(client: ServerClient, console: Console, response_id: str, *, as_json: bool = False) -> None:
@@ -31,7 +31,7 @@ def show(client: ServerClient, console: Console, response_id: str, *, as_json: b
     console.print_json(data=translation["body"])
 
 
-def _turn(console: Console, turn: dict[str, Any]) -> None:
+def _turn(console: Console, turn: JSONObject) -> None:
     response = turn["response"]
     usage = response.get("usage") or {}
     tokens = f"{usage['input_tokens']} + {usage['output_tokens']} tokens" if usage else ""
@@ -42,7 +42,7 @@ def _turn(console: Console, turn: dict[str, Any]) -> None:
         _line(console, f"  {error['code']}: {error['message']}", "red")
 
 
-def _item(console: Console, item: dict[str, Any]) -> None:
+def _item(console: Console, item: JSONObject) -> None:
     content = item.get("content")
     if item["type"] in ("message", "reasoning"):
         parts = [*(item.get("summary") or ()), *(content if isinstance(content, list) else ())]

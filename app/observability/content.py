@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun, ChunkRun
 
 # The names that the conventions have for reasons of Chat Completions; other reasons are unchanged.
@@ -26,7 +27,7 @@ def input_messages(messages: Iterable[object]) -> list[dict[str, object]]:
     return [_message(message) for message in messages if isinstance(message, dict)]
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, Any]:
+def _message(message: Mapping[str, Any]) -> JSONObject:
     role = str(message.get("role"))
     if role == "tool":
         call_id, content = message.get("tool_call_id"), message.get("content")
@@ -62,7 +63,7 @@ def _part(part: Mapping[str, object]) -> dict[str, object]:
     return {"type": "blob", "modality": modality, "mime_type": media_type[1] if media_type else None, "content": ""}
 
 
-def _call(call_id: str | None, name: str | None, arguments: str | None) -> dict[str, Any]:
+def _call(call_id: str | None, name: str | None, arguments: str | None) -> JSONObject:
     """Return the part for a call, whose arguments are an object in the conventions, unless they are no JSON."""
     parsed: object = arguments
     with contextlib.suppress(orjson.JSONDecodeError):
@@ -75,7 +76,7 @@ class OutputMessage:
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}  # by the type of the part
-        self._calls: dict[object, dict[str, Any]] = {}  # their ids, names and arguments, by index
+        self._calls: dict[object, JSONObject] = {}  # their ids, names and arguments, by index
 
     def feed(self, chunk: ChunkOrRun) -> None:
         """Take the next chunk."""
@@ -96,7 +97,7 @@ class OutputMessage:
             call["name"] = function.get("name") or call["name"]
             call["arguments"] += function.get("arguments") or ""
 
-    def messages(self, finish_reason: str | None) -> list[dict[str, Any]]:
+    def messages(self, finish_reason: str | None) -> list[JSONObject]:
         """Return the message, in a list; empty if there was none."""
         parts = [{"type": part_type, "content": "".join(texts)} for part_type, texts in self._texts.items()]
         parts = [part for part in parts if part["content"]] + [

@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from app.core.prices import format_money
-from app.core.types import Usage
+from app.core.types import JSONObject, Usage
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
 
@@ -57,7 +57,7 @@ class ResponseLifecycle:
         """The name of the backend that answered last; "" if none did."""
         return self.answered_by[-1] if self.answered_by else ""
 
-    def account(self) -> dict[str, Any]:
+    def account(self) -> JSONObject:
         """Return the log fields for the backend and the cost."""
         fields: dict[str, object] = {"backend": self.backend} if self.answered_by else {}
         return fields if self.cost is None else {**fields, "cost": format_money(self.cost)}

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from app.core.history.compaction import TRIGGER, messages_kept
 from app.core.history.turns import input_item
 from app.core.stream.event_builder import EventBuilder, Upstream
+from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Item, Model, Response, TextOptions
 from app.errors import BackendError
 
@@ -47,7 +47,7 @@ class CompactionOptions:
     """When and how to compact a conversation within a response."""
 
     threshold: int  # tokens of a prompt
-    encrypt: Callable[[dict[str, Any]], str]  # encrypts the summary as the item's `encrypted_content`
+    encrypt: Callable[[JSONObject], str]  # encrypts the summary as the item's `encrypted_content`
 
     def is_worthwhile(self, tokens: int) -> bool:
         """Return whether to compact if so many `tokens` would be summarized."""
@@ -81,7 +81,7 @@ class CompactionBuilder(EventBuilder):
     """
 
     def __init__(
-        self, response: Response, *, new_id: Callable[[str], str], encrypt: Callable[[dict[str, Any]], str]
+        self, response: Response, *, new_id: Callable[[str], str], encrypt: Callable[[JSONObject], str]
     ) -> None:
         super().__init__(response, new_id=new_id)
         self._encrypt_summary = encrypt

@@ -30,6 +30,7 @@ from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.items.readings import NOTES
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
 from app.core.stream.event_types import ToolBinding
+from app.core.types import JSONObject
 from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.ids import new_id
 from app.core.types.request import Item, Response
@@ -95,9 +96,7 @@ class ContentCipher:
         ciphertext = self._ciphers[self._first].encrypt(nonce, packed, _associated_data(kind, owner))
         return CONTENT_MARK + _encoded(self._first + nonce + ciphertext)
 
-    def decrypt(
-        self, kind: ContentKind, owner: str, encrypted: str, budget: ContentBudget | None = None
-    ) -> dict[str, Any]:
+    def decrypt(self, kind: ContentKind, owner: str, encrypted: str, budget: ContentBudget | None = None) -> JSONObject:
         """
         Return the decrypted content.
 
@@ -119,7 +118,7 @@ class ContentCipher:
             raise TamperedError from None
         if budget:
             budget.take(zstandard.frame_content_size(packed))
-        content: dict[str, Any] = loads_in_pieces(zstandard.ZstdDecompressor().decompress(packed))
+        content: JSONObject = loads_in_pieces(zstandard.ZstdDecompressor().decompress(packed))
         return content
 
 
@@ -178,12 +177,12 @@ class EncryptingEventBuilder(EventBuilder):
     own. Results of hosted tools that the model was shown, but the items lack, follow the calls in such an item.
     """
 
-    def __init__(self, response: Response, *, encrypt: Callable[[dict[str, Any]], str], **options: Any) -> None:
+    def __init__(self, response: Response, *, encrypt: Callable[[JSONObject], str], **options: Any) -> None:
         super().__init__(response, encrypt=self._encrypted, **options)
         self._encrypt_content = encrypt
         self._call_fields: dict[str, Upstream] = {}  # fields of calls that are not encrypted yet, by `call_id`
         self._characters = 0  # of the open reasoning item
-        self._prepared: tuple[dict[str, Any], str] | None = None  # content that was encrypted in advance
+        self._prepared: tuple[JSONObject, str] | None = None  # content that was encrypted in advance
 
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
         """Write reasoning; `source` is the backend's field that it came in."""
@@ -287,7 +286,8 @@ def decrypt_items(
             content = _decrypted(cipher, row.encrypted, owner, encrypted, param, warnings, budget)
             if content is not None:
                 item = _with_id(item, key)
-                upstream[item["id"]] = content.get(_UPSTREAM, content.get(_EARLIER, content))
+                earlier: Upstream = content.get(_EARLIER, content)
+                upstream[item["id"]] = content.get(_UPSTREAM, earlier)
                 calls |= content.get("calls", {})
         decrypted.append(item)
     for index, item in enumerate(decrypted if calls else ()):
@@ -306,7 +306,7 @@ def _decrypted(
     param: str,
     warnings: Warnings,
     budget: ContentBudget,
-) -> dict[str, Any] | None:
+) -> JSONObject | None:
     try:
         return cipher.decrypt(kind, owner, encrypted, budget)
     except ContentTooLargeError:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
+from app.core.types import JSONObject
 from app.core.types.ids import bucket_of
 from app.core.types.request import CreateResponse
 from app.core.types.token_estimate import estimate_chat
@@ -95,7 +95,7 @@ class Inspection:
         request, context = await self._unstored(request, caller)
         return await self._translate(request, context, caller)
 
-    async def _translate(self, request: CreateResponse, context: RequestContext, caller: Caller) -> dict[str, Any]:
+    async def _translate(self, request: CreateResponse, context: RequestContext, caller: Caller) -> JSONObject:
         responses = self._responses
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
@@ -111,7 +111,7 @@ class Inspection:
         own = [tool for tool in request.tools if tool["type"] not in types]
         if len(own) == len(request.tools):
             return request, []
-        changes: dict[str, Any] = {"tools": own}
+        changes: JSONObject = {"tools": own}
         if request.tool_choice not in ("auto", "none"):
             changes["tool_choice"] = "auto"  # it might name a tool that was left out
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]

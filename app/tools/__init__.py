@@ -50,6 +50,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from app.core.access import UNRESTRICTED, KeyAccess
+from app.core.types import JSONObject
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.core.types.tool_usage import Counts
@@ -171,7 +172,7 @@ class ToolCall:
 
     id: str  # of its item
     function: HostedFunction
-    arguments: dict[str, Any]
+    arguments: JSONObject
     items: Sequence[Item]  # the conversation, oldest first, with the finished items of this response
     approval_request_id: str | None = None  # the approved request, if the function needs approval
     call_id: str = ""  # the backend's id of the call

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mappi
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 import orjson
@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from app.core.profile import TransportOptions
 from app.core.redaction import redact
+from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.core.types.tool_usage import Counts, image_usage
 from app.errors import InvalidRequest, StoreUnavailable
@@ -196,7 +197,7 @@ class ImageSession:
             options.pop("input_fidelity", None)
         partial = self._declared.partial_images or 0
         try:
-            answer: dict[str, Any] = {}
+            answer: JSONObject = {}
             async for event in self._api.images(options, images, self._mask if images else None, partial):
                 if event.get("type", "").endswith(".partial_image"):
                     self._report_partial(event, report)
@@ -326,7 +327,7 @@ class ImagesAPI:
 
     async def images(
         self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncIterator[JSONObject]:
         """
         Generate or edit one image; yield partial images if the backend streams them, and the answer last.
 

@@ -11,9 +11,9 @@ import re
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 from app.core.request.tool_types import TOOL_SEARCH
+from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall
 
@@ -63,7 +63,7 @@ class ToolSearchSession:
 
 def _namespaces(functions: Sequence[HostedFunction]) -> list[dict[str, object]]:
     """Return functions as tool declarations, with a namespace for each server."""
-    namespaces: dict[str, dict[str, Any]] = {}
+    namespaces: dict[str, JSONObject] = {}
     for function in functions:
         name = function.server_label
         namespace = namespaces.setdefault(name, {"type": "namespace", "name": name, "description": "", "tools": []})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.api.openapi import ERRORS
+from app.core.types import JSONObject
 
 _JSON, _FORM = "application/json", "multipart/form-data"
 _HI = [{"role": "user", "content": "Hello!"}]
@@ -31,7 +30,7 @@ def passthrough_operations(prefix: str) -> dict[str, dict[str, object]]:
     return {f"{prefix}{path}": {"post": _operation(path)} for path in _OPERATIONS}
 
 
-def _operation(path: str) -> dict[str, Any]:
+def _operation(path: str) -> JSONObject:
     summary, media_type, example = _OPERATIONS[path]
     fields = {name: {"type": "string", "format": "binary"} for name, value in example.items() if value == "file"}
     schema = {

@@ -16,6 +16,7 @@ from app.api.passthrough.exchange import PassthroughExchange, chat_prompt
 from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
 from app.backends import Backend, RawRequest
+from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import InvalidRequest, NotFound
 from app.observability.lifecycle import ResponseLifecycle
@@ -143,7 +144,7 @@ class Passthrough:
         )
 
     def _exchange(
-        self, backend: Backend, raw: RawRequest, fields: dict[str, Any], observers: list[Any]
+        self, backend: Backend, raw: RawRequest, fields: JSONObject, observers: list[Any]
     ) -> PassthroughExchange:
         responses = self._api.responses
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}

@@ -13,6 +13,7 @@ from app.api.json_response import json_response, sized_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ItemsQuery, page_of_items
 from app.api.request_body import read_body
+from app.core.types import JSONObject
 from app.core.types.request import InputItem, Item, Metadata, typed
 from app.errors import NotFound
 from app.tools.files import Page
@@ -107,7 +108,7 @@ def _typed(items: list[Any] | None) -> list[Item]:
     return [typed(item) for item in items or ()]
 
 
-def _page(items: list[Item], page: Page) -> dict[str, Any]:
+def _page(items: list[Item], page: Page) -> JSONObject:
     """Return a page of items. OpenAI's schema of this list has strings as `first_id` and `last_id`, never null."""
     listed = page_of_items(items, page, NotFound)
     return {**listed, "first_id": listed["first_id"] or "", "last_id": listed["last_id"] or ""}

@@ -24,6 +24,7 @@ from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.bounded_json import dumps_in_pieces, is_large
 from app.core.profile import ContentOptions, Profile, RequestOptions
+from app.core.types import JSONObject
 from app.core.types.chunk import ChunkDelta, FunctionFragment
 from app.errors import InvalidRequest
 
@@ -73,7 +74,7 @@ class DemoBackend(Backend):
         """Return the number of tokens in the prompt, as the usage will report it."""
         return _prompt_tokens(self.encode(question).body)
 
-    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         """Return the only model; requests may name any other."""
         return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
 
@@ -84,14 +85,14 @@ class DemoBackend(Backend):
         """Return: there is nothing to close."""
 
 
-def _answered(body: dict[str, Any]) -> tuple[float, Iterator[Chunk]]:
+def _answered(body: JSONObject) -> tuple[float, Iterator[Chunk]]:
     """Return the pause before each chunk of an answer, in seconds, and the chunks."""
     answer = answer_to(body)
     digest = hashlib.sha256(dumps_in_pieces(body)).hexdigest()[:24]
     return answer.pause, _chunks(body, answer, digest, _prompt_tokens(body))
 
 
-def _chunks(body: dict[str, Any], answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Chunk]:
+def _chunks(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Chunk]:
     envelope: Chunk = {"id": f"chatcmpl-{digest}", "model": str(body.get("model"))}
 
     def chunk(delta: ChunkDelta, logprobs: Any = None, reason: str | None = None) -> Chunk:
@@ -124,7 +125,7 @@ class DemoAnswer(NamedTuple):
     pause: float = 0  # seconds between its pieces
 
 
-def answer_to(body: dict[str, Any]) -> DemoAnswer:
+def answer_to(body: JSONObject) -> DemoAnswer:
     """Return the answer to a request."""
     turn = _Turn(body)
     effort = body.get("reasoning_effort") or ("low" if _THINK.search(turn.prompt) else "none")
@@ -153,7 +154,7 @@ def _value(schema: Any, prompt: str, name: str) -> Any:
 class _Turn:
     """The parts of the conversation that the answer depends on."""
 
-    def __init__(self, body: dict[str, Any]) -> None:
+    def __init__(self, body: JSONObject) -> None:
         messages = body.get("messages") or []
         self._users = [message for message in messages if message.get("role") == "user"]
         last = max((n for n, message in enumerate(messages) if message.get("role") == "user"), default=-1)
@@ -161,7 +162,7 @@ class _Turn:
         self._body = body
         self.prompt = _text(self._users[-1])[:_LONG] if self._users else ""
 
-    def tool(self) -> dict[str, Any] | None:
+    def tool(self) -> JSONObject | None:
         """Return the function to call, once in a turn at most: the required one, or one that the prompt mentions."""
         choice = self._body.get("tool_choice") or "auto"
         tools = [tool["function"] for tool in self._body.get("tools") or () if tool.get("type") == "function"]
@@ -173,9 +174,7 @@ class _Turn:
         if choice == "auto" and self.text() in _SHOWCASE:
             return None
         words = set(re.findall(r"[a-z]{3,}", self.prompt.lower()))
-        best: dict[str, Any] = max(
-            tools, key=lambda tool: len(words & set(re.findall(r"[a-z]{3,}", tool["name"].lower())))
-        )
+        best: JSONObject = max(tools, key=lambda tool: len(words & set(re.findall(r"[a-z]{3,}", tool["name"].lower()))))
         return best
 
     def text(self) -> str:
@@ -198,7 +197,7 @@ class _Turn:
         return "\n".join(_text(message)[:_LONG] for message in self._users)
 
 
-def _thanks(messages: Iterable[dict[str, Any]]) -> str:
+def _thanks(messages: Iterable[JSONObject]) -> str:
     seen = sum(part.get("type") == "image_url" for message in messages for part in _parts(message))
     return f"Thank you for {'the image' if seen == 1 else f'the {seen} images'}. " if seen else ""
 
@@ -254,7 +253,7 @@ def _until_stop(text: str, stop: Any) -> str:
     return text[: min((text.find(word) for word in words if word in text), default=len(text))]
 
 
-def _logprobs(piece: str, body: dict[str, Any]) -> dict[str, Any] | None:
+def _logprobs(piece: str, body: JSONObject) -> JSONObject | None:
     if not body.get("logprobs"):
         return None
     candidates = [(piece, -0.1), *((f"{piece}{'?' * n}", -2.0 - n) for n in range(1, body.get("top_logprobs") or 0))]
@@ -262,7 +261,7 @@ def _logprobs(piece: str, body: dict[str, Any]) -> dict[str, Any] | None:
     return {"content": [{**tokens[0], "top_logprobs": tokens[: body.get("top_logprobs") or 0]}], "refusal": None}
 
 
-def _prompt_tokens(body: dict[str, Any]) -> int:
+def _prompt_tokens(body: JSONObject) -> int:
     return sum(_words(_text(message)) + 1 for message in body.get("messages") or ())
 
 
@@ -272,7 +271,7 @@ def _words(text: str) -> int:
     return words * len(text) // _LONG if len(text) > _LONG else words
 
 
-def _usage(prompt: int, spent: int, reasoned: int) -> dict[str, Any]:
+def _usage(prompt: int, spent: int, reasoned: int) -> JSONObject:
     return {
         "prompt_tokens": prompt,
         "completion_tokens": spent,
@@ -282,11 +281,11 @@ def _usage(prompt: int, spent: int, reasoned: int) -> dict[str, Any]:
     }
 
 
-def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
+def _parts(message: JSONObject) -> list[JSONObject]:
     content = message.get("content")
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
-def _text(message: dict[str, Any]) -> str:
+def _text(message: JSONObject) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else " ".join(part.get("text") or "" for part in _parts(message)).strip()

@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from typing import Any
+
+from app.core.types import JSONObject
 
 _MAX_OPTIONAL_DEPTH = 6  # levels below which only required values are generated
 _MAX_DEPTH = 50  # levels, beyond which the schema is assumed to be infinitely recursive
@@ -102,7 +103,7 @@ class Values:
         if self._left < 0:
             raise ValueError("it asks for too many values, or for too long ones")
 
-    def _object(self, schema: dict[str, Any], depth: int) -> dict[str, object]:
+    def _object(self, schema: JSONObject, depth: int) -> dict[str, object]:
         properties = schema.get("properties") or {}
         names = list(schema.get("required") or (properties if depth < _MAX_OPTIONAL_DEPTH else ()))
         filled = {name: self.fill(properties.get(name, True), name, 0, depth + 1) for name in names}
@@ -111,7 +112,7 @@ class Values:
             filled[f"key{len(filled) + 1}"] = self.fill(extra, "", len(filled), depth + 1)
         return filled
 
-    def _array(self, schema: dict[str, Any], name: str, depth: int) -> list[object]:
+    def _array(self, schema: JSONObject, name: str, depth: int) -> list[object]:
         first = schema.get("prefixItems") or []
         minimum = max(schema.get("minItems", 0), len(first), 1 if depth < _MAX_OPTIONAL_DEPTH else 0)
         count = min(minimum, schema.get("maxItems", minimum))
@@ -132,7 +133,7 @@ class Values:
                 number = math.floor(high / step) * step if step else high
         return int(number) if float(number).is_integer() else number
 
-    def _string(self, schema: dict[str, Any], name: str, nth: int) -> str:
+    def _string(self, schema: JSONObject, name: str, nth: int) -> str:
         if schema.get("format") in FORMATS:
             return FORMATS[schema["format"]]
         text = self._words_for(name)
@@ -162,7 +163,7 @@ class Values:
         return options[-1] if depth > _MAX_OPTIONAL_DEPTH or not values else values[0]
 
     def _merged(self, schemas: list[object]) -> dict[str, object]:
-        merged: dict[str, Any] = {}
+        merged: JSONObject = {}
         for schema in schemas:
             if not isinstance(schema, dict):
                 continue
@@ -192,7 +193,7 @@ def value_for(schema: dict[str, object], prompt: str) -> object:
         raise ValueError(str(error)) from error
 
 
-def _without(schema: dict[str, object], *names: str) -> dict[str, Any]:
+def _without(schema: dict[str, object], *names: str) -> JSONObject:
     return {name: value for name, value in schema.items() if name not in names}
 
 
@@ -205,7 +206,7 @@ def _type(schema: dict[str, object]) -> str:
     return "object" if "properties" in schema or "required" in schema else "array" if "items" in schema else "string"
 
 
-def _bounds(schema: dict[str, Any], whole: bool) -> tuple[float, float, float]:
+def _bounds(schema: JSONObject, whole: bool) -> tuple[float, float, float]:
     """Return the minimum, the maximum, and the step, which is 0 if there is none."""
     step = schema.get("multipleOf") or (1 if whole else 0)
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)

@@ -15,6 +15,7 @@ from app.backends.apis.chat.normalize import REASONING_FIELDS
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.transport import HTTPToolsTransport
 from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.types import JSONObject
 from app.core.types.chunk import DONE, ChunkRun, RawChunk, RawOrRun
 from app.errors import BackendError
 
@@ -42,7 +43,7 @@ class ProbeResult:
         return not self.ok and self.status != 0
 
     @property
-    def deltas(self) -> list[dict[str, Any]]:
+    def deltas(self) -> list[JSONObject]:
         """The deltas of all choices."""
         choices = [choice for chunk in self.chunks for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         return [choice["delta"] for choice in choices if isinstance(choice.get("delta"), dict)]
@@ -64,7 +65,7 @@ class ProbeResult:
         return "", ""
 
     @property
-    def pieces(self) -> list[dict[str, Any]]:
+    def pieces(self) -> list[JSONObject]:
         """The fragments of tool calls."""
         return [piece for delta in self.deltas for piece in delta.get("tool_calls") or () if isinstance(piece, dict)]
 
@@ -85,7 +86,7 @@ class ProbeResult:
         return next((str(choice["finish_reason"]) for choice in reversed(choices) if choice.get("finish_reason")), "")
 
     @property
-    def usage(self) -> dict[str, Any]:
+    def usage(self) -> JSONObject:
         """The last usage; empty without one."""
         return next((chunk["usage"] for chunk in reversed(self.chunks) if chunk.get("usage")), {})
 
@@ -107,7 +108,7 @@ class ProbedServer:
     def __init__(self, url: str, key: str | None, *, seconds: float = 30, budget: int = 60) -> None:
         self.url = httpx.URL(url.rstrip("/"))
         self.budget = budget
-        self.fields: dict[str, Any] = {}
+        self.fields: JSONObject = {}
         self.reasoning_off: dict[str, object] = {}
         self.limit = "max_tokens"
         self._key = key

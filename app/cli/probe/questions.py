@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.backends.apis.chat.token_counting import Tokenizer
 from app.cli.probe.client import PROMPT_ONLY_TOKENS, ProbedServer, ProbeResult
 from app.core.profile import Profile
+from app.core.types import JSONObject
 
 
 class Finding(NamedTuple):
@@ -21,11 +22,11 @@ class Finding(NamedTuple):
 
     about: str
     result: str
-    options: dict[str, Any] = {}  # noqa: RUF012 (of a tuple, never changed)
+    options: JSONObject = {}  # noqa: RUF012 (of a tuple, never changed)
 
 
 Findings = list[Finding]
-ChatMessage = dict[str, Any]
+ChatMessage = JSONObject
 
 HELLO = "Say hello."
 WEATHER = "What is the weather in Paris?"
@@ -122,7 +123,7 @@ async def _usage(server: ProbedServer, plain: ProbeResult) -> Findings:
 async def limits(server: ProbedServer) -> Findings:
     findings, known = [], []
     for name in ("max_tokens", "max_completion_tokens"):
-        limit: dict[str, Any] = {server.limit: None, name: 8}
+        limit: JSONObject = {server.limit: None, name: 8}
         result = await server.ask("Count to one hundred.", **limit)
         cut = result.ok and (result.finish == "length" or 0 < len(result.deltas) < 20)
         known += [name] if cut else []
@@ -311,7 +312,7 @@ async def thoughts(server: ProbedServer) -> Findings:
         findings = [Finding("reasoning", "in the text, up to a tag", {"response.think_tags": "implicit_open"})]
     else:
         return [Finding("reasoning", "none seen" if result.ok else verdict(result))]
-    reasoning_off: dict[str, Any] = {"reasoning_effort": "none"}
+    reasoning_off: JSONObject = {"reasoning_effort": "none"}
     off = await server.ask(prompt, **reasoning_off)
     switched = off.ok and not off.reasoning[0] and "</think>" not in off.text
     findings.append(Finding("reasoning_effort none", "switches it off" if switched else verdict(off, "ignored")))

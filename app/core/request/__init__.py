@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
 
 from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
@@ -24,6 +23,7 @@ from app.core.request.roles import Message, arrange, in_order
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import is_repeatable, tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, of_history
+from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Item, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, label
 
@@ -231,7 +231,7 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value not in _NOTHING}
 
 
-def _effort(context: TranslationContext) -> dict[str, Any]:
+def _effort(context: TranslationContext) -> JSONObject:
     request, options = context.request, context.options
     effort = request.reasoning.effort if request.reasoning else None
     if effort is None:

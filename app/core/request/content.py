@@ -8,14 +8,15 @@ new type of part is a row of `_PARTS`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from app.core.profile import ContentOptions
 from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
+from app.core.types import JSONObject
 from app.core.types.request import Part
 from app.errors import Warnings, label
 
-ChatPart: TypeAlias = dict[str, Any]
+ChatPart: TypeAlias = JSONObject
 
 
 class PartError(Exception):

@@ -38,6 +38,7 @@ from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_r
 from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
 from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
+from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
@@ -500,7 +501,7 @@ _MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
 _ENTRY = 200  # bytes of a message besides its values: slots in lists, and the ids of its calls in sets
 
 
-def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> dict[str, Any]:
+def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> JSONObject:
     """Return the JSON and the size of a prefix with more messages."""
     encoded = prefix.encoded if prefix else b""
     size = size_of(added)

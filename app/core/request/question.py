@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from app.core.profile import Profile, RequestOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.roles import Message
 from app.core.stream.event_types import ToolBinding
+from app.core.types import JSONObject
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.errors import Warnings
@@ -45,7 +45,7 @@ class TranslatedPrefix:
 class EncodedQuestion:
     """A request as a server takes it, and the data that is needed to read its answer."""
 
-    body: dict[str, Any]  # not to be changed
+    body: JSONObject  # not to be changed
     bindings: Mapping[str, ToolBinding]  # of the functions to their tools, by their names in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from app.core.profile import ResponseFormatOptions
 from app.core.request.question import TranslationContext
+from app.core.types import JSONObject
 from app.core.types.request import JsonSchemaFormat
 
 # The value of `response_format` (None: not sent), and an instruction for the model.
-Form: TypeAlias = tuple[dict[str, Any] | None, str]
+Form: TypeAlias = tuple[JSONObject | None, str]
 
 
 def response_format(context: TranslationContext) -> Form:

@@ -24,6 +24,7 @@ from app.core.items import (
 from app.core.items.arguments import INPUT
 from app.core.profile import RequestOptions
 from app.core.request.grammar import lark
+from app.core.types import JSONObject
 from app.core.types.hosted import NO_PARAMETERS
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, by the spec
@@ -109,7 +110,7 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
     return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 
 
-TOOL_SEARCH: dict[str, Any] = {  # for clients that send no description
+TOOL_SEARCH: JSONObject = {  # for clients that send no description
     "description": "Search for more tools by what they do. The tools that are found can be called from then on.",
     "parameters": {
         "type": "object",

@@ -23,7 +23,7 @@ from app.core.profile import RequestOptions
 from app.core.request.question import TranslationContext
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.stream.event_types import ToolBinding
-from app.core.types import list_field
+from app.core.types import JSONObject, list_field
 from app.core.types.hosted import HOSTED_TABLES, NO_PARAMETERS, UNNAMED, HostedFunction, needs_table
 from app.core.types.request import Item
 from app.errors import InvalidRequest, did_you_mean, label
@@ -39,7 +39,7 @@ SEARCH = (UNNAMED, "tool_search")
 class Function(NamedTuple):
     """A function as it is declared to the backend, and the tool that it stands for."""
 
-    tool: dict[str, Any]
+    tool: JSONObject
     binding: ToolBinding
 
 

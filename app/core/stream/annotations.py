@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from app.core.types import JSONObject
 from app.core.types.chunk import CitedSource
 
 
-def flat_annotations(annotations: Any) -> Iterator[dict[str, Any]]:
+def flat_annotations(annotations: Any) -> Iterator[JSONObject]:
     """
     Yield the URL citations of a message in the shape of the Responses API.
 
@@ -29,12 +30,12 @@ def flat_annotations(annotations: Any) -> Iterator[dict[str, Any]]:
             }
 
 
-def whole_citation(source: CitedSource) -> dict[str, Any]:
+def whole_citation(source: CitedSource) -> JSONObject:
     """Return the annotation for a source of the whole answer, which has no position in the text."""
     return {"type": "url_citation", "url": source["url"], "start_index": 0, "end_index": 0, "title": source["title"]}
 
 
-def flat_logprobs(logprobs: Any) -> list[dict[str, Any]]:
+def flat_logprobs(logprobs: Any) -> list[JSONObject]:
     """Return a choice's logprobs; some servers omit the bytes, send null, or add fields of their own."""
     return [
         {**_logprob(token), "top_logprobs": [_logprob(top) for top in _objects(token.get("top_logprobs"))]}
@@ -42,11 +43,11 @@ def flat_logprobs(logprobs: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _objects(values: Any) -> list[dict[str, Any]]:
+def _objects(values: Any) -> list[JSONObject]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
-def _logprob(token: dict[str, Any]) -> dict[str, Any]:
+def _logprob(token: JSONObject) -> JSONObject:
     text = str(token.get("token") or "")
     sent, logprob = token.get("bytes"), token.get("logprob")
     is_valid = isinstance(sent, list) and all(type(byte) is int for byte in sent)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from app.core.stream.annotations import flat_annotations, flat_logprobs, whole_citation
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.stream.tool_calls import ToolCalls
+from app.core.types import JSONObject
 from app.core.types.chunk import (
     DONE,
     REASONING_CONTENT,
@@ -59,7 +59,7 @@ class ChunkReader:
         self.calls = ToolCalls(builder, bindings, allowed, parallel, hosted_left, forbidden, call_ids, name_noise)
         self._first = len(builder.response["output"])  # index of this answer's first item
         self.finish_reason: str | None = None
-        self.usage: dict[str, Any] | None = None
+        self.usage: JSONObject | None = None
         self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer has ended without usage
         self.service_tier: str | None = None
         self.done = False  # whether `[DONE]` was received

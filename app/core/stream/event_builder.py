@@ -27,13 +27,13 @@ from app.core.items.readings import NOTES
 from app.core.stream.citations import Citations
 from app.core.stream.event_batch import DeltaFields, EventBatch, LargeEventBatch
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
-from app.core.types import list_field, with_fields
+from app.core.types import JSONObject, list_field, with_fields
 from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.request import Item, Response
 from app.errors import APIError
 
 # The fields that the backend sent for an item, under the backend's own names, to be sent back to it unchanged.
-Upstream: TypeAlias = dict[str, Any]
+Upstream: TypeAlias = JSONObject
 
 # Statuses whose terminal event has another name. The spec and OpenAI have no `response.cancelled`, and clients reject
 # or ignore unknown events. All of them handle `response.incomplete` as the end of a truncated output.
@@ -45,7 +45,7 @@ class OpenPart:
     """A part of a message or of a reasoning item that the model is still writing."""
 
     row: PartType
-    where: dict[str, Any]  # item_id, output_index, and the part's index: the head of each of its events
+    where: JSONObject  # item_id, output_index, and the part's index: the head of each of its events
     delta: DeltaFields = field(init=False)
     pieces: list[str] = field(default_factory=list)  # joined once, at the end
     extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs so far
@@ -60,7 +60,7 @@ class OpenPart:
         self.pieces = [text]
         return text
 
-    def content(self) -> dict[str, Any]:
+    def content(self) -> JSONObject:
         """Return a copy of the part in its current state."""
         extra = {name: [*values] for name, values in self.extra.items()}
         return {"type": self.row.type, self.row.field: self.text, **extra}
@@ -227,7 +227,7 @@ class EventBuilder:
         for delta in deltas:
             self._write_cited(self._citations.feed(delta))
 
-    def _write_cited(self, pieces: Iterable[str | dict[str, Any]]) -> None:
+    def _write_cited(self, pieces: Iterable[str | JSONObject]) -> None:
         for piece in pieces:
             if isinstance(piece, str):
                 logprobs, self._held_logprobs = self._held_logprobs, []
@@ -244,7 +244,7 @@ class EventBuilder:
         """Write a refusal."""
         self._write(REFUSAL, deltas)
 
-    def annotation(self, annotation: dict[str, Any]) -> None:
+    def annotation(self, annotation: JSONObject) -> None:
         """Annotate the open text part; an empty one is opened if there is none."""
         part = self._open_for(TEXT).parts[0]
         annotations = part.extra["annotations"]
@@ -270,7 +270,7 @@ class EventBuilder:
         """Open a call of a function; `upstream` are the other fields that the backend sent with it."""
         self.close_item()
         kind = binding.kind
-        fields: dict[str, Any] = {
+        fields: JSONObject = {
             "type": kind.type,
             "id": self.new_id(kind.prefix),
             **({"call_id": call_id} if kind.call_id else {}),
@@ -526,7 +526,7 @@ class EventBuilder:
         return {open_.source: open_.parts[0].text, **fields} if open_.source else fields
 
 
-def _interruption(kind: ItemType) -> dict[str, Any]:
+def _interruption(kind: ItemType) -> JSONObject:
     """Return the fields of an interrupted item besides its status."""
     return kind.error("The response ended before this was done.") if kind.interrupted == "failed" else {}
 

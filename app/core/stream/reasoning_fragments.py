@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from app.core.types import JSONObject
+
 _JOINED = ("text", "summary", "data")  # the fields that are sent in pieces
 
 
@@ -21,7 +23,7 @@ class ReasoningDetails:
     """
 
     def __init__(self) -> None:
-        self._details: dict[Any, dict[str, Any]] = {}
+        self._details: dict[Any, JSONObject] = {}
 
     def feed(self, fragments: list[Any]) -> None:
         """Add the fragments of one delta."""
@@ -43,7 +45,7 @@ class ReasoningDetails:
                 else:
                     detail.setdefault(name, None)
 
-    def __call__(self) -> list[dict[str, Any]]:
+    def __call__(self) -> list[JSONObject]:
         """Return the details."""
         return [
             {name: "".join(value) if name in _JOINED and value else value for name, value in detail.items()}
@@ -67,7 +69,7 @@ class ThinkingBlocks:
     """
 
     def __init__(self) -> None:
-        self._blocks: list[dict[str, Any]] = []
+        self._blocks: list[JSONObject] = []
         self._open = False  # whether the next fragment may belong to the last block
 
     def feed(self, fragments: list[Any]) -> None:
@@ -84,7 +86,7 @@ class ThinkingBlocks:
                 block["signature"] = fragment.get("signature") or block.get("signature")
             self._open = is_thinking and not fragment.get("signature")
 
-    def __call__(self) -> list[dict[str, Any]]:
+    def __call__(self) -> list[JSONObject]:
         """Return the blocks; those without a signature are left out, because the server would reject them."""
         return [
             {**block, "thinking": "".join(block["thinking"])} if block.get("type") == "thinking" else block

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.core.items import ITEM_TYPES, ItemType
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, OpenCall, OpenItem
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, SUMMARY_REASONING, TEXT, PartType
-from app.core.types import list_field, with_fields
+from app.core.types import JSONObject, list_field, with_fields
 from app.core.types.request import Item, Response
 
 _PART_LISTS = ("summary", "content")
@@ -61,7 +59,7 @@ class ReplayedBuilder(EventBuilder):
                     self._replay_part(open_, row, part)
         self._done(open_.index, item)
 
-    def _replay_part(self, open_: OpenItem, row: PartType, part: dict[str, Any]) -> None:
+    def _replay_part(self, open_: OpenItem, row: PartType, part: JSONObject) -> None:
         open_.rows = (row,)
         self._open, before = open_, self._open
         self._open_part(open_, row)

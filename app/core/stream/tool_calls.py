@@ -12,12 +12,12 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.core.items import FUNCTION_CALL
 from app.core.items.arguments import ArgumentsReader, ObjectReader
 from app.core.stream.event_builder import EventBuilder, OpenCall
 from app.core.stream.event_types import ToolBinding
+from app.core.types import JSONObject
 from app.core.types.chunk import CallFragment, Step, pieces_of
 
 MAX_CALL_ID = 64  # characters, by the spec
@@ -31,7 +31,7 @@ class _Assembly:
 
     id: str | None = None
     name: str = ""
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: JSONObject = field(default_factory=dict)
     begun: bool = False  # whether there are arguments
     pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend sends them, until it is opened
     reader: ArgumentsReader = field(default_factory=ObjectReader)

@@ -8,7 +8,7 @@ clients may send less, and more; what pydantic has not validated is an `object`,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Required
+from typing import Any, Required, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -17,6 +17,9 @@ from app.errors import ErrorPayload
 # `antiphon:...` is set by this server; these names, and `async`, cannot be written in a class.
 _PdfFields = TypedDict("_PdfFields", {"antiphon:text": str, "antiphon:text_error": str}, total=False)
 _AsyncField = TypedDict("_AsyncField", {"async": object}, total=False)
+
+
+JSONObject: TypeAlias = dict[str, Any]  # an object of parsed JSON: its values are checked where they are read
 
 
 class Part(_PdfFields, total=False):

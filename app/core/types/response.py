@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.core.bounded_json import is_large
+from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, PlainFormat, Response
 
 
@@ -64,7 +65,7 @@ def _or(value: float | None, default: float) -> float:
 def _text(request: CreateResponse, schema: bool) -> dict[str, object]:
     text = request.text
     if isinstance(text.format, PlainFormat):
-        echoed: dict[str, Any] = {"format": {"type": text.format.type, **(text.format.model_extra or {})}}
+        echoed: JSONObject = {"format": {"type": text.format.type, **(text.format.model_extra or {})}}
     else:
         echoed = {"format": text.format.model_dump(by_alias=True)}
         echoed["format"].setdefault("description", None)

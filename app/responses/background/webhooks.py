@@ -20,10 +20,11 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 
+from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import StoreUnavailable
 from app.stores import Change, Store
@@ -53,7 +54,7 @@ class WebhookEndpoint:
 class _Delivery(NamedTuple):
     """One event for one endpoint. `due` is in Unix time."""
 
-    event: dict[str, Any]
+    event: JSONObject
     endpoint: str
     attempts: int  # started so far
     due: float

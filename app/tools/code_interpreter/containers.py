@@ -19,6 +19,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest, NotFound, TooManyRequests
 from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
 from app.tools.code_interpreter.sandbox_process import STOP_GRACE, Sandbox, SandboxEnded
@@ -106,7 +107,7 @@ class Container:
 class SandboxChannel(Protocol):
     """The channel to the sandbox of a container in use."""
 
-    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         """Send a request to the sandbox and return its answer; see `Sandbox.request`."""
         ...
 

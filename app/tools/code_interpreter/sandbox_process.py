@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
 
 import orjson
 
+from app.core.types import JSONObject
 from app.tools.code_interpreter.cgroups import Group
 from app.tools.code_interpreter.watch import Watch, Watched, descendants, kill
 
@@ -50,7 +50,7 @@ class Sandbox:
         self._watch.add(self._watched)
         self._freeze()
 
-    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         """
         Send a request and return the answer; raises `SandboxEnded`.
 
@@ -72,7 +72,7 @@ class Sandbox:
             answer["exceeded"] = self._watched.exceeded or ("memory" if killed else "")
         return answer
 
-    async def _exchange(self, request: dict[str, object], within: float) -> dict[str, Any]:
+    async def _exchange(self, request: dict[str, object], within: float) -> JSONObject:
         answer = asyncio.create_task(self._answer())
         try:
             await self._send(request)
@@ -91,7 +91,7 @@ class Sandbox:
             await self.aclose()
             raise
 
-    async def _stop(self, answer: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
+    async def _stop(self, answer: asyncio.Task[JSONObject]) -> JSONObject:
         """Stop the running call, and return its answer; raises `SandboxEnded`."""
         try:
             await self._send({"op": "stop"})
@@ -114,7 +114,7 @@ class Sandbox:
             await self.aclose()
             raise SandboxEnded from None
 
-    async def _answer(self) -> dict[str, Any]:
+    async def _answer(self) -> JSONObject:
         assert self._process.stdout
         try:
             answer = orjson.loads(await self._process.stdout.readline())

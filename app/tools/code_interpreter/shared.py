@@ -23,6 +23,7 @@ from typing import Any
 
 import orjson
 
+from app.core.types import JSONObject
 from app.errors import APIError
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import (
@@ -222,9 +223,9 @@ class _RemoteSandbox:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> dict[str, Any]:
+    async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         """Send a request to the sandbox and return its answer; raises `SandboxEnded`."""
-        answer: dict[str, Any] = await self.send(op, {"within": within, **fields})
+        answer: JSONObject = await self.send(op, {"within": within, **fields})
         return answer
 
     async def send(self, operation: str, fields: Mapping[str, Any]) -> Any:

@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from app.core.access import hash_of
+from app.core.types import JSONObject
 from app.tools.guard import Reach, URLPattern
 from app.tools.validation import read_table
 
@@ -227,7 +228,7 @@ def _with_headers(name: str, server: MCPServer, environment: Mapping[str, str]) 
     return server.model_copy(update={"headers": headers})
 
 
-def read_file(path: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+def read_file(path: Path, environment: Mapping[str, str]) -> JSONObject:
     """
     Return the servers of a file in the `mcpServers` format, as tables `[tools.mcp.servers.NAME]`.
 
@@ -258,7 +259,7 @@ _SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools",
 
 def _table(server: Mapping[str, Any]) -> dict[str, object]:
     """Translate one server of such a file to our settings; settings of other programs are ignored."""
-    table: dict[str, Any] = {name: server[name] for name in _SAME if server.get(name) is not None}
+    table: JSONObject = {name: server[name] for name in _SAME if server.get(name) is not None}
     if url := server.get("serverUrl") or server.get("httpUrl"):
         table.setdefault("url", url)
     if isinstance(command := server.get("command"), str):

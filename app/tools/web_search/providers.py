@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from app.core.types import JSONObject
 from app.tools.guard import GuardedTransport, OutboundRefused
 from app.tools.web_search.settings import WebSearchSettings
 
@@ -76,7 +77,7 @@ class SearchAPI:
     path: str
     results: tuple[str, ...]  # the keys that lead to the list of results
     text: Callable[[Mapping[str, Any]], Iterable[object]]  # the pieces of text of a result, best first
-    params: Callable[[SearchQuery], dict[str, Any]]  # of the query string, or the JSON body where `method` is POST
+    params: Callable[[SearchQuery], JSONObject]  # of the query string, or the JSON body where `method` is POST
     url: str | None = None  # base URL of the service; None if each operator has a server
     method: str = "GET"
     key_header: str | None = None  # the header of the key; None if the service needs no key

@@ -14,6 +14,7 @@ from typing import Any
 from app.core.items.readings import NOTES
 from app.core.stream.citations.links import CitationLinks
 from app.core.stream.citations.marks import Annotation, CitationMarks
+from app.core.types import JSONObject
 
 # In pieces that are joined with NULs: the start of a mark or a link, or a space at the end of a piece.
 _MAY_CITE = re.compile(r"[\[【]| \0")
@@ -71,9 +72,9 @@ class Citations:
             self._links.skip(pieces)
         return True
 
-    def feed(self, text: str) -> list[str | dict[str, Any]]:
+    def feed(self, text: str) -> list[str | JSONObject]:
         """Return the text and the annotations that are complete after this piece, in order."""
-        pieces: list[str | dict[str, Any]] = []
+        pieces: list[str | JSONObject] = []
         for piece in self._marks.feed(text) if self._marks else (text,):
             if isinstance(piece, str):
                 pieces += self._linked(piece)
@@ -81,7 +82,7 @@ class Citations:
                 pieces.append({**piece, **_position(piece, self._length)})
         return pieces
 
-    def end(self) -> list[str | dict[str, Any]]:
+    def end(self) -> list[str | JSONObject]:
         """Return the rest of the text and its annotations, and reset for the next text."""
         held = self._marks.end() if self._marks else ""
         pieces = self._linked(held) if held else []
@@ -90,7 +91,7 @@ class Citations:
         self._length = 0
         return pieces
 
-    def _linked(self, text: str) -> list[str | dict[str, Any]]:
+    def _linked(self, text: str) -> list[str | JSONObject]:
         self._length += len(text)
         return [text, *(self._links.feed(text) if self._links else ())]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from app.core.stream.citations.marks import Annotation
+from app.core.types import JSONObject
 
 # The text of a link may have brackets in it, as in `[a [draft] of it](...)`, but no line break and no other link.
 _LINK = re.compile(
@@ -59,7 +59,7 @@ class CitationLinks:
         self._length += len(text)
         self._tail = (self._tail + text)[-1:]
 
-    def feed(self, text: str) -> list[dict[str, Any]]:
+    def feed(self, text: str) -> list[JSONObject]:
         """Return the annotations of the links that this piece of text completes, in order."""
         annotations = []
         if self._pending and text:
@@ -81,15 +81,13 @@ class CitationLinks:
             self._tail = self._tail[-1:]  # an outer bracket
         return annotations
 
-    def end(self) -> list[dict[str, Any]]:
+    def end(self) -> list[JSONObject]:
         """Return the pending annotation, if any, and reset for the next text."""
         pending, self._pending = self._pending, None
         self._length, self._tail = 0, ""
         return [_at(*pending)] if pending else []
 
-    def _annotations_of(
-        self, annotation: Annotation, tail: str, link: re.Match[str], offset: int
-    ) -> list[dict[str, Any]]:
+    def _annotations_of(self, annotation: Annotation, tail: str, link: re.Match[str], offset: int) -> list[JSONObject]:
         """Return the annotation of a link; its span includes a pair of brackets around it, as in `([title](url))`."""
         start, end = link.start(), link.end()
         if not tail.endswith("(", 0, start):
@@ -101,5 +99,5 @@ class CitationLinks:
         return [_at(annotation, offset + start - outer, offset + end + outer)]
 
 
-def _at(annotation: Annotation, start: int, end: int) -> dict[str, Any]:
+def _at(annotation: Annotation, start: int, end: int) -> JSONObject:
     return {**annotation, "start_index": start, "end_index": end}

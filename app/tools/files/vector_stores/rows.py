@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from app.core.types import JSONObject
 from app.tools.files.vector_stores.records import ChunkingStrategy, FileBatch, FileCounts, StoreFile, VectorStore
 
 
@@ -14,7 +15,7 @@ def encode_fields(value: Mapping[str, object] | None) -> str | None:
     return None if value is None else json.dumps(dict(value))
 
 
-def decode_fields(value: str | None) -> dict[str, Any] | None:
+def decode_fields(value: str | None) -> JSONObject | None:
     """Return metadata or attributes from a column's value."""
     return None if value is None else json.loads(value)
 
