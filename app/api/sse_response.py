@@ -1,21 +1,21 @@
 """
 Server-sent events over ASGI.
 
-A single task reads the body and writes to the socket, so a write costs no lock, cancel scope or task switch. While it
-waits for the body, items may also be written by the code that receives them: see `Sink`.
+Events are written in the call in which they are made, without a lock, cancel scope or task switch. Only what has to
+wait for the client is written by a task.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from app.core.stream.event_batch import Sink
 from app.errors import APIError
 
 logger = logging.getLogger(__name__)
@@ -27,15 +27,14 @@ _SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a
 
 class EventStream(Response, Generic[T]):
     """
-    Sends each item of `body`, encoded by `encode`, in one write, and `last` at the end. An item for which `pieces`
-    returns an iterator is large: its pieces are encoded and sent one by one.
+    Sends the items that `make` passes to `send`, each encoded by `encode` and in one write, and `last` at the end. An
+    item for which `pieces` returns an iterator is large: its pieces are encoded and sent one by one.
 
-    Items that the body passes to `sink` while it is awaited are sent without resuming the task that awaits it.
-
-    If the pieces of an item end with an `APIError`, the stream is cut off.
+    `make` is started by `begin` or with the response. If the pieces of an item end with an `APIError`, the stream is
+    cut off.
 
     After `heartbeat` seconds without a write (0: never) it sends the bytes that `beat` returns. If the client
-    disconnects, the body is closed at once. If the server shuts down and its grace period is over, the body is closed
+    disconnects, `make` is cancelled at once. If the server shuts down and its grace period is over, `make` is cancelled
     and the bytes that `farewell` returns are sent last. If an item cannot be encoded, those that `breaks` returns are.
     """
 
@@ -43,12 +42,10 @@ class EventStream(Response, Generic[T]):
 
     def __init__(
         self,
-        body: AsyncGenerator[T, None],
+        make: Callable[[EventStream[T]], Coroutine[Any, Any, None]],
         encode: Callable[[T], bytes],
         *,
         pieces: Callable[[T], AsyncIterator[bytes] | None] = lambda item: None,
-        first: T | None = None,
-        sink: Sink[T] | None = None,
         last: bytes = b"",
         heartbeat: float,
         beat: Callable[[], bytes],
@@ -59,147 +56,217 @@ class EventStream(Response, Generic[T]):
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})})
-        self._body = body
+        self.full = True  # whether an item has to wait: for the response to begin, or for the client
+        self._make = make
+        self._making: asyncio.Future[None] | None = None
         self._encode = encode
         self._pieces = pieces
-        self._first = first  # the item that was already taken from the body
-        self._sink = sink or Sink()
         self._end = last
         self._heartbeat = heartbeat
         self._beat = beat
         self._farewell = farewell
         self._breaks = breaks
+        self._broken: Exception | None = None  # an item that could not be encoded
         self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._send_piece: _SendCoroutine
+        self._clock = asyncio.get_running_loop().time
         self._last_write = 0.0  # in loop time
+        self._waiting: deque[T] = deque()  # items that have to wait
         self._unsent = b""  # what a slow client blocks
         self._rest: AsyncIterator[bytes] | None = None  # of a large item
-        self._blocked: asyncio.Future[None] | None = None  # the rest of a write outside of the task
+        self._writing: asyncio.Future[None] | None = None  # the task that waits for the client
+        self._failure: Exception | None = None  # of a write
+        self._begun = False  # whether the head of the response was sent
+        self._ended = False  # whether its end was
+        self._changed = asyncio.Event()  # whether `full` is False, or there is a first item
+
+    # What `make` calls.
+
+    def send(self, item: T) -> None:
+        """Send an item, now or when the client is ready."""
+        if self.full:
+            self._waiting.append(item)
+            self._changed.set()
+        elif pieces := self._pieces(item):
+            self._write_slowly(self._send_pieces(pieces))
+        else:
+            try:
+                piece = self._encode(item)
+            except Exception as error:
+                self._broken = error
+                self._cut_off()
+            else:
+                self._last_write = self._clock()
+                self._write(piece)
+
+    async def ready(self) -> None:
+        """Wait until the client is ready for more."""
+        while self.full:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def begin(self) -> None:
+        """Start making items, and return when there is one; raises the error of `make` if there is none."""
+        making = self._start()
+        try:
+            while not (self._waiting or making.done()):
+                self._changed.clear()
+                await self._changed.wait()
+        except asyncio.CancelledError:
+            making.cancel()
+            await asyncio.wait({making})
+            if not making.cancelled():
+                making.exception()  # retrieved, so that asyncio does not log it
+            raise
+        if not self._waiting:
+            making.result()
+
+    def _start(self) -> asyncio.Future[None]:
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._make(self))
+            self._making.add_done_callback(lambda _: self._changed.set())
+        return self._making
+
+    # The response.
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._clock = asyncio.get_running_loop().time
-        self._send_piece: _SendCoroutine = scope.get("state", {}).get("send", send)
-        pump = asyncio.ensure_future(self._pump(send))
+        self._send_piece = scope.get("state", {}).get("send", send)
+        making = self._start()
         watch = asyncio.ensure_future(disconnected(receive))
-        watch.add_done_callback(lambda _: pump.cancel())
+        watch.add_done_callback(lambda _: making.cancel())
         self._last_write = self._clock()
         self._schedule_heartbeat()
         try:
-            await asyncio.wait({pump})
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            self._continue()
+            await asyncio.wait({making})
+            await self._finish(making, watch)
         except asyncio.CancelledError:
-            pump.cancel()
-            await asyncio.wait({pump})
-            if self._farewell and pump.cancelled():
-                self._stop()
-                last = await self._farewell()
-                if self._rest:
-                    async for piece in self._rest:  # of a large item that was sent in part
-                        await _write(send, self._unsent)
-                        self._unsent = piece
-                await _write(send, self._unsent + last)
-                await _write(send, b"", more=False)
+            making.cancel()
+            await asyncio.wait({making})
+            if self._farewell:
+                await self._say_farewell(self._farewell)
             raise
         finally:
             watch.cancel()
             self._stop()
-            await self._body.aclose()  # a pump that is cancelled before its first step does not close it
-        if not pump.cancelled():
-            pump.result()
+            making.cancel()
+            await asyncio.wait({making})
+        if self._failure:
+            raise self._failure
+        if not making.cancelled():
+            making.result()
 
-    async def _pump(self, send: Send) -> None:
-        sink, send_piece = self._sink, self._send_piece
-        try:
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if self._first is not None:
-                first, self._first = self._first, None
-                if pieces := self._pieces(first):
-                    await self._send_pieces(pieces, send)
-                else:
-                    self._unsent = self._encode(first)
-                    await _write(send, self._unsent)
-                    self._unsent = b""
-                del first
-            sink.send = self._send_at_once
-            async for item in self._body:
-                sink.send = None
-                self._last_write = self._clock()
-                if pieces := self._pieces(item):
-                    del item
-                    await self._send_pieces(pieces, send)
-                    del pieces
-                    sink.send = self._send_at_once
-                    continue
-                piece = self._encode(item)
-                self._unsent += piece
-                if self._blocked:
-                    await self._wait_for_client()
-                    self._unsent = piece
-                await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
-                self._unsent = b""
-                sink.send = self._send_at_once
-            await self._wait_for_client()
-            self._unsent = b""
+    async def _finish(self, making: asyncio.Future[None], watch: asyncio.Future[None]) -> None:
+        """Send what still waits for the client, and the end of the stream, unless `make` has failed."""
+        if self._broken:
+            await self._break_off(self._broken)
+            return
+        if making.cancelled() or making.exception():
+            return
+        while self._writing and not watch.done():
+            await asyncio.wait({self._writing, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if self._broken:
+            await self._break_off(self._broken)
+        elif not self.full:
             self._stop()
-            await _write(send, self._end, more=False)
-        except APIError as error:  # the rest of a large item cannot be read: the server closes the connection
-            logger.warning("stream cut off", extra={"reason": str(error)})
-        except Exception as error:
-            if self._breaks is None or self._rest or isinstance(error, OSError):
-                raise
-            self._stop()
-            await self._body.aclose()
-            await _write(send, self._unsent + await self._breaks(error), more=False)
-        finally:
-            await self._body.aclose()
+            self._ended = True
+            await self._write_now(self._end, more=False)
 
-    async def _send_pieces(self, pieces: AsyncIterator[bytes], send: Send) -> None:
-        """Send a large item, with time for other tasks between its pieces."""
-        self._rest = pieces
-        await self._wait_for_client()
-        async for self._unsent in pieces:
-            await _write(send, self._unsent)
-            self._unsent = b""
-            self._last_write = self._clock()
-            await asyncio.sleep(0)
+    async def _break_off(self, error: Exception) -> None:
+        """Send the last bytes of a stream with an item that could not be encoded."""
+        if self._breaks is None:
+            raise error
+        self._stop()
+        self._ended = True
+        await self._write_now(await self._breaks(error), more=False)
 
-    def _send_at_once(self, item: T) -> None:
-        """Send an item while the task waits for the body."""
-        clock, encode = self._clock, self._encode  # in Python 3.11, `self.f()` is slow if `f` is not a method
-        self._last_write = clock()
-        self._write_at_once(encode(item))
+    async def _say_farewell(self, farewell: Callable[[], Awaitable[bytes]]) -> None:
+        """Send what still waits for the client, and the last bytes."""
+        writing = self._writing
+        self._stop()
+        if writing:
+            await asyncio.wait({writing})
+        last = await farewell()
+        if not self._begun or self._ended or self._failure:
+            return
+        if self._rest:
+            await self._write_rest(self._rest)
+        for item in self._waiting:
+            if pieces := self._pieces(item):
+                await self._write_rest(pieces)
+            else:
+                self._unsent += self._encode(item)
+        await self._write_now(self._unsent + last)
+        await self._write_now(b"", more=False)
 
-    def _write_at_once(self, piece: bytes) -> None:
-        """
-        Write outside of the task.
+    async def _write_rest(self, pieces: AsyncIterator[bytes]) -> None:
+        async for piece in pieces:
+            await self._write_now(self._unsent)
+            self._unsent = piece
 
-        If the write has to wait for the client, it continues in a task of its own, and all that follows waits for it.
-        """
-        send_piece = self._send_piece
-        write = send_piece({"type": "http.response.body", "body": piece, "more_body": True})
+    def _continue(self) -> None:
+        """Send the items that wait, as far as the client is ready."""
+        self._begun = True
+        self.full = False
+        while self._waiting and not self.full:
+            self.send(self._waiting.popleft())
+        if not self.full:
+            self._changed.set()
+
+    def _write(self, piece: bytes) -> None:
+        """Write at once; if the write has to wait for the client, a task continues it, and all that follows waits."""
+        write = self._send_piece({"type": "http.response.body", "body": piece, "more_body": True})
         try:
             awaited = write.send(None)  # runs the coroutine up to its first wait
         except StopIteration:
             return
         except Exception as error:
-            self._blocked = asyncio.get_running_loop().create_future()
-            self._blocked.set_exception(error)
-            self._blocked.exception()  # retrieved, in case that nothing follows
+            self._fail(error)
         else:
-            self._blocked = asyncio.ensure_future(_resume(write, awaited))
-            self._blocked.add_done_callback(self._on_unblocked)
-        self._unsent = piece
-        self._sink.send = None
+            self._unsent = piece
+            self._write_slowly(_resume(write, awaited))
 
-    def _on_unblocked(self, write: asyncio.Future[None]) -> None:
-        """Open the sink again, unless the task has an item that waits for the same write."""
-        if self._blocked is write and not write.cancelled() and not write.exception():
-            self._blocked, self._unsent = None, b""
-            self._sink.send = self._send_at_once
+    def _write_slowly(self, write: Coroutine[Any, Any, None]) -> None:
+        self.full = True
+        self._writing = asyncio.ensure_future(write)
+        self._writing.add_done_callback(self._on_written)
 
-    async def _wait_for_client(self) -> None:
-        """Wait for a write outside of the task, if there is one."""
-        blocked, self._blocked = self._blocked, None
-        if blocked:
-            await blocked
+    def _on_written(self, write: asyncio.Future[None]) -> None:
+        self._writing = None
+        if write.cancelled():
+            return
+        if isinstance(error := write.exception(), APIError):  # the rest of a large item cannot be read
+            logger.warning("stream cut off", extra={"reason": str(error)})
+            self._cut_off()
+        elif isinstance(error, Exception):
+            self._fail(error)
+        else:
+            self._unsent = b""
+            self._continue()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._cut_off()
+
+    def _cut_off(self) -> None:
+        """Write nothing more: the server closes the connection."""
+        self.full = True
+        if self._making:
+            self._making.cancel()
+
+    async def _send_pieces(self, pieces: AsyncIterator[bytes]) -> None:
+        """Send a large item, with time for other tasks between its pieces."""
+        self._rest = pieces
+        async for self._unsent in pieces:
+            await self._write_now(self._unsent)
+            self._unsent = b""
+            self._last_write = self._clock()
+            await asyncio.sleep(0)
+        self._rest = None
+
+    async def _write_now(self, data: bytes, *, more: bool = True) -> None:
+        await self._send_piece({"type": "http.response.body", "body": data, "more_body": more})
 
     def _schedule_heartbeat(self) -> None:
         if self._heartbeat:
@@ -211,22 +278,18 @@ class EventStream(Response, Generic[T]):
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
-            if self._sink.send:
-                self._write_at_once(self._beat())
+            if not self.full:
+                self._write(self._beat())
         self._schedule_heartbeat()
 
     def _stop(self) -> None:
-        """Stop the heartbeat and all writes outside of the task: nothing may be written after the end."""
-        self._sink.send = None
-        if self._blocked:
-            self._blocked.cancel()
+        """Stop the heartbeat and the writes: nothing more is sent."""
+        self.full = True
+        if self._writing:
+            self._writing.cancel()
         if self._heartbeat_timer:
             self._heartbeat_timer.cancel()
             self._heartbeat_timer = None  # breaks a reference cycle
-
-
-async def _write(send: Send, data: bytes, *, more: bool = True) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": more})
 
 
 async def _resume(write: Coroutine[Any, None, None], awaited: asyncio.Future[Any] | None) -> None:

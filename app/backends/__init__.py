@@ -3,7 +3,7 @@ The protocol of backends, which generate the answers.
 
 A backend is asked a `Question` (`app.core.request.question`), which it encodes itself, and its answer comes in chunks
 (`app.core.types.chunk`), in lists, one list per network read. It knows nothing of Responses. A backend that cannot
-stream yields one chunk whose `delta` is the whole message, so there is no second path.
+stream passes on one chunk whose `delta` is the whole message, so there is no second path.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion, Question
-from app.core.types.chunk import DONE, Chunk, ChunkOrRun, Receiver
+from app.core.stream.answer import Tap
+from app.core.types.chunk import DONE, Chunk, ChunkOrRun
 from app.errors import BackendError, NotFound
 
 __all__ = [
     "BACKENDS",
     "DONE",
     "PASSTHROUGH",
+    "AnswerReceiver",
     "Backend",
     "BackendExchange",
     "BackendWrapper",
@@ -158,19 +160,37 @@ class RawExchange(Protocol):
     ) -> None: ...
 
 
+class AnswerReceiver(Protocol):
+    """Takes the chunks of an answer."""
+
+    begun: bool  # whether there was a chunk; until then another backend may answer in place of this one
+    taps: list[Tap]  # what observers want to be shown the chunks
+
+    @property
+    def slow(self) -> bool:
+        """Whether chunks have to be passed to `receive_slowly`, since the client or the work is slow."""
+        ...
+
+    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
+        """Take the next chunks, while it is not slow."""
+        ...
+
+    async def receive_slowly(self, chunks: list[ChunkOrRun], *, large: bool = False) -> None:
+        """Take the next chunks, and return when more may follow; `large`: they may have large texts."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until more may follow."""
+        ...
+
+
 class BackendExchange(Protocol):
     """
-    A question to a backend, and its answer: a context manager and the iterable of the answer's chunks.
+    A question to a backend, and its answer: a context manager.
 
     Entering the context returns once the backend has accepted the question, and raises `InvalidRequest` if it cannot be
-    asked, `BackendError` if it refuses. The iterator yields a list of chunks per network read, until `DONE` or the end
-    of the body. If the backend reports an error or the connection breaks, it raises `BackendError` after all chunks
-    that were received before. Leaving the context closes the connection at once.
+    asked, `BackendError` if it refuses. Leaving the context closes the connection at once.
     """
-
-    # Takes chunks that arrive while the iterator is awaited, and returns True; it is not called before the first item.
-    # For False they are an item. A backend need not call it, and a wrapper that reads the chunks replaces it.
-    receiver: Receiver | None
 
     @property
     def warnings(self) -> Sequence[str] | None:
@@ -188,7 +208,14 @@ class BackendExchange(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]: ...
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        """
+        Pass the chunks of the answer on as they are received, until the end of the answer.
+
+        If the backend reports an error or the connection breaks, this raises `BackendError` after all chunks that were
+        received before.
+        """
+        ...
 
 
 class GeneratedExchange(BackendExchange):
@@ -198,7 +225,6 @@ class GeneratedExchange(BackendExchange):
     answered_by: Sequence[str] = ()
 
     def __init__(self, generate: Callable[[], AsyncGenerator[list[ChunkOrRun], None]]) -> None:
-        self.receiver: Receiver | None = None
         self._chunks = generate()
 
     async def __aenter__(self) -> Self:
@@ -210,8 +236,10 @@ class GeneratedExchange(BackendExchange):
     ) -> None:
         await self._chunks.aclose()
 
-    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
-        return self._chunks
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        async for chunks in self._chunks:
+            if chunks:
+                await receiver.receive_slowly(chunks)
 
 
 class Backend(Protocol):
@@ -301,7 +329,6 @@ class ExchangeWrapper(BackendExchange):
 
     def __init__(self, exchange: BackendExchange) -> None:
         self._exchange = exchange
-        self.receiver: Receiver | None = None
 
     @property
     def warnings(self) -> Sequence[str] | None:
@@ -320,6 +347,5 @@ class ExchangeWrapper(BackendExchange):
     ) -> None:
         await self._exchange.__aexit__(kind, error, trace)
 
-    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
-        self._exchange.receiver = self.receiver
-        return aiter(self._exchange)
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        await self._exchange.receive(receiver)

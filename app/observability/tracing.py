@@ -17,7 +17,7 @@ import functools
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -49,6 +49,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import __version__
 from app.backends import (
+    AnswerReceiver,
     Backend,
     BackendExchange,
     BackendWrapper,
@@ -413,8 +414,12 @@ class _TracedExchange(ExchangeWrapper):
         finally:
             self._span.end(error)
 
-    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
-        return self._span.follow(self._exchange)
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        receiver.taps.append(self._span.record)
+        try:
+            await super().receive(receiver)
+        finally:
+            receiver.taps.remove(self._span.record)
 
 
 class _TracedRawExchange:
@@ -501,27 +506,23 @@ class _BackendSpan:
         _PROPAGATOR.inject(headers, set_span_in_context(self._span))
         return headers
 
-    async def follow(self, chunks: AsyncIterable[list[ChunkOrRun]]) -> AsyncGenerator[list[ChunkOrRun], None]:
-        """Pass the chunks on; record their metadata, and their content if that is enabled."""
-        async for batch in chunks:
-            self._record_metadata(batch)
-            yield batch
-
     @_harmless
-    def _record_metadata(self, batch: list[ChunkOrRun]) -> None:
-        if self._first is None and batch:
+    def record(self, chunks: Sequence[ChunkOrRun]) -> None:
+        """Record the metadata of chunks, and their content if that is enabled."""
+        if self._first is None:
             self._first = clock()
-        for each in batch:
-            chunk: Mapping[str, Any] = each.like if isinstance(each, ChunkRun) else each
+        for each in chunks:
+            if self._output:
+                self._output.feed(each)
+            if isinstance(each, ChunkRun):
+                continue  # it is like a chunk that was there before
             for name, expected in _RECORDED.items():
-                if (value := chunk.get(name)) and isinstance(value, expected):
+                if (value := each.get(name)) and isinstance(value, expected):
                     self._recorded[name] = value
-            choices = chunk.get("choices")
+            choices = each.get("choices")
             for choice in choices if isinstance(choices, list) else ():
                 if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
                     self._recorded["finish"] = str(reason)
-            if self._output:
-                self._output.feed(each)
 
     @_harmless
     def answered(self, answer: RawAnswer) -> None:

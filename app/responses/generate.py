@@ -1,31 +1,29 @@
 """
-ModelQuery the model and yield its answer as events.
+Query the model and deliver its answer as events.
 
-This connects the pure core to the backend. A backend yields lists of chunks, one per network read; `respond` yields
-batches of events, one per write. Chunks that arrive together are sent together.
+This connects the pure core to the backend. A backend passes on lists of chunks, one per network read, and each becomes
+a batch of events, which is delivered in one write.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, ChunkOrRun, EncodedQuestion, Question
 from app.core.bounded_json import is_large
+from app.core.stream.answer import Answer
 from app.core.stream.chunk_reader import ChunkReader
-from app.core.stream.event_batch import EventBatch, Sink
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, Usage
-from app.core.types.chunk import LargeChunks, RawChunk, Receiver
 from app.core.types.token_estimate import estimate_chat
 from app.core.types.usage import is_counted, usage_of
 from app.errors import APIError, BackendError
+from app.responses.delivery import EventWriter
 from app.responses.off_loop import off_loop
-from app.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +90,8 @@ class Generation(Protocol):
         """The latest request to the backend; {} if there is none."""
         ...
 
-    def events(
-        self, open_after: float | None, sink: Sink[EventBatch] | None = None
-    ) -> AsyncGenerator[EventBatch, None]:
-        """Yield the events except the terminal one; see `respond`."""
+    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
+        """Deliver the events except the last ones, which stay in the builder; see `respond`."""
         ...
 
     def usage(self) -> Usage:
@@ -103,7 +99,7 @@ class Generation(Protocol):
         ...
 
     def abort(self, error: APIError | None) -> None:
-        """End the response after `events` was closed: as failed with that error, or as cancelled without one."""
+        """End the response after `generate` was cancelled: as failed with that error, or as cancelled without one."""
         ...
 
 
@@ -115,14 +111,12 @@ class NoAnswer:
         self.warnings: list[str] = []
         self.body: dict[str, Any] = {}
 
-    async def events(
-        self, open_after: float | None, sink: Sink[EventBatch] | None = None
-    ) -> AsyncGenerator[EventBatch, None]:
-        """Yield the events except the terminal one."""
+    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
+        """Deliver the events except the terminal one."""
         self.builder.start()
         self.builder.complete()
         self.builder.response["usage"] = usage_of(None, {}, [])
-        yield self.builder.take()
+        delivery.send(self.builder.take())
 
     def usage(self) -> Usage:
         """Return the usage, which is zero."""
@@ -152,11 +146,9 @@ class OneAnswer:
         """The request to the backend."""
         return self._query.body
 
-    def events(
-        self, open_after: float | None, sink: Sink[EventBatch] | None = None
-    ) -> AsyncGenerator[EventBatch, None]:
-        """Yield the events except the terminal one; see `respond`."""
-        return respond(self.builder, self._query, open_after=open_after, deadline=self._deadline, sink=sink)
+    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
+        """Deliver the events except the last ones; see `respond`."""
+        await respond(self.builder, self._query, delivery, open_after=open_after, deadline=self._deadline)
 
     def usage(self) -> Usage:
         """Return the usage so far."""
@@ -172,64 +164,142 @@ class OneAnswer:
         _record_usage(self.builder, self._query)
 
 
+class DeliveredAnswer(Answer):
+    """An answer whose events are delivered as it is received, and whose first chunk starts the response."""
+
+    def __init__(
+        self, builder: EventBuilder, reader: ChunkReader, delivery: EventWriter, deadline: Deadline | None
+    ) -> None:
+        super().__init__(reader)
+        self.started = False  # whether the response has started with this answer
+        self.limit: asyncio.Timeout | None = None  # of the task that awaits the answer
+        self._builder = builder
+        self._delivery = delivery
+        self._deadline = deadline
+        self._step: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start_within(self, seconds: float) -> None:
+        """Start the response after some seconds, unless a chunk or an error comes first."""
+        self.stop_timer()
+        if not self.started:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.start)
+
+    def stop_timer(self) -> None:
+        """Leave the start of the response to the first chunk."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def start(self) -> None:
+        """Start the response, unless it is started, and deliver its first events."""
+        if not self.started:
+            self._start()
+            self._deliver()
+
+    def _start(self) -> None:
+        self.stop_timer()
+        self.started = True
+        _start(self._builder)
+        self._step = self._builder.begin_step("model")
+
+    def end_step(self) -> None:
+        """Note that the model has answered."""
+        if not self.started:
+            _start(self._builder)
+        self._builder.end_step(self._step, "model")
+
+    @property
+    def slow(self) -> bool:
+        """Whether the client is slow, or the next item slow to close."""
+        return self._delivery.full or self._builder.slow_to_close
+
+    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
+        """Read chunks and deliver their events."""
+        if not self.begun:
+            self._begin()
+        super().receive(chunks)
+        self._deliver()
+
+    async def receive_slowly(self, chunks: list[ChunkOrRun], *, large: bool = False) -> None:
+        """Read chunks, and wait until the client is ready for more; large texts are read in pieces."""
+        if large or self._builder.slow_to_close:
+            if not self.begun:
+                self._begin()
+            for work in self.receive_in_pieces(chunks):
+                self._deliver()
+                await (asyncio.to_thread(work) if work else asyncio.sleep(0))  # other requests are served
+                await self.ready()
+            self._deliver()
+        else:
+            self.receive(chunks)
+        await self.ready()
+
+    async def ready(self) -> None:
+        """Wait until the client is ready for more."""
+        if self._delivery.full:
+            await self._delivery.ready()
+
+    def _begin(self) -> None:
+        if not self.started:
+            self._start()
+        if self._deadline and self.limit:
+            self._deadline.start()
+            self.limit.reschedule(self._deadline.at)
+
+    def _deliver(self) -> None:
+        if (events := self.events()).entries:
+            self._delivery.send(events)
+
+
 async def respond(
     builder: EventBuilder,
     query: ModelQuery,
+    delivery: EventWriter,
     *,
     open_after: float | None,
     deadline: Deadline | None = None,
     opened: bool = False,
     finish: Finish | None = None,
-    sink: Sink[EventBatch] | None = None,
-) -> AsyncGenerator[EventBatch, None]:
+) -> None:
     """
-    Yield the events of one answer; the last ones stay in the builder, and `builder.end()` adds the terminal event.
+    Deliver the events of one answer; the last ones stay in the builder, and `builder.end()` adds the terminal event.
 
-    The first batch is yielded when the backend starts to answer, or after `open_after` seconds (None: no limit). Raises
+    The first are delivered when the backend starts to answer, or after `open_after` seconds (None: no limit). Raises
     `BackendError` for an error before that, unless the response was `opened` already; later errors become events. The
     `deadline` starts with the first chunk; when it passes, the response is incomplete. `finish` ends the response, or
     leaves it open for another round.
-
-    After the first output, the events of chunks that arrive while the generator is awaited may go to the `sink`.
     """
     failure: BackendError | None = None
-    step: str | None = None
-    started = False
     end = finish or finish_response
-    reader = query.reader
-    receiver = _receiver(builder, reader, sink) if sink else None
-    query.exchange = query.backend.open(query.question)
+    answer = DeliveredAnswer(builder, query.reader, delivery, deadline)
+    exchange = query.exchange = query.backend.open(query.question)
+    limit = asyncio.timeout_at(deadline.at if deadline else None)
     try:
-        async with BackendStream(query.exchange, receiver, open_after) as answer:
-            async for chunks in DeadlineIterator(answer, deadline) if deadline else answer:
-                if not started:
-                    _start(builder)
-                    step = builder.begin_step("model")
-                    started = opened = True
-                if type(chunks) is LargeChunks or builder.slow_to_close:
-                    for work in reader.feed_in_pieces(chunks):
-                        yield builder.take()
-                        await (asyncio.to_thread(work) if work else asyncio.sleep(0))  # other requests are served
-                for chunk in chunks:
-                    reader.feed(chunk)
-                if events := builder.take():
-                    yield events
+        if open_after is not None:
+            answer.start_within(open_after)
+        async with limit:
+            answer.limit = limit
+            async with exchange:
+                if open_after is not None:
+                    answer.start_within(FIRST_CHUNK)
+                await exchange.receive(answer)
     except BackendError as error:
-        if not opened:
+        if not (opened or answer.started):
             raise
         failure = error
-    except DeadlineExceeded:
-        end = _finish_at_deadline
-    except Exception:
-        if not opened:
+    except Exception as error:
+        if isinstance(error, TimeoutError) and limit.expired():
+            end = _finish_at_deadline
+        elif opened or answer.started:
+            logger.exception("an answer could not be read")  # the stream still needs its terminal event
+            failure = unreadable()
+        else:
             raise
-        logger.exception("an answer could not be read")  # the stream still needs its terminal event
-        failure = unreadable()
     finally:
-        query.answered_by += query.exchange.answered_by
-    if not started:
-        _start(builder)
-    builder.end_step(step, "model")
+        answer.stop_timer()
+        query.answered_by += exchange.answered_by
+    answer.end_step()
     await _finish(end, builder, query, failure)
 
 
@@ -253,23 +323,6 @@ async def _estimate_prompt(query: ModelQuery) -> None:
         query.reader.prompt_estimate = await off_loop(True, estimate_chat, query.body)
 
 
-def _receiver(builder: EventBuilder, reader: ChunkReader, sink: Sink[EventBatch]) -> Receiver:
-    """Return a receiver of chunks that sends their events to the sink at once, while the sink is open."""
-
-    output = builder.response["output"]
-
-    def receive(chunk: RawChunk, field: str, text: str) -> bool:
-        send = sink.send
-        if send is None or not output or builder.slow_to_close:
-            return False
-        reader.feed_texts(chunk, field, (text,))
-        if (events := builder.take()).entries:
-            send(events)
-        return True
-
-    return receive
-
-
 def _start(builder: EventBuilder) -> None:
     if not builder.started:
         builder.start()
@@ -284,101 +337,8 @@ def _abort(builder: EventBuilder, error: APIError | None) -> None:
         builder.cancel()
 
 
-class BackendStream:
-    """
-    The stream of chunks from a backend: a context manager and an asynchronous iterator over lists of chunks.
-
-    The first list is empty if the backend has started to answer but sends no chunk yet, or has not answered within
-    `open_after` seconds (None: no limit). After the first chunks, `__anext__` is that of the backend's own stream.
-    """
-
-    def __init__(self, exchange: BackendExchange, receiver: Receiver | None, open_after: float | None) -> None:
-        self._answer = exchange
-        self._receiver = receiver
-        self._entered = False  # whether the answer has to be left
-        self._open_after = open_after
-        self._tasks: list[asyncio.Future[Any]] = []  # that wait for its first chunks
-        self._next: Callable[[], Awaitable[list[ChunkOrRun]]] = self._open_stream
-
-    async def __aenter__(self) -> BackendStream:
-        return self
-
-    async def __aexit__(self, *exc: Any) -> None:
-        try:
-            for task in reversed(self._tasks):
-                await cancel(task)
-        finally:
-            if self._entered:
-                await self._answer.__aexit__(*exc)
-
-    def __aiter__(self) -> BackendStream:
-        return self
-
-    def __anext__(self) -> Awaitable[list[ChunkOrRun]]:
-        return self._next()
-
-    async def _open_stream(self) -> list[ChunkOrRun]:
-        if self._open_after is None:
-            self._next = (await self._enter()).__anext__
-            return await self._next()
-        opening = asyncio.ensure_future(self._enter())
-        self._next = partial(self._await_first, opening)
-        return await self._next() if await self._done_within(self._open_after, opening) else []
-
-    async def _enter(self) -> AsyncIterator[list[ChunkOrRun]]:
-        await self._answer.__aenter__()
-        self._entered = True
-        self._answer.receiver = self._receiver
-        return aiter(self._answer)
-
-    async def _await_first(self, opening: asyncio.Future[AsyncIterator[list[ChunkOrRun]]]) -> list[ChunkOrRun]:
-        chunks = await opening
-        first = asyncio.ensure_future(_first(chunks))
-        self._next = partial(self._return_first, chunks, first)
-        return await self._next() if await self._done_within(FIRST_CHUNK, first) else []
-
-    async def _return_first(
-        self, chunks: AsyncIterator[list[ChunkOrRun]], first: asyncio.Future[list[ChunkOrRun]]
-    ) -> list[ChunkOrRun]:
-        self._next = chunks.__anext__
-        return await first
-
-    async def _done_within(self, seconds: float, task: asyncio.Future[Any]) -> bool:
-        """Wait for a task, and return whether it is done; it is cancelled when the stream is closed."""
-        self._tasks.append(task)
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        return bool(done)
-
-
 class DeadlineExceeded(Exception):
-    """The answer was not complete at its deadline."""
-
-
-class DeadlineIterator:
-    """Iterates over chunks until a deadline, which starts with the first one; then raises `DeadlineExceeded`."""
-
-    def __init__(self, batches: AsyncIterator[list[ChunkOrRun]], deadline: Deadline) -> None:
-        self._batches = batches
-        self._deadline = deadline
-
-    def __aiter__(self) -> DeadlineIterator:
-        return self
-
-    async def __anext__(self) -> list[ChunkOrRun]:
-        try:
-            async with asyncio.timeout_at(self._deadline.at) as limit:
-                batch = await anext(self._batches)
-        except TimeoutError:
-            if limit.expired():
-                raise DeadlineExceeded from None
-            raise
-        if batch:
-            self._deadline.start()
-        return batch
-
-
-async def _first(chunks: AsyncIterator[list[ChunkOrRun]]) -> list[ChunkOrRun]:
-    return await anext(chunks, [])
+    """The response was not complete at its deadline."""
 
 
 def ending_of(reader: ChunkReader, failure: BackendError | None) -> str | None:

@@ -6,9 +6,8 @@ The run is the same for JSON (drained), SSE (encoded), WebSocket (framed) and ba
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn
-from app.core.stream.event_batch import EventBatch, Sink
+from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import resolve_upstream
 from app.core.types import Usage
 from app.core.types.request import Item, Response
@@ -26,6 +25,7 @@ from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
 from app.responses import compaction
 from app.responses.background.worker import UNEXPECTED, LeaseLost, SaveTurn
+from app.responses.delivery import EventWriter, NoDelivery
 from app.responses.generate import Generation
 from app.stores import Change
 from app.stores.event_log import RunKey
@@ -64,9 +64,9 @@ class Storage:
 
 class Run:
     """
-    Generates one response: `response` is its current state, and `events` yields its events in batches.
+    Generates one response: `response` is its current state, and `generate` delivers its events in batches.
 
-    The terminal event is yielded after the response was stored, so a client that receives it can continue from it.
+    The terminal event is delivered after the response was stored, so a client that receives it can continue from it.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Run:
         self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
         self._builder = generation.builder
         self._context = context
-        self._opened = False  # whether an event was yielded, so that errors have to be events
+        self._opened = False  # whether an event was delivered, so that errors have to be events
         self._ended = False  # whether the terminal event was emitted
         self._may_be_stored = False
         self._generation = generation
@@ -95,27 +95,18 @@ class Run:
         """What was left out or changed, one sentence each."""
         return [*self._context.warnings, *self._generation.warnings]
 
-    async def events(
-        self, open_after: float | None = None, sink: Sink[EventBatch] | None = None
-    ) -> AsyncGenerator[EventBatch, None]:
-        """Generate the response. Raises errors before the first event, usually `APIError`; later ones are events."""
+    async def generate(self, delivery: EventWriter, open_after: float | None = None) -> None:
+        """
+        Generate the response and deliver its events.
+
+        Raises errors before the first event, usually `APIError`; later ones are events.
+        """
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
         self._log_content("request content", body=self._generation.body)
         with self.watched():
             try:
-                async with contextlib.aclosing(self._generation.events(open_after, sink)) as answer:
-                    async for events in answer:
-                        if response["output"]:
-                            lifecycle.first = clock()
-                        self._emit_warnings()
-                        events.extend(builder.take())
-                        self._opened = True
-                        yield events
-                        if lifecycle.first:
-                            break
-                    async for events in answer:  # after the first output: no work per batch
-                        yield events
+                await self._generation.generate(_FirstOutput(self, delivery), open_after)
             except Exception as error:
                 if not self._opened:
                     raise
@@ -129,7 +120,16 @@ class Run:
         self._emit_warnings()
         builder.end()
         self._ended = True
-        yield builder.take()
+        delivery.send(builder.take())
+
+    def note_events(self, events: EventBatch) -> bool:
+        """Note the first output, and add warnings to the events before it; return whether there was output."""
+        self._opened = True
+        if self.response["output"]:
+            self._lifecycle.first = clock()
+        self._emit_warnings()
+        events.extend(self._builder.take())
+        return self._lifecycle.first is not None
 
     def _emit_warnings(self) -> None:
         """Emit an `antiphon:warning` event for each new warning, if the caller has requested such events."""
@@ -141,9 +141,9 @@ class Run:
 
     def watched(self) -> AbstractContextManager[None]:
         """
-        Notify the observers of the response's start and end, and log its end. `events` enters this context itself.
+        Notify the observers of the response's start and end, and log its end. `generate` enters this context itself.
 
-        Entered around `events` and `stop`, it makes them one lifecycle.
+        Entered around `generate` and `stop`, it makes them one lifecycle.
         """
         return self._lifecycle.watched(self._usage, self._log_end)
 
@@ -154,15 +154,15 @@ class Run:
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
         """
-        End the response after `events` was closed: as failed with that error, or as cancelled without one.
+        End the response after `generate` was cancelled: as failed with that error, or as cancelled without one.
 
-        Returns the events that were not yielded yet. Does nothing if the terminal event was yielded.
+        Returns the events that were not delivered yet. Does nothing if the terminal event was delivered.
         """
         return EventBatch() if self._ended else await self._stop(error)
 
     async def break_off(self, cause: Exception) -> EventBatch:
         """
-        End the response as failed after `events` was closed, because an event could not be sent; returns the last ones.
+        End the response as failed once `generate` has ended, since an event could not be sent; returns the last ones.
 
         It fails even if that was the terminal event.
         """
@@ -193,8 +193,7 @@ class Run:
 
         Raises `APIError` if it failed without any output: clients retry on an HTTP status, not on a failed response.
         """
-        async for _ in self.events():
-            pass
+        await self.generate(NoDelivery())
         failure = self._builder.failure
         if failure and not self.response["output"]:
             raise failure
@@ -270,3 +269,24 @@ def _failure(error: Exception) -> APIError:
         return error
     logger.error("unexpected error", exc_info=error)
     return APIError(UNEXPECTED)
+
+
+class _FirstOutput:
+    """Passes events on to a delivery, and tells the run of those up to the first output."""
+
+    def __init__(self, run: Run, delivery: EventWriter) -> None:
+        self._run = run
+        self._delivery = delivery
+        self._noted = False
+
+    @property
+    def full(self) -> bool:
+        return self._delivery.full
+
+    def send(self, events: EventBatch) -> None:
+        if not self._noted:
+            self._noted = self._run.note_events(events)
+        self._delivery.send(events)
+
+    async def ready(self) -> None:
+        await self._delivery.ready()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from app.api.sse_response import EventStream
-from app.core.stream.event_batch import Sink
 from app.errors import StoreUnavailable
 
 
@@ -17,8 +16,8 @@ async def test_no_heartbeat_comes_behind_the_end() -> None:
     """The last write may take its time, and whatever is written behind it is an error of the server's."""
     began: list[tuple[bytes, bool]] = []
 
-    async def body() -> AsyncGenerator[bytes, None]:
-        yield b"piece"
+    async def make(stream: EventStream[bytes]) -> None:
+        stream.send(b"piece")
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.body":
@@ -28,7 +27,7 @@ async def test_no_heartbeat_comes_behind_the_end() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(body(), bytes, last=b"end", heartbeat=0.01, beat=lambda: b"beat")
+    stream = EventStream(make, bytes, last=b"end", heartbeat=0.01, beat=lambda: b"beat")
     await stream({"type": "http"}, receive, send)
     assert began[-1] == (b"end", False)
 
@@ -37,8 +36,8 @@ async def test_what_has_come_to_its_end_gets_no_last_words() -> None:
     """A server may have to stop in the very moment in which all is said."""
     written: list[tuple[bytes, bool]] = []
 
-    async def body() -> AsyncGenerator[bytes, None]:
-        yield b"piece"
+    async def make(stream: EventStream[bytes]) -> None:
+        stream.send(b"piece")
 
     async def farewell() -> bytes:
         return b"farewell"
@@ -52,7 +51,7 @@ async def test_what_has_come_to_its_end_gets_no_last_words() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(body(), bytes, last=b"end", heartbeat=0, beat=lambda: b"beat", farewell=farewell)
+    stream = EventStream(make, bytes, last=b"end", heartbeat=0, beat=lambda: b"beat", farewell=farewell)
     serving = asyncio.ensure_future(stream({"type": "http"}, receive, send))
     await asyncio.wait({serving})
     assert serving.cancelled()
@@ -77,47 +76,39 @@ class Client:
 
 
 class Answer:
-    """A body of `first`, then of whatever is put into it."""
+    """A stream of whatever is put into `items`, one after another as the client reads."""
 
-    def __init__(self) -> None:
-        self.sink = Sink[bytes]()
+    def __init__(self, **options: Any) -> None:
+        fixed = {"last": b"end", "heartbeat": 0, "beat": lambda: b"beat"}
+        self.stream = EventStream[bytes](self.make, bytes, **{**fixed, **options})
         self.items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.taken = 0
 
-    async def body(self) -> AsyncGenerator[bytes, None]:
+    async def make(self, stream: EventStream[bytes]) -> None:
         while item := await self.items.get():
             self.taken += 1
-            yield item
+            stream.send(item)
+            await stream.ready()
 
-    async def opened(self) -> None:
-        """Wait until items may be sent at once."""
-        while self.sink.send is None:
-            await asyncio.sleep(0)
-
-    async def serve(self, client: Client, **options: Any) -> asyncio.Future[None]:
-        """Begin to send the stream to a client; return when items may be sent at once."""
-        serving = asyncio.ensure_future(self.stream(**options)({"type": "http"}, client.receive, client.send))
-        await self.opened()
+    async def serve(self, client: Client) -> asyncio.Future[None]:
+        """Begin to send the stream to a client; return when the client is ready."""
+        serving = asyncio.ensure_future(self.stream({"type": "http"}, client.receive, client.send))
+        await self.stream.ready()
         return serving
 
-    def stream(self, **options: Any) -> EventStream[bytes]:
-        fixed = {"last": b"end", "heartbeat": 0, "beat": lambda: b"beat"}
-        return EventStream(self.body(), bytes, sink=self.sink, **{**fixed, **options})
 
-
-async def test_an_item_for_the_sink_is_written_before_the_sink_returns() -> None:
+async def test_stream_of_a_client_that_reads_writes_an_item_before_send_returns() -> None:
     client, answer = Client(), Answer()
     serving = await answer.serve(client)
     for n in range(3):
-        assert answer.sink.send
-        answer.sink.send(b"%d" % n)
+        answer.stream.send(b"%d" % n)
         assert client.written[-1] == b"%d" % n
     answer.items.put_nowait(b"3")
     answer.items.put_nowait(None)
     await serving
     assert client.written == [b"0", b"1", b"2", b"3", b"end"]
     assert answer.taken == 1
-    assert answer.sink.send is None
+    assert answer.stream.full
 
 
 @pytest.mark.parametrize("more", [[b"1", b"2"], []])
@@ -125,9 +116,8 @@ async def test_behind_a_write_that_waits_for_the_client_all_comes_in_order_and_o
     client, answer = Client(), Answer()
     serving = await answer.serve(client)
     client.reads.clear()
-    assert answer.sink.send
-    answer.sink.send(b"0")
-    assert answer.sink.send is None, "the backend has to wait for the client"
+    answer.stream.send(b"0")
+    assert answer.stream.full, "the backend has to wait for the client"
     for item in (*more, None):
         answer.items.put_nowait(item)
     await asyncio.sleep(0.01)
@@ -141,25 +131,21 @@ async def test_a_client_that_reads_again_is_written_to_at_once_again() -> None:
     client, answer = Client(), Answer()
     serving = await answer.serve(client)
     client.reads.clear()
-    assert answer.sink.send
-    answer.sink.send(b"0")
+    answer.stream.send(b"0")
     client.reads.set()
     answer.items.put_nowait(b"1")
-    await answer.opened()
-    answer.sink.send(b"2")
+    await answer.stream.ready()
+    answer.stream.send(b"2")
     assert client.written == [b"0", b"1", b"2"]
     answer.items.put_nowait(None)
     await serving
 
 
 async def test_a_heartbeat_waits_for_a_slow_client_and_comes_again_when_that_reads() -> None:
-    client, answer = Client(), Answer()
-    stream = answer.stream(heartbeat=0.01)
-    serving = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
-    await answer.opened()
+    client, answer = Client(), Answer(heartbeat=0.01)
+    serving = await answer.serve(client)
     client.reads.clear()
-    assert answer.sink.send
-    answer.sink.send(b"0")
+    answer.stream.send(b"0")
     await asyncio.sleep(0.05)
     assert client.written == []
     client.reads.set()
@@ -173,26 +159,22 @@ async def test_a_heartbeat_waits_for_a_slow_client_and_comes_again_when_that_rea
 
 @pytest.mark.parametrize("waiting", [[], [b"1"]])
 async def test_the_last_words_come_behind_what_the_client_has_not_read(waiting: list[bytes]) -> None:
-    client, answer = Client(), Answer()
-
     async def farewell() -> bytes:
         client.reads.set()
         await asyncio.sleep(0.01)
         return b"farewell"
 
-    stream = answer.stream(farewell=farewell)
-    serving = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
-    await answer.opened()
+    client, answer = Client(), Answer(farewell=farewell)
+    serving = await answer.serve(client)
     client.reads.clear()
-    assert answer.sink.send
-    answer.sink.send(b"0")
+    answer.stream.send(b"0")
     for item in waiting:
         answer.items.put_nowait(item)
     await asyncio.sleep(0.01)
     serving.cancel()
     await asyncio.wait({serving})
     assert client.written == [b"".join([b"0", *waiting, b"farewell"]), b""]
-    assert answer.sink.send is None
+    assert answer.stream.full
 
 
 def letters(item: bytes) -> AsyncIterator[bytes] | None:
@@ -208,33 +190,33 @@ async def each_letter(item: bytes) -> AsyncIterator[bytes]:
 
 
 async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
-    client, answer = Client(), Answer()
-    for item in (b"1", b"abc", b"2", b"de", None):
+    client, answer = Client(), Answer(pieces=letters)
+    for item in (b"xy", b"1", b"abc", b"2", b"de", None):
         answer.items.put_nowait(item)
-    await answer.stream(first=b"xy", pieces=letters)({"type": "http"}, client.receive, client.send)
+    await answer.stream.begin()
+    await answer.stream({"type": "http"}, client.receive, client.send)
     assert client.written == [b"x", b"y", b"1", b"a", b"b", b"c", b"2", b"d", b"e", b"end"]
 
 
 async def test_a_stream_is_cut_off_where_the_rest_of_a_large_item_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     """With an end, the client would take what it has of the event for the whole."""
-    client, answer = Client(), Answer()
+    client, answer = Client(), Answer(pieces=letters)
     for item in (b"ab!c", b"1", None):
         answer.items.put_nowait(item)
-    await answer.stream(pieces=letters)({"type": "http"}, client.receive, client.send)
+    await answer.stream({"type": "http"}, client.receive, client.send)
     assert client.written == [b"a", b"b"]
     assert [record.message for record in caplog.records] == ["stream cut off"]
 
 
 async def test_a_large_item_waits_for_what_the_client_has_not_read() -> None:
-    client, answer = Client(), Answer()
-    serving = await answer.serve(client, pieces=letters)
+    client, answer = Client(), Answer(pieces=letters)
+    serving = await answer.serve(client)
     client.reads.clear()
-    assert answer.sink.send
-    answer.sink.send(b"0")
+    answer.stream.send(b"0")
     answer.items.put_nowait(b"abc")
     answer.items.put_nowait(None)
     await asyncio.sleep(0.01)
-    assert (client.written, answer.sink.send) == ([], None)
+    assert (client.written, answer.stream.full) == ([], True)
     client.reads.set()
     await serving
     assert client.written == [b"0", b"a", b"b", b"c", b"end"]
@@ -243,19 +225,16 @@ async def test_a_large_item_waits_for_what_the_client_has_not_read() -> None:
 @pytest.mark.parametrize("before", [[], [b"0"]])
 async def test_the_last_words_come_behind_the_rest_of_a_large_item(before: list[bytes]) -> None:
     """A client could not parse an event that is cut off, nor the next one."""
-    client, answer = Client(), Answer()
 
     async def farewell() -> bytes:
         client.reads.set()
         return b"farewell"
 
-    stream = answer.stream(farewell=farewell, pieces=letters)
-    serving = asyncio.ensure_future(stream({"type": "http"}, client.receive, client.send))
-    await answer.opened()
+    client, answer = Client(), Answer(farewell=farewell, pieces=letters)
+    serving = await answer.serve(client)
     if before:
         client.reads.clear()
-        assert answer.sink.send
-        answer.sink.send(before[0])
+        answer.stream.send(before[0])
         answer.items.put_nowait(b"abc")
         await asyncio.sleep(0.01)
     else:
@@ -269,7 +248,7 @@ async def test_the_last_words_come_behind_the_rest_of_a_large_item(before: list[
     assert b"".join(client.written) == b"".join([*before, b"abc", b"farewell"])
 
 
-async def test_an_error_of_the_server_ends_the_stream_where_it_would_without_a_sink() -> None:
+async def test_an_error_of_the_server_ends_the_stream_at_the_next_item() -> None:
     client, answer = Client(), Answer()
 
     async def send(message: Any) -> None:
@@ -277,11 +256,10 @@ async def test_an_error_of_the_server_ends_the_stream_where_it_would_without_a_s
             raise OSError("The client has gone.")
         await client.send(message)
 
-    serving = asyncio.ensure_future(answer.stream()({"type": "http"}, client.receive, send))
-    await answer.opened()
-    assert answer.sink.send
-    answer.sink.send(b"0")
-    assert answer.sink.send is None
+    serving = asyncio.ensure_future(answer.stream({"type": "http"}, client.receive, send))
+    await answer.stream.ready()
+    answer.stream.send(b"0")
+    assert answer.stream.full
     answer.items.put_nowait(b"1")
     with pytest.raises(OSError, match="gone"):
         await serving

@@ -18,7 +18,7 @@ from app.backends.server.client import ModelServer
 from app.core.sse.decoder import ChunkDecoder
 from app.core.sse.encoder import encode_sse
 from app.core.sse.log import decode_events
-from app.core.stream.event_batch import EventBatch, Sink
+from app.core.stream.event_batch import EventBatch
 from app.core.types.chunk import DONE
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
@@ -26,6 +26,7 @@ from app.responses import Caller, Responses
 from app.stores.memory import MemoryStore
 from tests.streams.recording import CIPHER
 from tests.support import laws
+from tests.support.deliveries import Kept, Taken
 from tests.support.upstream import CLOSE, RESET, Step, Upstream, call, chunk, finish, head, piece
 
 HEAD = head({"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
@@ -95,8 +96,8 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
     """
     Return the events of a stream that arrives in these pieces, none before all that came earlier was seen.
 
-    `end` is what becomes of the connection behind the last piece; empty if the backend was refused. `at_once`: there is
-    a sink for events that pass the iterator by.
+    `end` is what becomes of the connection behind the last piece; empty if the backend was refused. `at_once`: the
+    client takes events as they are made; otherwise each batch waits for it.
     """
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
     gates = [(arrived(data[:edge])[0], asyncio.Event()) for edge in edges[1:-1]]
@@ -116,8 +117,6 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
         events.extend(decode_events(encode_sse(batch)))
         open_gates()
 
-    sink = Sink[EventBatch]()
-    sink.send = take if at_once else None
     open_gates()
     async with Upstream() as upstream:
         upstream.say(steps, *([end] if end else []))
@@ -127,8 +126,11 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
             request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}
             run = await responses.create(CreateResponse.model_validate(request), Caller())
             async with asyncio.timeout(20):
-                async for batch in run.events(sink=sink):
-                    take(batch)
+                if at_once:
+                    await run.generate(Kept(take))
+                else:
+                    async for batch in Taken().batches(run.generate):
+                        take(batch)
         except BackendError:
             assert not events
         finally:

@@ -14,6 +14,7 @@ from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller, Responses
 from app.responses.context.documents import PdfTexts
+from app.responses.delivery import NoDelivery
 from app.responses.inspection import Inspection
 from app.stores.memory import MemoryStore
 
@@ -67,8 +68,7 @@ def responses_of(backend: Listening) -> Responses:
 async def answer(responses: Responses, **fields: Any) -> str:
     """Return the id of the answer to a request."""
     run = await responses.create(CreateResponse.model_validate({"model": "demo", **fields}), Caller())
-    async for _ in run.events():
-        pass
+    await run.generate(NoDelivery())
     return str(run.response["id"])
 
 

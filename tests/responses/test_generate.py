@@ -11,9 +11,11 @@ import pytest
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.types.chunk import DONE
 from app.core.types.request import Event
+from app.responses.delivery import NoDelivery
 from app.responses.generate import Deadline, respond
 from tests.support import laws
 from tests.support.build import builder, delta, finish, querying
+from tests.support.deliveries import Kept
 from tests.support.logs import records_of
 from tests.support.scripted import Scripted
 
@@ -24,13 +26,12 @@ async def ask(
     *script: Any, open_after: float | None = 1, reading: type[ChunkReader] = ChunkReader, seconds: float = 0
 ) -> list[Event]:
     made = builder()
-    said: list[Event] = []
+    kept = Kept()
     query = querying(reading(made), Scripted([*script]))
     deadline = Deadline(seconds) if seconds else None
-    async for events in respond(made, query, open_after=open_after, deadline=deadline):
-        said += events
+    await respond(made, query, kept, open_after=open_after, deadline=deadline)
     made.end()
-    return [*said, *made.take()]
+    return [*kept.events, *made.take()]
 
 
 async def test_a_chunk_that_cannot_be_read_fails_the_response_and_keeps_what_there_is(
@@ -94,8 +95,7 @@ async def test_each_failure_is_an_exception_of_its_own() -> None:
     for _ in range(2):
         made, cut = builder(), Scripted([delta(content="Hel"), DONE])
         reader = ChunkReader(made, finish_required=True)
-        async for _ in respond(made, querying(reader, cut), open_after=None):
-            pass
+        await respond(made, querying(reader, cut), NoDelivery(), open_after=None)
         failures.append(made.failure)
     assert failures[0] is not None
     assert failures[0] is not failures[1]

@@ -26,7 +26,7 @@ import asyncio
 import gzip
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,13 +34,13 @@ import httpx
 
 from app.backends.profiles import load_profile
 from app.backends.server.client import ModelServer
-from app.core.stream.event_batch import EventBatch, Sink
 from app.core.types.ids import chain_key
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
 from app.responses import Caller, Responses, Run
 from app.responses.encryption import ContentCipher
 from app.stores.memory import MemoryStore
+from tests.support.deliveries import Kept
 
 PLACE = Path(__file__).parent
 CIPHER = ContentCipher(["a secret of the tests"])
@@ -84,16 +84,11 @@ def index() -> str:
 
 
 class Wire(httpx.AsyncBaseTransport):
-    """
-    A connection to a server that answers with a recording.
+    """A connection to a server that answers with a recording."""
 
-    `offers`: each piece arrives while it is awaited, and is offered to the receiver of the body if there is one.
-    """
-
-    def __init__(self, recording: Recording, pieces: Sequence[bytes], *, offers: bool = False) -> None:
+    def __init__(self, recording: Recording, pieces: Sequence[bytes]) -> None:
         self._options = recording.options
         self._pieces = pieces
-        self._offers = offers
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         headers = {"content-type": "text/event-stream", **self._options.get("headers", {})}
@@ -102,7 +97,6 @@ class Wire(httpx.AsyncBaseTransport):
             self._options.get("status", 200),
             headers={name: value for name, value in headers.items() if value},
             stream=body,
-            extensions={"stream": _OfferedReads(body)} if self._offers else {},
         )
 
 
@@ -120,59 +114,23 @@ class _Body(httpx.AsyncByteStream):
             raise httpx.ReadError("The connection was reset.")
 
 
-class _OfferedReads:
-    """The reads of a body as `HTTPToolsTransport` has them, each offered to the receiver first."""
-
-    def __init__(self, body: _Body) -> None:
-        self.receiver: Callable[[bytes], bool] | None = None
-        self._pieces = aiter(body)
-        self._seconds: float | None = None
-
-    async def __anext__(self) -> bytes:
-        while True:
-            async with asyncio.timeout(self._seconds):
-                piece = await anext(self._pieces)
-            if self.receiver is None or not self.receiver(piece):
-                return piece
-
-    def wait_at_most(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    async def aclose(self) -> None:
-        self.receiver = None
-
-
-async def play(
-    recording: Recording, places: Iterable[int] = (), sent_at_once: list[EventBatch] | None = None
-) -> tuple[list[Event], list[str]]:
-    """
-    Return the events as the caller gets them, and the lines of the golden file.
-
-    With a list `sent_at_once` there is a sink, and the list receives its events, too.
-    """
+async def play(recording: Recording, places: Iterable[int] = ()) -> tuple[list[Event], list[str]]:
+    """Return the events as the caller gets them, and the lines of the golden file."""
     options = recording.options
     profile = load_profile(options.get("profile", "default")).override(options.get("overrides", {}))
-    wire = Wire(recording, recording.cut(places), offers=sent_at_once is not None)
+    wire = Wire(recording, recording.cut(places))
     backend = ModelServer("http://backend/v1", profile=profile, http=wire, retries=0)
     tools = [{"type": "function", "name": name} for name in options.get("tools", ())]
     asked = {"model": "m", "input": "Hi", "store": False, "tools": tools, **options.get("request", {})}
     responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
     run = await responses.create(CreateResponse.model_validate(asked), Caller())
-    events: list[Event] = []
-    sink = Sink[EventBatch]()
-
-    def send(batch: EventBatch) -> None:
-        assert sent_at_once is not None
-        sent_at_once.append(batch)
-        events.extend(batch)
-
-    sink.send = None if sent_at_once is None else send
+    kept = Kept()
     try:
-        async for batch in run.events(sink=sink):
-            events += batch
+        await run.generate(kept)
     except APIError as error:
         refused = {"status": error.status, **error.payload(), **error.headers()}
         return [], [json.dumps({"refused": refused}, ensure_ascii=False)]
+    events = kept.events
     return events, _golden(
         events, run, left_out={"completed_at", *(() if b'"usage"' in recording.body else ("usage",))}
     )

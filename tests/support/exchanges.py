@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from unittest.mock import ANY
 
-from app.backends import BackendExchange, Chunk, EncodedQuestion, Question
+from app.backends import BackendExchange, Chunk, ChunkOrRun, EncodedQuestion, Question
 from app.core.types.request import CreateResponse
 from tests.support.build import each
+
+
+class Received:
+    """Takes the lists of chunks of an answer, as they come."""
+
+    slow = False
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.taps: list[Any] = []
+        self.lists: list[list[ChunkOrRun]] = []
+        self.news = asyncio.Event()
+
+    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
+        self.begun = True
+        for tap in self.taps:
+            tap(chunks)
+        self.lists.append([*chunks])
+        self.news.set()
+
+    async def receive_slowly(self, chunks: list[ChunkOrRun], *, large: bool = False) -> None:
+        self.receive(chunks)
+
+    async def ready(self) -> None:
+        pass
 
 
 def asking(body: dict[str, Any], **fields: Any) -> Question:
@@ -21,5 +48,17 @@ def asking(body: dict[str, Any], **fields: Any) -> Question:
 
 async def reads(exchange: BackendExchange) -> AsyncIterator[list[Chunk]]:
     """Yield the chunks of an exchange that was entered, a list for each time that some came."""
-    async for chunks in exchange:
-        yield each(chunks)
+    receiver = Received()
+    receiving = asyncio.ensure_future(exchange.receive(receiver))
+    receiving.add_done_callback(lambda _: receiver.news.set())
+    try:
+        while receiver.lists or not receiving.done():
+            await receiver.news.wait()
+            receiver.news.clear()
+            while receiver.lists:
+                yield each(receiver.lists.pop(0))
+        await receiving
+    finally:
+        receiving.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            await receiving

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -24,7 +25,7 @@ from app.api.request_body import is_large_body, load_json, read_as, read_body, v
 from app.api.routes.models import allowed_models, catalog, find_model
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
-from app.core.stream.event_batch import EventBatch, Sink
+from app.core.stream.event_batch import EventBatch
 from app.core.stream.replay import ReplayedBuilder
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
@@ -211,7 +212,7 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
     if events.large:
         return EventStream(
-            _once(events),
+            partial(_send, events),
             encoder.encode_sse,
             pieces=_pieces,
             last=encoder.DONE_FRAME,
@@ -223,8 +224,8 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
     return Response(content, headers={"Cache-Control": "no-cache", **headers}, media_type="text/event-stream")
 
 
-async def _once(events: EventBatch) -> AsyncGenerator[EventBatch, None]:
-    yield events
+async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
+    stream.send(events)
 
 
 async def complete_response(run: Run) -> Response:
@@ -239,26 +240,19 @@ async def compacted_response(run: Run) -> Response:
 
 async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
     """Return a stream of the run's events, once there is one: a failure before the first event is an HTTP error."""
-    sink = Sink[EventBatch]()
-    events = run.events(api.open_after, sink)
-    try:
-        first = await anext(events)
-    except BaseException:
-        await events.aclose()
-        raise
-    return EventStream(
-        events,
+    stream = EventStream[EventBatch](
+        partial(run.generate, open_after=api.open_after),
         encoder.encode_sse,
         pieces=_pieces,
-        first=first,
-        sink=sink,
         last=encoder.DONE_FRAME,
         heartbeat=api.heartbeat,
         beat=_beat(caller, run.keepalive),
         farewell=lambda: _farewell(run),
         breaks=lambda error: _broken_off(run, error),
-        headers=_warning_headers(run),
     )
+    await stream.begin()
+    stream.headers.update(_warning_headers(run))
+    return stream
 
 
 def _pieces(events: EventBatch) -> AsyncIterator[bytes] | None:
@@ -293,7 +287,7 @@ def subscription_stream(
 ) -> Response:
     """Return a stream of the events of a background response, in the caller's dialect."""
     return EventStream(
-        subscription.batches(),
+        partial(_follow, subscription),
         partial(log.translate_dialect, dialect=caller.dialect),
         pieces=partial(subscription.pieces, dialect=caller.dialect),
         last=encoder.DONE_FRAME,
@@ -301,6 +295,14 @@ def subscription_stream(
         beat=_beat(caller, subscription.keepalive),
         headers=headers,
     )
+
+
+async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -> None:
+    async with contextlib.aclosing(subscription.batches()) as batches:
+        async for data in batches:
+            stream.send(data)
+            del data
+            await stream.ready()
 
 
 def _beat(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:

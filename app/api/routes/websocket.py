@@ -21,12 +21,13 @@ from app.api.errors import refuse, report
 from app.api.request_body import body_too_large, is_large_body
 from app.api.routes.websocket_frames import Create, envelope, read_frame
 from app.api.uvicorn.websocket import SERVICE_RESTART
-from app.core.bounded_json import dumps, pieces_of_json
+from app.core.bounded_json import LARGE, dumps, pieces_of_json
 from app.core.dialects import dialect_of
 from app.core.stream.event_batch import EventBatch
 from app.core.types.ids import bucket_of
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.responses import Caller, Run
+from app.responses.delivery import Outbox
 from app.responses.off_loop import off_loop
 from app.stores import Store, images_bucket
 from app.stores.layered import LayeredStore
@@ -206,22 +207,35 @@ class WebSocketConnection:
 
     async def _send_run(self, run: Run, stream_id: str | None) -> None:
         """Send the events of a response; raises `APIError` if it fails before the first one."""
-        async with contextlib.aclosing(run.events(self._api.open_after)) as events:
-            first = await anext(events)
-            try:
-                await self._send_events(first, stream_id)
-                async with self._heartbeat(run, stream_id):
-                    async for batch in events:
-                        await self._send_events(batch, stream_id)
-                return
-            except WebSocketDisconnect:
+        outbox = Outbox(LARGE)
+        making = asyncio.ensure_future(run.generate(outbox, self._api.open_after))
+        making.add_done_callback(lambda _: outbox.close())
+        try:
+            await outbox.wait()
+            if not outbox:
+                making.result()  # raises
+            async with self._heartbeat(run, outbox):
+                while outbox or not making.done():
+                    await self._send_next(outbox, stream_id)
+            await making
+            return
+        except (APIError, WebSocketDisconnect):
+            raise
+        except Exception as error:
+            if making.done() and making.exception() is error:
                 raise
-            except Exception as error:  # an event could not be encoded
-                broken = error
+            broken = error  # an event could not be encoded
+        finally:
+            await cancel(making)
         await self._send_events(await run.break_off(broken), stream_id)
 
+    async def _send_next(self, outbox: Outbox, stream_id: str | None) -> None:
+        await outbox.wait()
+        if outbox:
+            await self._send_events(outbox.take(), stream_id)
+
     @contextlib.asynccontextmanager
-    async def _heartbeat(self, run: Run, stream_id: str | None) -> AsyncIterator[None]:
+    async def _heartbeat(self, run: Run, outbox: Outbox) -> AsyncIterator[None]:
         """
         Send keepalive events during silence to clients whose idle timer is reset by events alone.
 
@@ -230,22 +244,22 @@ class WebSocketConnection:
         if self._caller.dialect.heartbeat != "keepalive" or not self._api.heartbeat:
             yield
             return
-        heartbeat = asyncio.create_task(self._send_heartbeats(run, stream_id))
+        heartbeat = asyncio.create_task(self._send_heartbeats(run, outbox))
         try:
             yield
         finally:
             await cancel(heartbeat)
 
-    async def _send_heartbeats(self, run: Run, stream_id: str | None) -> None:
+    async def _send_heartbeats(self, run: Run, outbox: Outbox) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             silence = clock() - self._last_sent
             if silence < self._api.heartbeat:
                 await asyncio.sleep(self._api.heartbeat - silence)
-            elif self._send_lock.locked():
-                await asyncio.sleep(self._api.heartbeat)  # the client does not read
             else:
-                await self._send_events(run.keepalive(), stream_id)
+                if not (outbox or self._send_lock.locked()):  # else the client does not read
+                    outbox.send(run.keepalive())
+                await asyncio.sleep(self._api.heartbeat)
 
     async def _send_events(self, events: EventBatch, stream_id: str | None) -> None:
         send = self._send_in_pieces if events.large else self._send

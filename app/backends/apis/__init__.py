@@ -18,34 +18,7 @@ from app.backends.apis.chat.token_counting import Post
 from app.core.profile import Profile
 from app.core.request import caller_field, to_chat
 from app.core.request.question import EncodedQuestion, Question
-from app.core.types.chunk import ChunkOrRun
-from app.errors import BackendError
-
-
-class AnswerDecoder(Protocol):
-    """
-    Decodes the body of one answer into normal chunks (`app.core.types.chunk`), fed in pieces of any size.
-
-    It is synchronous and has no clock. What it finds besides chunks is in its attributes.
-    """
-
-    done: bool  # whether the server has marked the end of the answer
-    finished: bool  # whether there was a finish reason, after which a connection that breaks does no harm
-    resumed: bool  # whether there was output after a finish reason: some gateways send one with every chunk
-    empty: bool  # whether the body has ended without a chunk
-    failure: BackendError | None  # the error that the body reports, or that it is no answer; it follows the chunks
-
-    def decode(self, data: bytes) -> list[ChunkOrRun]:
-        """Return the chunks that are complete with the next bytes."""
-        ...
-
-    def end(self) -> list[ChunkOrRun]:
-        """Return the remaining chunks, at the end of the body."""
-        ...
-
-    def cut(self) -> list[ChunkOrRun]:
-        """Return what was held back, if the body breaks off; an incomplete event is lost."""
-        ...
+from app.core.stream.answer import AnswerDecoder
 
 
 class TokenCounting(Protocol):

@@ -28,7 +28,7 @@ from app.errors import BackendBusy, BackendError, try_again_in
 
 logger = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
 # A conversation stays with its server while that has at most `_LOAD_FACTOR` times the mean load, plus `_LOAD_MARGIN`.
 _LOAD_FACTOR, _LOAD_MARGIN = 1.25, 2
@@ -384,7 +384,7 @@ class Place:
         self._since = time.monotonic()
         return self._replica
 
-    async def open(self, answer: AbstractAsyncContextManager[Answer]) -> Answer:
+    async def open(self, answer: AbstractAsyncContextManager[_Answer]) -> _Answer:
         """Enter the context of the server's answer, which `close` leaves."""
         entered = await answer.__aenter__()
         self._answer = answer

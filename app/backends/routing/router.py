@@ -11,16 +11,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from app.backends import (
+    AnswerReceiver,
     Backend,
     BackendExchange,
-    ChunkOrRun,
     EncodedQuestion,
     Question,
     RawAnswer,
@@ -31,12 +31,11 @@ from app.backends import (
 from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
-from app.core.types.chunk import RawChunk, Receiver
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
 
 logger = logging.getLogger(__name__)
 
-_Part = TypeVar("_Part", list[ChunkOrRun], bytes)  # of an answer: all that arrived in one network read
+_Answer = TypeVar("_Answer")
 
 
 class Router(Backend):
@@ -202,11 +201,11 @@ class Router(Backend):
         ]
 
 
-class _Failover(Generic[_Part]):
+class _Failover(Generic[_Answer]):
     """
-    One request, and its answer in parts: a context manager that is itself the iterator.
+    One request, whose answer comes from whichever server gives one.
 
-    Until the first part arrives, a server that fails is followed by another. If all fail, the error is the first
+    A server that fails before its answer has begun is followed by another. If all fail, the error is the first
     backend's.
     """
 
@@ -224,10 +223,9 @@ class _Failover(Generic[_Part]):
         self._last: APIError | None = None  # of the server that was tried last
         self._users = pools  # the pools whose servers are kept until the end
         self._place: Place | None = None  # at a server, with its answer
-        self._answer: AsyncIterator[_Part]
-        self._next: Callable[[], Awaitable[_Part]] = self._begin
+        self._answer: _Answer
 
-    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> AsyncIterator[_Part]:
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> _Answer:
         """Return the answer of a server; `others`: whether another one could answer in its place."""
         raise NotImplementedError
 
@@ -256,27 +254,13 @@ class _Failover(Generic[_Part]):
         for pool in self._users:
             pool.end_use()
 
-    def __aiter__(self) -> Self:
-        return self
-
-    def __anext__(self) -> Awaitable[_Part]:
-        return self._next()
-
-    async def _begin(self) -> _Part:
-        """Return the first part, from whichever server; the parts after it come from the same server directly."""
-        while True:
-            try:
-                part = await anext(self._answer)
-            except BackendError as error:
-                place, self._place = self._place, None
-                assert place
-                await place.close(error)
-                self._refused(self._pools[0], error)
-                await self._open()
-                continue
-            if part:
-                self._next = self._answer.__anext__
-            return part
+    async def _open_another(self, error: BackendError) -> None:
+        """Leave a server that failed before its answer began, and try others; raises as `_open`."""
+        place, self._place = self._place, None
+        assert place
+        await place.close(error)
+        self._refused(self._pools[0], error)
+        await self._open()
 
     async def _open(self) -> None:
         """Try servers until one answers; raises the first backend's error if none does."""
@@ -321,41 +305,43 @@ class _Failover(Generic[_Part]):
         self._last = error
 
 
-class FailoverExchange(_Failover[list[ChunkOrRun]]):
-    """A question and its answer, in lists of chunks."""
+class FailoverExchange(_Failover[BackendExchange]):
+    """A question and its answer."""
 
     def __init__(self, pools: Sequence[ReplicaPool], question: Question) -> None:
         super().__init__(pools, question.conversation)
-        self.receiver: Receiver | None = None
         self._question = question
-        self._exchange: BackendExchange | None = None  # with the server that was asked last
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        """What was left out or changed for the server that was asked last."""
-        return self._exchange.warnings if self._exchange else None
+        """What was left out or changed for the server that answers."""
+        return self._answer.warnings if self._place else None
 
-    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> AsyncIterator[list[ChunkOrRun]]:
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> BackendExchange:
         question = self._question
         if others and question.retry_allowed:
             question = dataclasses.replace(question, retry_allowed=False)
-        self._exchange = replica.backend.open(question)
-        await place.open(self._exchange)
-        self._exchange.receiver = self._receive
-        return aiter(self._exchange)
+        return await place.open(replica.backend.open(question))
 
-    def _receive(self, chunk: RawChunk, field: str, text: str) -> bool:
-        return self.receiver is not None and self.receiver(chunk, field, text)
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        """Pass on the chunks of the answer, from whichever server has one: see `BackendExchange.receive`."""
+        while True:
+            try:
+                return await self._answer.receive(receiver)
+            except BackendError as error:
+                if receiver.begun:
+                    raise
+                failure = error
+            await self._open_another(failure)
 
 
-class RawFailoverExchange(_Failover[bytes]):
+class RawFailoverExchange(_Failover[RawAnswer]):
     """A raw request and its answer: see `RawAnswer`. Status and headers are those of the server that answers."""
-
-    _answer: RawAnswer
 
     def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
         super().__init__(pools, request.conversation)
         self._request = request
+        self._begun = False  # whether there was a part
 
     async def _ask(self, place: Place, replica: Replica, *, others: bool) -> RawAnswer:
         request = self._request
@@ -364,6 +350,23 @@ class RawFailoverExchange(_Failover[bytes]):
         if others and request.retry_allowed:
             request = dataclasses.replace(request, retry_allowed=False)
         return await place.open(replica.backend.forward(request))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next part; the first from whichever server has one."""
+        while True:
+            try:
+                part = await anext(self._answer)
+            except BackendError as error:
+                if self._begun:
+                    raise
+                failure = error
+            else:
+                self._begun = self._begun or bool(part)
+                return part
+            await self._open_another(failure)
 
     def _elsewhere(self, error: APIError) -> bool:
         return self._request.body.replayable and super()._elsewhere(error)

@@ -1,52 +1,54 @@
 """
-The stream of chunks of one answer, over HTTP.
+The body of one answer, over HTTP, which is passed on as it is received.
 
-An answer is over at `[DONE]`, at the end of the body, or some time after the finish reason, since some servers send
+An answer is over at its end mark, at the end of the body, or some time after the finish reason, since some servers send
 heartbeats for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Protocol
 
 import httpx
 
-from app.backends.apis import AnswerDecoder
+from app.backends import AnswerReceiver
 from app.backends.server.errors.classification import failure
 from app.core.profile import Profile
-from app.core.types.chunk import ChunkOrRun, LargeChunks, Receiver
+from app.core.stream.answer import AnswerDecoder
+from app.core.types.chunk import ChunkOrRun
 from app.errors import BackendError
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
+
 LARGE_EVENT = 256 * 1024  # bytes of an event that is decoded in a thread
 
 
-class AnswerStream:
+class AnswerBody:
     """
-    Iterates over lists of chunks, one list for each network read that completed any.
+    The body of an answer.
 
-    Raises `BackendError` after the last chunk if the backend reports an error, sends nothing for too long, or the
-    connection breaks. After a finish reason, a broken connection is a normal end.
+    Its bytes are decoded in the call in which they are received, and their chunks passed on. Only large events, and
+    what comes while the receiver is slow, are taken by the task that awaits `receive`.
     """
 
     def __init__(self, response: httpx.Response, profile: Profile, decoder: AnswerDecoder) -> None:
-        self.receiver: Receiver | None = None  # see `BackendExchange.receiver`
         self._response = response
         self._loop = asyncio.get_running_loop()
         self._reads = _reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._decoder = decoder
-        self._repeated = getattr(decoder, "repeated", None)
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
+        self._receiver: AnswerReceiver | None = None
         self._started = False  # has anything been read?
-        self._first: list[ChunkOrRun] | None = None
+        self._unread: bytes | None = None  # what the task has to decode
+        self._held: list[ChunkOrRun] = []  # chunks that came before there was a receiver
+        self._held_large = False  # whether they are from a large event
         self._undecoded = 0  # bytes of reads that completed no event
         self._last_chunk = 0.0  # after the finish reason: when the last chunk came, in loop time
-        # What to raise after the last list. Usually a class: an exception refers to the frames it has passed, so one
+        # What to raise after the last chunk. Usually a class: an exception refers to the frames it has passed, so one
         # that is stored here would leave each answer with its chunks to the garbage collector.
         self._end: Exception | type[Exception] | None = None
 
@@ -65,57 +67,96 @@ class AnswerStream:
         """Whether the body is an event stream, according to its type."""
         return bool(self._response.headers.get("content-type", "").startswith("text/event-stream"))
 
-    def __aiter__(self) -> AnswerStream:
-        return self
+    async def begin(self) -> None:
+        """Wait for the first chunks, which are held; raises `BackendError` if there are none."""
+        while not self._held and self._end is None:
+            await self._read()
+        if not self._held and self._end is not StopAsyncIteration:
+            assert self._end
+            raise self._end
 
-    async def __anext__(self) -> list[ChunkOrRun]:
-        if self._first:
-            first, self._first = self._first, None
-            return first
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        """
+        Pass on the chunks until the answer has ended.
+
+        Raises `BackendError` after the last chunk if the server reports an error, sends nothing for too long, or the
+        connection breaks. After a finish reason, a broken connection is a normal end.
+        """
+        self._receiver = receiver
+        held, self._held = self._held, []
+        await self._pass_on(held, large=self._held_large)
+        del held
         while self._end is None:
-            chunks, large = await self._next(), self._undecoded > LARGE_EVENT
-            if chunks:
-                self._undecoded = 0
-                if self._decoder.finished:
-                    self._last_chunk = self._loop.time()
-                return LargeChunks(chunks) if large else chunks
-        raise self._end
+            await self._read()
+        if self._end is not StopAsyncIteration:
+            raise self._end
 
-    async def _next(self) -> list[ChunkOrRun]:
-        """Return the chunks of the next read; records how the answer has ended, if it has."""
-        decoder = self._decoder
-        try:
+    def _take(self, data: bytes) -> bool:
+        """Decode a read and pass its chunks on; return whether the next one may follow without the task."""
+        decoder, receiver = self._decoder, self._receiver
+        if receiver is None or receiver.slow or not self._started or self._undecoded > LARGE_EVENT:
+            self._unread = data
+            return False
+        if chunks := decoder.decode(data):
+            self._undecoded = 0
+            receiver.receive(chunks)
             if decoder.finished:
-                # After the finish reason, heartbeats no longer extend the timeout.
-                grace = max(self._grace, self._idle) if decoder.resumed else self._grace
-                self._reads.wait_at_most(max(0, self._last_chunk + grace - self._loop.time()))
-            data = await anext(self._reads)
+                self._last_chunk = self._loop.time()
+        else:
+            self._undecoded += len(data)
+        return not (decoder.finished or decoder.done or decoder.failure or receiver.slow)
+
+    async def _read(self) -> None:
+        """Pass on what is received until there is something else to do; record how the answer has ended, if it has."""
+        decoder = self._decoder
+        if decoder.finished:
+            # After the finish reason, heartbeats no longer extend the timeout.
+            grace = max(self._grace, self._idle) if decoder.resumed else self._grace
+            self._reads.wait_at_most(max(0, self._last_chunk + grace - self._loop.time()))
+        try:
+            await self._reads.deliver(self._take)
         except StopAsyncIteration:
-            chunks = await self._decode(decoder.end)
+            await self._decode(decoder.end)
             self._end = decoder.failure or StopAsyncIteration
         except (TimeoutError, httpx.ReadTimeout) as cause:
-            chunks = await self._decode(decoder.cut)
+            await self._decode(decoder.cut)
             self._end = self._incomplete("timeout", IDLE_TOO_LONG, cause)
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as cause:
-            chunks = await self._decode(decoder.cut)
+            await self._decode(decoder.cut)
             self._end = self._incomplete("failure", CONNECTION_BROKE, cause)
         else:
             if not self._started:
                 self._started = True
                 self._reads.wait_at_most(self._idle)
-                self._reads.receiver = self._received if self.receiver else None
-            chunks = await self._decode(decoder.decode, data)
-            if not chunks:
-                self._undecoded += len(data)
+            await self._decode_unread()
             if decoder.done or decoder.failure:
                 self._end = decoder.failure or StopAsyncIteration
-        return chunks
 
-    async def _decode(self, decode: Callable[..., list[ChunkOrRun]], *data: bytes) -> list[ChunkOrRun]:
-        """Call a method of the decoder, in a thread if a large event may be complete."""
-        if self._undecoded > LARGE_EVENT:
-            return await asyncio.to_thread(decode, *data)
-        return decode(*data)
+    async def _decode_unread(self) -> None:
+        """Decode a read that `_take` has left to the task, if there is one, and wait until the receiver is ready."""
+        data, self._unread = self._unread, None
+        if data is not None:
+            await self._decode(self._decoder.decode, data)
+        elif self._receiver:
+            await self._receiver.ready()
+
+    async def _decode(self, decode: Callable[..., list[ChunkOrRun]], *data: bytes) -> None:
+        """Call a method of the decoder, in a thread if a large event may be complete, and pass the chunks on."""
+        large = self._undecoded > LARGE_EVENT
+        chunks = await asyncio.to_thread(decode, *data) if large else decode(*data)
+        if chunks:
+            self._undecoded = 0
+            if self._decoder.finished:
+                self._last_chunk = self._loop.time()
+            await self._pass_on(chunks, large=large)
+        else:
+            self._undecoded += sum(map(len, data))
+
+    async def _pass_on(self, chunks: list[ChunkOrRun], *, large: bool) -> None:
+        if self._receiver is None:
+            self._held, self._held_large = [*self._held, *chunks], self._held_large or large
+        elif chunks:
+            await self._receiver.receive_slowly(chunks, large=large)
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
         """Return what to raise for an incomplete body: a failure, unless the finish reason has been received."""
@@ -125,27 +166,13 @@ class AnswerStream:
         error.__cause__ = cause
         return error
 
-    def _received(self, data: bytes) -> bool:
-        """Return whether the receiver has taken a read: it is offered those that are one event like an earlier one."""
-        receiver, decoder = self.receiver, self._decoder
-        if decoder.finished or receiver is None or self._repeated is None:
-            return False
-        repeated = self._repeated(data)
-        return repeated is not None and receiver(*repeated)
-
-    async def begin(self) -> None:
-        """Wait for the first chunks, with which the iteration then starts; raises `BackendError` if there are none."""
-        with contextlib.suppress(StopAsyncIteration):
-            self._first = await anext(self)
-
     def linger(self, seconds: float) -> None:
         """Let the body end within some seconds after `aclose`, so that the connection can be used again."""
         if linger := self._response.extensions.get("linger"):
             linger(seconds)
 
     async def aclose(self) -> None:
-        """Close the stream and its connection."""
-        self._reads.receiver = None  # breaks a reference cycle
+        """Stop receiving, and close the connection."""
         await self._reads.aclose()
         stream = self._response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
@@ -154,14 +181,16 @@ class AnswerStream:
 
 class Reads(Protocol):
     """
-    The network reads of a body.
+    The network reads of a body: as an iterator, or passed on as they are received.
 
     A read that exceeds its timeout raises `TimeoutError` or `httpx.ReadTimeout`, and is the last.
     """
 
-    receiver: Callable[[bytes], bool] | None  # may be offered reads while the next one is awaited: see `Reply`
-
     async def __anext__(self) -> bytes: ...
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Pass each read to `take` until that returns False; raises what the iterator would raise at its end."""
+        ...
 
     def wait_at_most(self, seconds: float) -> None:
         """Set the timeout of each further read."""
@@ -190,13 +219,19 @@ class _TimedReads:
     """The reads of a response that is not from `HTTPToolsTransport`, with a timeout for each."""
 
     def __init__(self, reads: AsyncIterator[bytes]) -> None:
-        self.receiver: Callable[[bytes], bool] | None = None
         self._reads = reads
         self._seconds: float | None = None
 
     async def __anext__(self) -> bytes:
         async with asyncio.timeout(self._seconds):
             return await anext(self._reads)
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        while take(await anext(self)):
+            pass
+
+    def __aiter__(self) -> _TimedReads:
+        return self
 
     def wait_at_most(self, seconds: float) -> None:
         self._seconds = seconds

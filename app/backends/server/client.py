@@ -2,8 +2,7 @@
 The client of one model server, over HTTP, whatever its API.
 
     async with server.open(question) as exchange:
-        async for chunks in exchange:
-            ...
+        await exchange.receive(answer)
 
 All connection, status, framing and decoding errors are raised as `BackendError`. The differences between servers are in
 their profiles, and their APIs are the rows of `app.backends.apis`.
@@ -26,8 +25,8 @@ import orjson
 
 from app.backends import (
     PASSTHROUGH,
+    AnswerReceiver,
     Backend,
-    ChunkOrRun,
     EncodedQuestion,
     Question,
     RawAnswer,
@@ -36,7 +35,7 @@ from app.backends import (
 )
 from app.backends.apis import APIS, encode
 from app.backends.server.adaptation import AdaptedRequest, FieldAdaptation
-from app.backends.server.answer import AnswerStream, is_compressed
+from app.backends.server.answer import AnswerBody, is_compressed
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
@@ -48,7 +47,7 @@ from app.core.redaction import without_password
 from app.core.request.question import EncodedMessages
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
-from app.core.types.chunk import RawChunk, Receiver
+from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -217,9 +216,9 @@ class ModelServer(Backend):
         """Close all connections."""
         await self._http.aclose()
 
-    async def answer(self, question: Question, *, whole: bool = False) -> tuple[AnswerStream, list[str]]:
+    async def answer(self, question: Question, *, whole: bool = False) -> tuple[AnswerBody, list[str]]:
         """
-        Return the stream of an answer's chunks, and what was left out or changed; raises `BackendError`.
+        Return the body of an answer, and what was left out or changed; raises `BackendError`.
 
         `whole`: whether to ask for the answer at once.
         """
@@ -232,7 +231,7 @@ class ModelServer(Backend):
             return error and self._adaptation.adapt(body).explain(error)
 
         try:
-            answer = AnswerStream(response, self._profile, self._api.decoder(body, self._profile, error_in))
+            answer = AnswerBody(response, self._profile, self._api.decoder(body, self._profile, error_in))
         except BaseException:
             await response.aclose()
             raise
@@ -356,10 +355,9 @@ class ServerExchange:
 
     def __init__(self, server: ModelServer, question: Question) -> None:
         self.warnings: Sequence[str] | None = None
-        self.receiver: Receiver | None = None
         self._server = server
         self._question = question
-        self._answer: AnswerStream | None = None  # while it is open
+        self._answer: AnswerBody | None = None  # while it is open
 
     async def __aenter__(self) -> ServerExchange:
         try:
@@ -387,12 +385,12 @@ class ServerExchange:
         if isinstance(error, BackendError):
             explain(error, error.__cause__)
 
-    def __aiter__(self) -> AsyncIterator[list[ChunkOrRun]]:
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        """Pass the chunks of the answer on: see `BackendExchange.receive`."""
         assert self._answer
-        self._answer.receiver = self.receiver
-        return self._answer
+        await self._answer.receive(receiver)
 
-    async def _open(self, *, whole: bool = False) -> AnswerStream:
+    async def _open(self, *, whole: bool = False) -> AnswerBody:
         self._answer, self.warnings = await self._server.answer(self._question, whole=whole)
         return self._answer
 

@@ -157,8 +157,8 @@ class HTTPConnection(asyncio.Protocol):
                 reply.pause()
             else:
                 self.abort(httpx.RemoteProtocolError("The reply's head is too large."))
-        elif not reply.received():
-            reply.wake()
+        else:
+            reply.received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cut_off(exc)
@@ -181,8 +181,7 @@ class Reply(httpx.AsyncByteStream):
     Each item has all bytes received since the last. After the last item the iterator stops, or raises an error if the
     connection broke or timed out. A reply can be read after its connection has closed or serves other requests.
 
-    If there is a `receiver`, it is called with the bytes that arrive while an item is awaited, without a task switch.
-    The bytes for which it returns True are not an item; an error that it raises is raised by the iterator.
+    `deliver` passes the same bytes on as they are received, without a task switch.
     """
 
     def __init__(self, connection: HTTPConnection, *, bodiless: bool) -> None:
@@ -194,7 +193,7 @@ class Reply(httpx.AsyncByteStream):
         self.end: Exception | type[Exception] | None = None  # what to raise after the last piece
         self.pieces: list[bytes] = []
         self.unread = 0  # bytes received since the last item was taken
-        self.receiver: Callable[[bytes], bool] | None = None
+        self._take: Callable[[bytes], bool] | None = None  # while `deliver` waits
         self._connection = connection
         self._loop = connection.loop
         self._bodiless = bodiless
@@ -222,31 +221,60 @@ class Reply(httpx.AsyncByteStream):
             except asyncio.CancelledError:
                 self.close()
                 raise
+        return self._taken()
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """
+        Pass what has been received, and then each read as it is received, to `take`, until that returns False.
+
+        Raises what the iterator raises at its end, and what `take` raises.
+        """
+        try:
+            while True:
+                if self.pieces:
+                    if not take(self._taken()):
+                        return
+                elif self.end:
+                    raise self.end
+                else:
+                    self._take = take
+                    await self.changed()
+                    if self._take is None:  # it has returned False
+                        return
+        except asyncio.CancelledError:
+            self.close()
+            raise
+        finally:
+            self._take = None
+
+    def received(self) -> None:
+        """Pass a read on if `deliver` waits for it, or else wake the reader."""
+        take, waiter = self._take, self._waiter
+        if take is None or waiter is None or not self.pieces:
+            self.wake()
+            return
+        try:
+            goes_on = take(self._taken())
+        except Exception as error:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_exception(error)
+            return
+        if not goes_on:
+            self._take = None
+            self.wake()
+        elif self._timeout is not None:
+            self._deadline = self._loop.time() + self._timeout
+
+    def _taken(self) -> bytes:
+        """Return and forget the bytes that were received."""
+        pieces = self.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
         self.unread = 0
         if self._paused:
             self._resume()
         return data
-
-    def received(self) -> bool:
-        """Pass the received bytes to the receiver, and return whether the reader need not be woken for them."""
-        waiter, receiver, pieces = self._waiter, self.receiver, self.pieces
-        if receiver is None or waiter is None or not pieces:
-            return False
-        try:
-            taken = receiver(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        except Exception as error:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_exception(error)
-            return True
-        if taken:
-            pieces.clear()
-            self.unread = 0
-            if self._timeout is not None:
-                self._deadline = self._loop.time() + self._timeout
-        return taken
 
     async def aclose(self) -> None:
         """Stop reading: close the connection at once, unless the body is complete or `linger` was called."""

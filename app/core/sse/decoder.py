@@ -18,7 +18,7 @@ import orjson
 from app.core.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.sse.framing import EventFramer
 from app.core.sse.repeats import RepeatDecoder
-from app.core.types.chunk import DONE, ChunkRun, RawChunk, RawOrRun
+from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
 
 _TOO_MANY_VALUES = f"The backend's answer has more than {MAX_VALUES} JSON values in one piece."
@@ -53,17 +53,13 @@ class ChunkDecoder:
         self._done = False
         self._joiner = _SurrogateJoiner()
         self._repeats = RepeatDecoder() if runs else None
-        # Returns the pattern and the text of a read that is one event like an earlier one, as most reads of a slow
-        # stream are. For any other it returns None, and the read has to be decoded.
-        self.repeated = self._repeats.match_frame if self._repeats else no_repetition
 
     def decode(self, data: bytes) -> list[RawOrRun]:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
+        if self._repeats and (run := self._repeats.match_frame(data)):  # as most reads of a slow stream are
+            return [run]
         if self._done or not data:
             return []
-        if repeated := self.repeated(data):
-            pattern, text = repeated
-            return [ChunkRun(pattern.chunk, pattern.field, [text])]
         chunks = self._decode(self._framer.feed, data)
         if self._repeats:
             self._repeats.enabled = self._framer.between_events and not (self._joiner.pending or self._done)
@@ -168,11 +164,6 @@ class ChunkDecoder:
             return [] if chunk is None else self._joiner.join(chunk)
         except RecursionError:  # hundreds of levels; a chunk has a few
             return []
-
-
-def no_repetition(data: bytes) -> None:
-    """Return None for any read; see `ChunkDecoder.repeated`."""
-    return None
 
 
 def check_piece(data: bytes) -> None:

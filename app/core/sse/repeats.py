@@ -62,8 +62,8 @@ class RepeatDecoder:
         self._attempts = _ATTEMPTS
         return ChunkRun(pattern.chunk, pattern.field, texts)
 
-    def match_frame(self, frame: bytes) -> tuple[EventPattern, str] | None:
-        """Return the pattern and the text of an event with the blank line after it; None if it does not match."""
+    def match_frame(self, frame: bytes) -> ChunkRun | None:
+        """Decode a read that is one event with the blank line after it; None if it does not match."""
         pattern = self._pattern
         if pattern is None or not (
             self.enabled and frame.startswith(pattern.head) and frame.endswith(pattern.frame_tail)
@@ -76,7 +76,7 @@ class RepeatDecoder:
         if not text:
             return None
         self._attempts = _ATTEMPTS
-        return pattern, text
+        return ChunkRun(pattern.chunk, pattern.field, [text])
 
 
 class EventPattern:

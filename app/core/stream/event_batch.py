@@ -7,14 +7,12 @@ event; the shared fields are encoded once per part. Iterating over a batch yield
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import orjson
 
 from app.core.types.request import Event
-
-T = TypeVar("T")
 
 
 class DeltaFields:
@@ -103,14 +101,3 @@ class LargeEventBatch(EventBatch):
     __slots__ = ()
 
     large = True
-
-
-class Sink(Generic[T]):
-    """
-    Where items may go at once, in place of the iterator that yields the others.
-
-    `send` is None while they may not, such as before the first item is sent, and while the client reads too slowly.
-    """
-
-    def __init__(self) -> None:
-        self.send: Callable[[T], None] | None = None

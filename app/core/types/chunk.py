@@ -80,10 +80,6 @@ class Chunk(TypedDict, total=False):
 DONE: Any = {"object": "done"}
 
 
-class LargeChunks(list["Chunk | ChunkRun"]):
-    """Chunks of which some may have large texts, to be processed in pieces; they are removed as they are."""
-
-
 # A step in the processing of large texts, after which others may run. A function takes long: it is to be called in a
 # thread before the next step.
 Step: TypeAlias = Callable[[], None] | None
@@ -100,11 +96,6 @@ TEXT_PATHS: dict[str, tuple[str | int, ...]] = {
     **{name: ("choices", 0, "delta", name) for name in ("content", REASONING_CONTENT, "reasoning")},
     "arguments": ("choices", 0, "delta", "tool_calls", 0, "function", "arguments"),
 }
-
-
-# Takes a chunk that is like another one, but for its text: that one, the field of the text (a key of `TEXT_PATHS`), and
-# the text. Returns False if it does not take it.
-Receiver: TypeAlias = Callable[[RawChunk, str, str], bool]
 
 
 class ChunkRun:

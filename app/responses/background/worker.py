@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from app.core.bounded_json import LARGE
 from app.core.history.turns import Turn
 from app.core.sse.encoder import encode_sse
-from app.core.sse.text_references import LogEncoder, split_batch, weight_of_deltas
+from app.core.sse.text_references import LogEncoder, split_batch
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
+from app.responses.delivery import EventWriter, Outbox
 from app.responses.images import turn_changes
 from app.responses.off_loop import off_loop
 from app.stores import Change, Store, apply_with
@@ -58,12 +58,12 @@ class BackgroundJob(Protocol):
         """Return the turn to store, with the response in its current state."""
         ...
 
-    def events(self, open_after: float | None = None) -> AsyncGenerator[EventBatch, None]:
-        """Generate the response."""
+    async def generate(self, delivery: EventWriter, open_after: float | None = None) -> None:
+        """Generate the response and deliver its events."""
         ...
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
-        """End it as failed, or cancelled without an error, after `events` was closed; returns the remaining events."""
+        """End it as failed, or cancelled without an error, after `generate` was cancelled; returns the other events."""
         ...
 
 
@@ -100,10 +100,7 @@ class RunWorker:
         self._announce = announce
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
         self._encoder = LogEncoder()
-        self._unwritten = EventBatch()
-        self._unwritten_size = 0  # characters of delta events
-        self._has_news = asyncio.Event()
-        self._has_room = asyncio.Event()
+        self._unwritten = Outbox(LARGE)
 
     async def queue(self) -> Response:
         """Store the response, start its log, and return the queued response."""
@@ -139,13 +136,12 @@ class RunWorker:
     async def _write(self) -> None:
         """Append events to the log as they are generated."""
         making = asyncio.create_task(self._generate())
-        making.add_done_callback(lambda _: self._has_news.set())
+        making.add_done_callback(lambda _: self._unwritten.close())
         try:
             while self._unwritten or not making.done():
-                await self._has_news.wait()
-                self._has_news.clear()
+                await self._unwritten.wait()
                 if self._unwritten:
-                    is_full = self._is_full
+                    is_full = self._unwritten.full
                     await self._write_batch()
                     await asyncio.wait({making}, timeout=0 if is_full else PAUSE)
             await making
@@ -159,9 +155,7 @@ class RunWorker:
 
     async def _write_batch(self) -> None:
         """Append the events that are not written yet."""
-        events, self._unwritten, self._unwritten_size = self._unwritten, EventBatch(), 0
-        self._has_room.set()
-        for part in split_batch(events):
+        for part in split_batch(self._unwritten.take()):
             await self._append(await off_loop(part.large, batch_of, part, self._encoder.encode))
 
     async def _append(self, batch: Batch) -> None:
@@ -183,7 +177,7 @@ class RunWorker:
     async def _until_stopped(self) -> None:
         turn = self._run.turn()
         await self.save(turn._replace(response={**turn.response, "status": "in_progress", "output": []}), again=True)
-        draining = asyncio.create_task(self._drain())
+        draining = asyncio.create_task(self._run.generate(self._unwritten, open_after=0))
         try:
             first: list[asyncio.Future[Any]] = [draining, self._stopped]
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
@@ -206,25 +200,7 @@ class RunWorker:
                 case unexpected:
                     logger.error("unexpected error", exc_info=unexpected)
                     error = APIError(UNEXPECTED)
-        self._add(await self._run.stop(error))
-
-    async def _drain(self) -> None:
-        async with contextlib.aclosing(self._run.events(open_after=0)) as batches:
-            async for events in batches:
-                self._add(events)
-                del events
-                while self._is_full:
-                    self._has_room.clear()
-                    await self._has_room.wait()
-
-    @property
-    def _is_full(self) -> bool:
-        return self._unwritten_size > LARGE
-
-    def _add(self, events: EventBatch) -> None:
-        self._unwritten.extend(events)
-        self._unwritten_size += sum(weight_of_deltas(entry) for entry in events.entries if isinstance(entry, tuple))
-        self._has_news.set()
+        self._unwritten.send(await self._run.stop(error))
 
     async def save(self, turn: Turn, addition: Sequence[Change] = (), /, *, again: bool) -> None:
         """

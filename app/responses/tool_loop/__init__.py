@@ -11,14 +11,13 @@ compacted: see `app.responses.compaction`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
-from app.core.stream.event_batch import EventBatch, Sink
+from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
 from app.core.types import Response, Usage
 from app.core.types.request import TERMINAL, Item
@@ -28,6 +27,7 @@ from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord
 from app.responses.compaction import CompactionBuilder
+from app.responses.delivery import EventWriter, NoDelivery
 from app.responses.generate import (
     Deadline,
     DeadlineExceeded,
@@ -72,7 +72,7 @@ class ToolLoop:
         self._call_ids: set[str] = set()
         self._hosted_names: set[str] = set()
         self._query: ModelQuery | None = None
-        self._sink: Sink[EventBatch] | None = None
+        self._delivery: EventWriter = NoDelivery()
         self._usage: Usage | None = None  # of finished rounds and of summaries
         self._written = 0  # output tokens of finished rounds
         self._first_item = 0  # the index of this round's first output item
@@ -83,22 +83,17 @@ class ToolLoop:
         latest = self._query.warnings if self._query else ()
         return list(dict.fromkeys([*self._warnings, *latest]))
 
-    async def events(
-        self, open_after: float | None, sink: Sink[EventBatch] | None = None
-    ) -> AsyncGenerator[EventBatch, None]:
+    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
         """
-        Yield the events of the response except the terminal one; see `respond` for `open_after` and the exceptions.
+        Deliver the events of the response except the terminal one; see `respond` for `open_after` and the exceptions.
 
-        Closing the generator stops running tools and closes their sessions.
+        Its cancellation stops running tools and closes their sessions.
         """
-        self._sink = sink
+        self._delivery = delivery
         if not self.builder.started:
             self.builder.start()
         try:
-            async with contextlib.aclosing(self._all(open_after)) as all:
-                async for events in all:
-                    self._opened = True
-                    yield events
+            await self._all(open_after)
         except DeadlineExceeded:
             self.builder.incomplete("max_output_seconds")
         except APIError as error:
@@ -113,8 +108,24 @@ class ToolLoop:
         finally:
             await self._calls.close()
         self._record()
-        if events := self.builder.take():
-            yield events
+        self.send(self.builder.take())
+
+    # The delivery of the rounds and calls.
+
+    @property
+    def full(self) -> bool:
+        """Whether events are waiting for the client."""
+        return self._delivery.full
+
+    def send(self, events: EventBatch) -> None:
+        """Deliver events; from the first ones on, errors have to be events as well."""
+        if events:
+            self._opened = True
+            self._delivery.send(events)
+
+    async def ready(self) -> None:
+        """Wait until the client is ready for more."""
+        await self._delivery.ready()
 
     def first_body(self) -> dict[str, Any]:
         """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
@@ -128,21 +139,15 @@ class ToolLoop:
         )
         return query.body
 
-    async def _all(self, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
+    async def _all(self, open_after: float | None) -> None:
         opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
-        async with contextlib.aclosing(self._calls.open(open_after)) as all:
-            async for events in all:
-                yield events
+        await self._calls.open(self, open_after)
         if self._options.approved:
-            yield self.builder.take()  # from here on errors are events
-            async with contextlib.aclosing(self._calls.run_approved()) as all:
-                async for events in all:
-                    yield events
+            self.send(self.builder.take())  # from here on errors are events
+            await self._calls.run_approved(self)
         while True:
             with self._lifecycle.round(self._round) as round:
-                async with contextlib.aclosing(self._one_round(round, opens_at)) as all:
-                    async for events in all:
-                        yield events
+                await self._one_round(round, opens_at)
             if not self._again:
                 return
             self._round += 1
@@ -152,38 +157,31 @@ class ToolLoop:
         """Return the seconds until the response opens at loop time `at`; None if it opens with the backend's answer."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
-    async def _one_round(self, round: ObservedRound, opens_at: float | None) -> AsyncGenerator[EventBatch, None]:
-        """ModelQuery the model and run its hosted calls; sets `_again` if another round follows."""
+    async def _one_round(self, round: ObservedRound, opens_at: float | None) -> None:
+        """Query the model and run its hosted calls; sets `_again` if another round follows."""
         record = round.record
         query = await self._next_query()
         if await off_loop(self._questions.large, self._must_compact, query):
-            async with contextlib.aclosing(self._compact(round, self._time_to_open(opens_at))) as compacting:
-                async for events in compacting:
-                    yield events
+            await self._compact(round, self._time_to_open(opens_at))
             query = await self._next_query()
         self._query, self._again = query, False
         if query is None:
             record.status = "incomplete"
             return
-        answer = respond(
+        await respond(
             self.builder,
             within_round(query, round),
+            self,
             open_after=self._time_to_open(opens_at),
             deadline=self._deadline,
             opened=self._opened,
             finish=partial(self._finish_round, record),
-            sink=self._sink,
         )
-        async with contextlib.aclosing(answer):
-            async for events in answer:
-                yield events
         if self._again:
             self._charge()
             waits = self._waits_for_client()
             record.calls = len(self.builder.running)
-            async with contextlib.aclosing(self._calls.run([*self.builder.running], self._round, round)) as all:
-                async for events in all:
-                    yield events
+            await self._calls.run(self, [*self.builder.running], self._round, round)
             if waits:
                 self._again = False
                 self.builder.complete()
@@ -247,7 +245,7 @@ class ToolLoop:
         tokens = self._questions.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
-    async def _compact(self, round: ObservedRound, open_after: float | None) -> AsyncGenerator[EventBatch, None]:
+    async def _compact(self, round: ObservedRound, open_after: float | None) -> None:
         """
         Request a summary from the model, and add it to the output as an item that replaces the earlier conversation.
 
@@ -258,18 +256,15 @@ class ToolLoop:
         summary = CompactionBuilder(response, new_id=self.builder.new_id, encrypt=self._options.compaction.encrypt)
         query = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
-        answer = respond(
-            summary,
-            within_round(query, round),
-            open_after=open_after,
-            deadline=self._deadline,
-            opened=self._opened,
-        )
         try:
-            async with contextlib.aclosing(answer):
-                async for _ in answer:  # the events of the summary itself are not sent
-                    if events := self.builder.take():
-                        yield events
+            await respond(
+                summary,
+                within_round(query, round),
+                _WithoutSummary(self),
+                open_after=open_after,
+                deadline=self._deadline,
+                opened=self._opened,
+            )
         finally:
             # Also if the caller disconnects; `max_output_tokens` does not count summaries.
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
@@ -340,7 +335,7 @@ class ToolLoop:
         return added_usage(self._usage, query.usage(output))
 
     def abort(self, error: APIError | None) -> None:
-        """End the response after `events` was closed: as failed with that error, or as cancelled without one."""
+        """End the response after `generate` was cancelled: as failed with that error, or as cancelled without one."""
         usage = self.usage()
         if not self.builder.started:
             self.builder.start()
@@ -357,3 +352,20 @@ class ToolLoop:
     def body(self) -> dict[str, Any]:
         """The latest request to the backend; {} before the first."""
         return self._query.body if self._query else {}
+
+
+class _WithoutSummary:
+    """Delivers the events of a response in place of those of a summary, which are not sent."""
+
+    def __init__(self, loop: ToolLoop) -> None:
+        self._loop = loop
+
+    @property
+    def full(self) -> bool:
+        return self._loop.full
+
+    def send(self, events: EventBatch) -> None:
+        self._loop.send(self._loop.builder.take())
+
+    async def ready(self) -> None:
+        await self._loop.ready()

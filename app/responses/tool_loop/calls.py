@@ -2,7 +2,7 @@
 The calls of hosted tools of one response: run them, and add their items, events and notes to the response.
 
 The sessions of the tools are open from `open` to `close`. The calls of a round run concurrently, each in a task of its
-own, and their events are yielded while they run.
+own, and their events are delivered while they run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from app.core.bounded_json import LARGE
@@ -19,7 +19,6 @@ from app.core.history.approvals import ApprovedCall
 from app.core.items import ITEM_TYPES, ItemType
 from app.core.items.readings import NOTES
 from app.core.stream.citations import cited_by
-from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types import with_fields
@@ -28,6 +27,7 @@ from app.core.types.request import TERMINAL, Item
 from app.core.types.tool_usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle
+from app.responses.delivery import EventWriter
 from app.responses.generate import Deadline, DeadlineExceeded
 from app.responses.images import StoredImages
 from app.responses.off_loop import off_loop
@@ -72,7 +72,7 @@ class HostedCalls:
             options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
         )
         self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
-        self._changed = asyncio.Event()  # set when there are events to yield
+        self._changed = asyncio.Event()  # set when there are events to deliver
         self._same: Counter[str] = Counter()
         self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
 
@@ -81,12 +81,10 @@ class HostedCalls:
         """The functions of the open sessions."""
         return self._sessions.functions
 
-    async def open(self, quiet: float | None) -> AsyncGenerator[EventBatch, None]:
-        """Open the sessions and yield their events, except in the first `quiet` seconds (None: yield none)."""
+    async def open(self, delivery: EventWriter, quiet: float | None) -> None:
+        """Open the sessions; deliver their events, except in the first `quiet` seconds (None: none at all)."""
         opening = asyncio.create_task(self._sessions.open(self._options.items, SessionReport(self)))
-        async with contextlib.aclosing(self._events_while([opening], quiet)) as all:
-            async for events in all:
-                yield events
+        await self._deliver_while([opening], delivery, quiet)
         self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
 
     async def close(self) -> None:
@@ -94,10 +92,10 @@ class HostedCalls:
         await self._sessions.close()
 
     async def run(
-        self, calls: Sequence[OpenCall], number: int, round: ObservedRound | None = None
-    ) -> AsyncGenerator[EventBatch, None]:
+        self, delivery: EventWriter, calls: Sequence[OpenCall], number: int, round: ObservedRound | None = None
+    ) -> None:
         """
-        Run calls concurrently and yield their events.
+        Run calls concurrently and deliver their events.
 
         `number` is that of the round; `round` is None for approved calls, which are run before the first.
         """
@@ -107,20 +105,16 @@ class HostedCalls:
             self._deadline.start()
         with round.inside() if round else contextlib.nullcontext():
             tasks = [asyncio.create_task(self._run(call)) for call in calls]
-        async with contextlib.aclosing(self._events_while(tasks)) as all:
-            async for events in all:
-                yield events
+        await self._deliver_while(tasks, delivery)
         self._builder.encrypt_calls(call.item["id"] for call in calls)
         self._builder.framework("tool_round_completed", round=number, tool_count=len(calls))
         self._builder.end_step(step, "tools")
 
-    async def run_approved(self) -> AsyncGenerator[EventBatch, None]:
-        """Run the calls that the request approves and yield their events."""
+    async def run_approved(self, delivery: EventWriter) -> None:
+        """Run the calls that the request approves and deliver their events."""
         calls = [await self._approved_call(approval) for approval in self._options.approved]
         running = [call for call in calls if call in self._builder.running]
-        async with contextlib.aclosing(self.run(running, 0)) as all:
-            async for events in all:
-                yield events
+        await self.run(delivery, running, 0)
 
     async def _approved_call(self, approval: ApprovedCall) -> OpenCall:
         """
@@ -245,25 +239,26 @@ class HostedCalls:
 
     # While tools work.
 
-    async def _events_while(
-        self, tasks: Collection[asyncio.Task[None]], quiet: float | None = 0
-    ) -> AsyncGenerator[EventBatch, None]:
+    async def _deliver_while(
+        self, tasks: Collection[asyncio.Task[None]], delivery: EventWriter, quiet: float | None = 0
+    ) -> None:
         """
-        Yield events while tasks run, except during the first `quiet` seconds (None: yield no events).
+        Deliver events while tasks run, except during the first `quiet` seconds (None: no events).
 
-        Raises `DeadlineExceeded` and any exception of a task. Leaving the generator cancels the tasks.
+        Raises `DeadlineExceeded` and any exception of a task; the other tasks are then cancelled.
         """
         clock = asyncio.get_running_loop().time
-        yield_at = None if quiet is None else clock() + quiet
+        deliver_at = None if quiet is None else clock() + quiet
         pending = {*tasks}
         try:
             while pending:
-                await self._wait(pending, yield_at)
+                await self._wait(pending, deliver_at)
                 for task in [task for task in pending if task.done()]:
                     pending.remove(task)
                     task.result()
-                if yield_at is not None and clock() >= yield_at and (events := self._builder.take()):
-                    yield events
+                if deliver_at is not None and clock() >= deliver_at and (events := self._builder.take()):
+                    delivery.send(events)
+                    await delivery.ready()
         finally:
             for task in pending:
                 task.cancel()
@@ -272,10 +267,11 @@ class HostedCalls:
                 for task in stuck:
                     logger.error("hosted tool does not stop", extra={"task": task.get_name()})
 
-    async def _wait(self, tasks: Collection[asyncio.Task[None]], yield_at: float | None) -> None:
-        """Wait for the end of a task, new events, `yield_at` (in loop time), or the deadline."""
+    async def _wait(self, tasks: Collection[asyncio.Task[None]], deliver_at: float | None) -> None:
+        """Wait for the end of a task, new events, `deliver_at` (in loop time), or the deadline."""
         clock = asyncio.get_running_loop().time
-        until = [time for time in (self._deadline.at if self._deadline else None, yield_at) if time and time > clock()]
+        times = (self._deadline.at if self._deadline else None, deliver_at)
+        until = [time for time in times if time and time > clock()]
         changed = asyncio.ensure_future(self._changed.wait())
         try:
             timeout = min(until) - clock() if until else None

@@ -286,7 +286,7 @@ async def test_it_fails_on_request(prompt: str, status: int, code: str) -> None:
 async def test_it_breaks_off_on_request() -> None:
     pieces = []
     with pytest.raises(BackendError):
-        async with DemoBackend().open(asking({"messages": [user("Fail in the middle.")]})) as reads:
-            async for chunks in reads:
+        async with DemoBackend().open(asking({"messages": [user("Fail in the middle.")]})) as answer:
+            async for chunks in reads(answer):
                 pieces += chunks
     assert len(pieces) > 10

@@ -187,7 +187,7 @@ async def test_the_read_timeout_is_for_each_read_alone() -> None:
 
 
 @on_each_loop
-async def test_what_a_receiver_takes_extends_the_read_timeout_and_silence_does_not() -> None:
+async def test_reply_that_delivers_reads_times_out_after_silence_only() -> None:
     left, taken = asyncio.Event(), list[bytes]()
 
     async def script(peer: Peer) -> None:
@@ -207,15 +207,44 @@ async def test_what_a_receiver_takes_extends_the_read_timeout_and_silence_does_n
         response = await transport.handle_async_request(request(server, read=1.5))
         reply = response.extensions["stream"]
         assert await anext(reply) == b"0"
-        reply.receiver = take
         with pytest.raises(httpx.ReadTimeout):
-            await anext(reply)
+            await reply.deliver(take)
         assert b"".join(taken) == b"a" * 8
         await left.wait()
 
 
 @on_each_loop
-async def test_an_error_of_the_receiver_is_raised_where_the_next_item_is_awaited() -> None:
+async def test_reply_that_delivers_reads_returns_when_one_is_not_to_be_followed_and_keeps_the_rest() -> None:
+    go, done = asyncio.Event(), asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED + chunk(b"a"))
+        await go.wait()
+        await peer.send(chunk(b"b"))
+        await done.wait()
+
+    taken = list[bytes]()
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return False
+
+    async with serve(script) as server, HTTPToolsTransport(trust_env=False) as transport:
+        response = await transport.handle_async_request(request(server))
+        reply = response.extensions["stream"]
+        await reply.deliver(take)
+        waiting = asyncio.ensure_future(reply.deliver(take))
+        await asyncio.sleep(0)
+        go.set()
+        await waiting
+        assert taken == [b"a", b"b"]
+        await response.aclose()
+        done.set()
+
+
+@on_each_loop
+async def test_reply_that_delivers_reads_raises_the_error_of_the_function() -> None:
     left = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -233,9 +262,8 @@ async def test_an_error_of_the_receiver_is_raised_where_the_next_item_is_awaited
         response = await transport.handle_async_request(request(server))
         reply = response.extensions["stream"]
         assert await anext(reply) == b"0"
-        reply.receiver = take
         with pytest.raises(ZeroDivisionError):
-            await anext(reply)
+            await reply.deliver(take)
         await response.aclose()
         await left.wait()
 

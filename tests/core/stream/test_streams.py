@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from app.backends.server import answer
 from app.core import bounded_json
 from app.core.sse import decoder
 from app.core.stream import chunk_reader, tool_calls
-from app.core.stream.event_batch import EventBatch
 from app.core.types.chunk import pieces_of
-from tests.streams.recording import INDEX, NAMES, PLACE, Recording, index, load, play
+from tests.streams.recording import INDEX, NAMES, PLACE, index, load, play
 from tests.support import laws
 
 UPDATE = bool(os.environ.get("UPDATE_STREAMS"))
@@ -53,19 +51,6 @@ def test_bytes_that_come_one_by_one_make_no_difference(name: str) -> None:
     size = len(recording.body)
     _, cut = asyncio.run(play(recording, range(0, size, 1 + size // ONE_BY_ONE)))
     assert cut == asyncio.run(play(recording))[1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_events_that_pass_the_iterator_by_make_no_difference(name: str) -> None:
-    recording = load(name)
-    assert asyncio.run(play(recording, ends_of_events(recording), []))[1] == asyncio.run(play(recording))[1]
-
-
-def test_the_text_passes_the_iterator_by_from_its_second_piece_on() -> None:
-    recording, sent_at_once = load("llama_server/text"), list[EventBatch]()
-    events, _ = asyncio.run(play(recording, ends_of_events(recording), sent_at_once))
-    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    assert [event for batch in sent_at_once for event in batch] == deltas[1:]
 
 
 @pytest.fixture
@@ -102,10 +87,6 @@ def test_large_texts_become_several_deltas_of_the_same_response(name: str, monke
 
 def _without_number(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if name != "sequence_number"}
-
-
-def ends_of_events(recording: Recording) -> list[int]:
-    return [found.end() for found in re.finditer(rb"\n\n", recording.body)]
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import orjson
 
 from app.backends.server.errors import error_in_chunk
 from app.core.bounded_json import loads_in_pieces
-from app.core.sse.decoder import ChunkDecoder, check_piece, encodable, no_repetition
+from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
-from app.core.sse.repeats import EventPattern
 from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
 
@@ -38,21 +36,20 @@ class BodyDecoder:
         self._head = b""
         self._runs = runs
         self._decoder: ChunkDecoding | None = None
-        self.decode: Callable[[bytes], list[RawOrRun]] = self._sniff
-        self.repeated: Callable[[bytes], tuple[EventPattern, str] | None] = no_repetition  # see `ChunkDecoder.repeated`
 
-    def _sniff(self, data: bytes) -> list[RawOrRun]:
+    def decode(self, data: bytes) -> list[RawOrRun]:
         """Return the complete chunks; raises `BackendError` if the body is a web page."""
+        if self._decoder is None:
+            data = self._detect(data)
+        return self._decoder.decode(data) if self._decoder else []
+
+    def _detect(self, data: bytes) -> bytes:
+        """Choose the decoder if there is a character to choose it by; return the bytes to decode."""
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
-        if not data:
-            return []
-        if decoder := _DECODERS.get(data[:1]):
-            self._decoder = decoder()
-        else:
-            self._decoder = chunks = ChunkDecoder(runs=self._runs)
-            self.repeated = chunks.repeated
-        self.decode = self._decoder.decode  # from here on directly
-        return self._decoder.decode(data)
+        if data:
+            decoder = _DECODERS.get(data[:1])
+            self._decoder = decoder() if decoder else ChunkDecoder(runs=self._runs)
+        return data
 
     def end(self) -> list[RawOrRun]:
         """Return the remaining chunks; raises `BackendError` if the body is no answer."""

@@ -1,4 +1,4 @@
-"""Decodes the body of a Chat Completions answer into chunks: see `AnswerDecoder` in `app.backends.apis`."""
+"""Decodes the body of a Chat Completions answer into chunks: see `AnswerDecoder`."""
 
 from __future__ import annotations
 
@@ -59,13 +59,6 @@ class ChatDecoder:
                 self.done = True
             chunks = self._before_error(chunks)
         return self._last(chunks)
-
-    def repeated(self, data: bytes) -> tuple[RawChunk, str, str] | None:
-        """Return an earlier chunk, the name and the text of its field for a read that repeats it; None for others."""
-        if self._body.repeated is None or (repeated := self._body.repeated(data)) is None:
-            return None
-        pattern, text = repeated
-        return (pattern.chunk, pattern.field, text) if self._normalizer.is_known(pattern.chunk) else None
 
     def cut(self) -> list[ChunkOrRun]:
         """Return what was held back, if the body breaks off; an incomplete event is lost."""

@@ -115,12 +115,6 @@ class Normalizer:
         self._has_output = self._has_output or bool(chunks)
         return True
 
-    def is_known(self, chunk: RawChunk) -> bool:
-        """Return whether runs that are like this chunk are in normal form."""
-        if chunk is not self._plain and self._is_plain(chunk):
-            self._plain = chunk
-        return chunk is self._plain
-
     def _is_plain(self, chunk: RawChunk) -> bool:
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:

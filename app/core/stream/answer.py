@@ -1,0 +1,79 @@
+"""
+One answer of a model, from the bytes of its body to events.
+
+Both halves have no clock and no sockets, and wait for nothing: an `AnswerDecoder` makes chunks of the bytes that it is
+given, as the API of the server has them, and an `Answer` makes events of the chunks. What waits for something is around
+them: `app.backends.server.answer` receives the bytes, and `app.responses.generate` delivers the events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_batch import EventBatch
+from app.core.types.chunk import ChunkOrRun, Step
+from app.errors import BackendError
+
+
+class AnswerDecoder(Protocol):
+    """
+    Decodes the body of one answer into normal chunks (`app.core.types.chunk`), fed in pieces of any size.
+
+    It is synchronous and has no clock. What it finds besides chunks is in its attributes.
+    """
+
+    done: bool  # whether the server has marked the end of the answer
+    finished: bool  # whether there was a finish reason, after which a connection that breaks does no harm
+    resumed: bool  # whether there was output after a finish reason: some gateways send one with every chunk
+    empty: bool  # whether the body has ended without a chunk
+    failure: BackendError | None  # the error that the body reports, or that it is no answer; it follows the chunks
+
+    def decode(self, data: bytes) -> list[ChunkOrRun]:
+        """Return the chunks that are complete with the next bytes."""
+        ...
+
+    def end(self) -> list[ChunkOrRun]:
+        """Return the remaining chunks, at the end of the body."""
+        ...
+
+    def cut(self) -> list[ChunkOrRun]:
+        """Return what was held back, if the body breaks off; an incomplete event is lost."""
+        ...
+
+
+Tap: TypeAlias = Callable[[Sequence[ChunkOrRun]], None]  # is shown chunks
+
+
+class Answer:
+    """
+    The answer to one query: chunks go in as they are received, and events come out.
+
+    `taps` are shown the chunks before they are read, for observers.
+    """
+
+    def __init__(self, reader: ChunkReader) -> None:
+        self.reader = reader
+        self.begun = False  # whether there was a chunk; until then another server may answer in place of this one
+        self.taps: list[Tap] = []
+
+    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
+        """Take the next chunks."""
+        self._show(chunks)
+        for chunk in chunks:
+            self.reader.feed(chunk)
+
+    def receive_in_pieces(self, chunks: list[ChunkOrRun]) -> Iterator[Step]:
+        """Take chunks that may have large texts, a piece at each step; they are removed from the list."""
+        self._show(chunks)
+        yield from self.reader.feed_in_pieces(chunks)
+
+    def events(self) -> EventBatch:
+        """Return the events since the last call."""
+        return self.reader.builder.take()
+
+    def _show(self, chunks: Sequence[ChunkOrRun]) -> None:
+        self.begun = True
+        for tap in self.taps:
+            tap(chunks)

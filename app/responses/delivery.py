@@ -1,0 +1,96 @@
+"""How the events of a response leave: as server-sent events, WebSocket frames or a log, or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from app.core.sse.text_references import weight_of_deltas
+from app.core.stream.event_batch import EventBatch
+
+
+class EventWriter(Protocol):
+    """
+    Takes the events of a response as they are made.
+
+    `send` never waits. While it is `full`, the backend's answer is not read, except for what has arrived already.
+    """
+
+    @property
+    def full(self) -> bool:
+        """Whether events are waiting for the client."""
+        ...
+
+    def send(self, events: EventBatch) -> None:
+        """Take the next events."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until it is not full."""
+        ...
+
+
+class NoDelivery:
+    """For responses whose events nobody wants, only their end."""
+
+    full = False
+
+    def send(self, events: EventBatch) -> None:
+        """Drop the events."""
+
+    async def ready(self) -> None:
+        """Return."""
+
+
+class Outbox:
+    """
+    A delivery whose events a task takes when it has time, batch by batch; what came meanwhile is one batch.
+
+    It is full while the untaken events have more than `limit` characters.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.full = False
+        self._limit = limit
+        self._batches: deque[EventBatch] = deque()
+        self._size = 0  # characters of delta events
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
+
+    def send(self, events: EventBatch) -> None:
+        """Take the next events."""
+        if self._batches and not (events.large or self._batches[-1].large):
+            self._batches[-1].extend(events)
+        else:
+            self._batches.append(events)
+        self._size += sum(weight_of_deltas(entry) for entry in events.entries if isinstance(entry, tuple))
+        self.full = self._size > self._limit
+        self._has_news.set()
+
+    async def ready(self) -> None:
+        """Wait until it is not full."""
+        while self.full:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def close(self) -> None:
+        """Wake the task that waits for events: there are no more."""
+        self._has_news.set()
+
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
+    async def wait(self) -> None:
+        """Wait until there are events, or `close` is called."""
+        if not self._batches:
+            await self._has_news.wait()
+            self._has_news.clear()
+
+    def take(self) -> EventBatch:
+        """Return the next batch."""
+        events = self._batches.popleft()
+        if not self._batches:
+            self._size, self.full = 0, False
+            self._has_room.set()
+        return events
