@@ -4,6 +4,7 @@ The errors of the API, and the warnings beside a successful answer.
     APIError
      +- InvalidRequest        400  the request is invalid; `param` names the field
      |   +- PreviousResponseNotFound
+     |   +- UnstorableValue       a store cannot hold it, whatever its own state
      +- Unauthorized          401  the API key is missing or wrong
      +- PermissionDenied      403  the API key may not do this
      +- NotFound              404  the object does not exist, or belongs to another caller
@@ -118,6 +119,15 @@ class PreviousResponseNotFound(InvalidRequest):
 
     def __init__(self, response_id: str) -> None:
         super().__init__(f"Previous response with id '{response_id}' not found.", param="previous_response_id")
+
+
+class UnstorableValue(InvalidRequest):
+    """A store refuses a value: a text with NUL, half a character, a number or a name that is too large."""
+
+    code = "invalid_value"
+
+    def __init__(self) -> None:
+        super().__init__("The request has a text or a number that cannot be stored.")
 
 
 class Unauthorized(APIError):

@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 
+from app.errors import UnstorableValue
 from app.storage.migration import Connection, UnpreparedError
 from app.storage.outage import Outage
 from app.storage.url_options import count, one_of, read_options, seconds
@@ -45,6 +46,8 @@ _BROKEN = (
     asyncpg.OperatorInterventionError,
     asyncpg.ReadOnlySQLTransactionError,
 )
+# What is wrong is a value, and not the server: it would refuse it again.
+_REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
 # The tables do not exist (any more).
 _UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
 
@@ -166,6 +169,8 @@ class PostgresClient:
         try:
             async with asyncio.timeout(self._timeout), self._free:
                 result = await self._try(call)
+        except _REFUSED:
+            raise UnstorableValue from None
         except (asyncpg.PostgresError, *_BROKEN, UnpreparedError) as error:
             # `from None`: a traceback would contain the query's arguments.
             reason = str(error) if isinstance(error, UnpreparedError) else f"{type(error).__name__}: {error}"

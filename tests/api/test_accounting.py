@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -23,7 +23,7 @@ from app.core.prices import NANO, Price, PriceList, format_money
 from app.core.types import Usage
 from app.core.types.chunk import DONE
 from app.core.types.usage import usage_of
-from app.errors import StoreUnavailable
+from app.errors import StoreUnavailable, UnstorableValue
 from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import Spending, UsageRow
 from tests.support import sockets
@@ -454,6 +454,44 @@ async def test_what_a_process_that_died_had_not_written_is_written_by_the_next_a
         await heir.aclose()
         (row,) = await ledger.rows("", "9")
         assert (row.requests, row.input_tokens) == (3, 0 + 1 + 2)
+    assert [*UsageJournal(tmp_path).abandoned()] == []
+
+
+class Refusing(MemoryUsage):
+    """A ledger that refuses batches with the row of one model, as PostgreSQL does with NUL in its name."""
+
+    async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
+        if any(row.model == "refused" for row in rows):
+            raise UnstorableValue
+        await super().add(batch, rows)
+
+
+async def test_a_row_that_the_store_refuses_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    accounting = Accounting(ledger := Refusing())
+    for model in ("m", "refused", "other"):
+        accounting.record(KeyAccess(name="bob"), *ended(input=1000, model=model))
+    await accounting.wait_until_stored()
+    accounting.record(KeyAccess(name="bob"), *ended(model="m"))
+    await accounting.aclose()
+    assert {row.model: row.requests for row in await ledger.rows("", "9")} == {"m": 2, "other": 1}
+    (refusal,) = [record for record in caplog.records if record.getMessage().startswith("usage not stored")]
+    assert (refusal.__dict__["model"], refusal.__dict__["input_tokens"]) == ("refused", 1000)
+
+
+async def test_a_journal_with_a_row_that_the_store_refuses_is_written_but_for_that(tmp_path: Path) -> None:
+    dead = UsageJournal(tmp_path)
+    for model in ("m", "refused", "m", "other"):
+        dead.append("one", ("2026-11-22", "bob", model, "default"), (1, 2, 0, 3, 0, 4))
+    dead.append("two", ("no day", "bob", "m", "default"), (1, 2, 0, 3, 0, 4))
+    dead.close()
+    ledger = Refusing()
+    for _ in range(2):
+        heir = Accounting(ledger, journal=UsageJournal(tmp_path))
+        heir.start()
+        assert heir._recovery
+        await heir._recovery
+        await heir.aclose()
+        assert {row.model: row.requests for row in await ledger.rows("", "9")} == {"m": 2, "other": 1}
     assert [*UsageJournal(tmp_path).abandoned()] == []
 
 

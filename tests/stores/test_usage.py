@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.errors import UnstorableValue
 from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import Spending, UsageLedger, UsageRow, UsageStore, add_rows
 from tests.support.store_places import SHARED, Place, place_of
@@ -81,6 +82,20 @@ async def test_names_may_have_any_characters_that_settings_and_callers_give_them
     names = ["a/b:c|d", "模型", "'; DROP TABLE usage; --", "x" * 200]
     await ledger.add("one", [row(key="alice@example.org", model=name) for name in names])
     assert {one.model for one in await ledger.rows(DAY, DAY)} == {*names}
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [row(model="a\0b"), row(model="a\ud800"), row(cost=2**63), row(input_tokens=2**70), row(cost=2**63 - 1)],
+    ids=["NUL", "half a character", "a cost of 64 bits", "tokens of 71 bits", "a sum of 64 bits"],
+)
+async def test_a_row_that_cannot_be_stored_is_no_outage(ledger: UsageLedger, refused: UsageRow) -> None:
+    """Some stores take it, others refuse it and say that it is to blame; what comes after it is stored."""
+    await ledger.add("before", [row(), row(model="other")])
+    with contextlib.suppress(UnstorableValue):
+        await ledger.add("refused", [refused])
+    await ledger.add("after", [row(model="other")])
+    assert add_rows(row(model="other"), row(model="other")) in await ledger.rows(DAY, DAY)
 
 
 async def test_what_is_old_is_forgotten(ledger: UsageLedger) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess
 from app.core.prices import PriceList, format_money
 from app.core.types import Usage
-from app.errors import StoreUnavailable, TooManyRequests
+from app.errors import StoreUnavailable, TooManyRequests, UnstorableValue
 from app.observability.labels import BoundedLabels
 from app.stores.usage import Spending, UsageLedger, UsageRow
 
@@ -213,6 +213,23 @@ class Accounting:
             self._writing = None
 
     async def _write_batch(self, batch: str, rows: list[UsageRow]) -> None:
+        """Write a batch. If the store refuses it as it is, write its rows one by one, and log those that it refuses."""
+        try:
+            written = await self._add(batch, rows)
+        except Exception as error:
+            written = True
+            if not isinstance(error, UnstorableValue):
+                logger.exception("usage not stored at once: its rows are tried one by one")
+            for number, row in enumerate(rows):
+                try:
+                    written &= await self._add(f"{batch}-{number}", [row])
+                except Exception:
+                    logger.error("usage not stored: the store refuses it", extra=row._asdict())
+        if written and self._journal:
+            self._journal.delete(batch)
+
+    async def _add(self, batch: str, rows: Sequence[UsageRow]) -> bool:
+        """Add rows to the ledger as soon as it is available; return False if it is not when the server ends."""
         failed = False
         while True:
             try:
@@ -225,17 +242,16 @@ class Accounting:
                     logger.error(
                         "usage not stored, but %s: the store is unavailable", place, extra={"requests": requests}
                     )
-                    return
+                    return False
                 if not failed:
                     logger.warning("usage is not stored yet: the store is unavailable")
                 failed = True
                 self._progress.set()  # budget checks continue with the last spending
                 await asyncio.sleep(RETRY_INTERVAL)
                 self._progress.clear()
-        if self._journal:
-            self._journal.delete(batch)
         if failed:
             logger.info("usage is stored again")
+        return True
 
     async def _forget(self) -> None:
         if (now := time.monotonic()) - self._last_deletion < FORGET_INTERVAL:

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 
+from app.core.bounded_json import dumps
 from app.stores.usage import UsageRow, add_row
 
 try:
@@ -60,7 +61,7 @@ class UsageJournal:
         try:
             if (file := self._files.get(batch)) is None:
                 file = self._files[batch] = self._open(batch)
-            os.write(file, orjson.dumps([*names, *counts]) + b"\n")
+            os.write(file, dumps([*names, *counts]) + b"\n")
         except OSError as error:
             if not self._failed:
                 logger.error("usage journal not written: %s", error.strerror)

@@ -119,7 +119,9 @@ def _object(value: object) -> dict[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-_MAX_COUNT = 2**53  # other values are invalid: negative, infinite, not a number
+# Other values are invalid: negative, infinite, not a number. No answer has so many tokens; their sums and costs in the
+# ledger have 64 bits, which is room for many of these.
+_MAX_COUNT = 10**9
 
 
 def is_token_count(value: object) -> TypeGuard[str | int | float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -16,14 +17,19 @@ from redis.crc import key_slot
 from redis.exceptions import (
     AskError,
     ClusterDownError,
+    DataError,
     MovedError,
     ReadOnlyError,
     RedisError,
     TryAgainError,
 )
 
+from app.errors import UnstorableValue
 from app.storage.outage import Outage
 from app.storage.url_options import count, one_of, read_options, seconds
+
+# The errors of a count of more than 64 bits, or of its sum.
+_NO_COUNT = re.compile("increment or decrement would overflow|value is not an integer or out of range")
 
 # The options of a URL, by redis-py's names. Others are refused: an unknown one would fail at first use, and some, such
 # as `decode_responses`, would break the store.
@@ -88,14 +94,20 @@ class RedisClient:
         self._outage = outage
 
     async def execute(self, key: str, *commands: _Command) -> list[object]:
-        """Send commands for a key in one round trip, and return the replies; raises `StoreUnavailable`."""
+        """
+        Send commands for a key in one round trip, and return the replies.
+
+        Raises `StoreUnavailable`, and `UnstorableValue` if the server is not to blame.
+        """
         task = asyncio.current_task()
         assert task
         cancelling = task.cancelling()
         try:
             async with asyncio.timeout(self._timeout), self._free:
                 answers = await self._servers.execute(key, commands)
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, UnicodeError) as error:
+            if isinstance(error, (DataError, UnicodeError)) or _NO_COUNT.search(str(error)):
+                raise UnstorableValue from None
             # `from None`: a traceback would contain what `_reason` omits.
             raise self._outage.begins(_reason(error)) from None
         self._outage.ends()

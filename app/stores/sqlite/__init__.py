@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 import orjson
 
-from app.errors import StoreUnavailable
+from app.errors import StoreUnavailable, UnstorableValue
 from app.storage.outage import Outage
 from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_bucket, owner_of
@@ -351,7 +351,7 @@ class _Thread:
         self._db: sqlite3.Connection | None = None
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a transaction; raises StoreUnavailable if SQLite or the file system refuses it."""
+        """Run a transaction; raises `StoreUnavailable` if SQLite or the file system refuses it, `UnstorableValue`."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, self._run, work)
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -378,6 +378,9 @@ class _Thread:
             try:
                 self._db = self._db or self._connect()
                 result = work(self._db)
+            except (sqlite3.DataError, sqlite3.IntegrityError, OverflowError, UnicodeError):
+                self._disconnect()
+                raise UnstorableValue from None
             except (sqlite3.Error, OSError) as error:
                 self._disconnect()
                 # SQLite waits for most locks itself, but not for some: when several connections create the file,
