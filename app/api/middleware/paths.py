@@ -1,6 +1,6 @@
 """
 Normalizes the API paths that clients build from a base URL: with or without `/v1`, with a trailing slash, or with
-Azure's `/openai`.
+Azure's `/openai`. Refuses URLs with NUL.
 
 A redirect would not do: some clients drop the body, and behind a proxy some drop the key.
 """
@@ -8,6 +8,11 @@ A redirect would not do: some clients drop the body, and behind a proxy some dro
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qsl
+
+from starlette.types import Scope
+
+from app.errors import APIError, InvalidRequest, NotFound
 
 _SLASHES = re.compile("//+")
 _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
@@ -23,3 +28,16 @@ def normalized_path(path: str) -> str:
         return path  # without a search: most requests are for it
     normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
     return normalized if _API.match(normalized) else path
+
+
+def nul_error(scope: Scope) -> APIError | None:
+    """Return the error of a URL with NUL, which no name has and not every store can look for; None without it."""
+    if "\0" in scope["path"]:
+        return NotFound("There is nothing here: the path has a NUL character.", code="unknown_url")
+    if b"%00" not in scope["query_string"]:
+        return None
+    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
+        if "\0" in name or "\0" in value:
+            param = name.replace("\0", "")
+            return InvalidRequest(f"Invalid '{param}': it has a NUL character.", param=param, code="invalid_value")
+    return None

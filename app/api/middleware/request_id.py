@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import STOPPED, error_response, refuse, unexpected
 from app.api.middleware.host import host_error
-from app.api.middleware.paths import normalized_path
+from app.api.middleware.paths import normalized_path, nul_error
 from app.observability import log_context
 from app.observability.metrics import Metrics
 
@@ -42,7 +42,8 @@ class RequestId:
         line = log_context.RequestLine() if scope["type"] == "http" else None
         log_context.reset(line, request_id=request_id)
         scope["path"] = normalized_path(scope["path"])
-        app = self._app if (error := host_error(scope)) is None else partial(refuse, error)
+        error = host_error(scope) or nul_error(scope)
+        app = partial(refuse, error) if error else self._app
         if line:
             await self._http(app, request_id, line, scope, receive, send)
             return
