@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from python_multipart import MultipartParser
@@ -20,10 +20,11 @@ _NAMES = re.compile(rb";\s*name\s*(\*[^=]*)?=", re.IGNORECASE)
 
 @dataclass(slots=True)
 class FormPart:
-    """One part of a form: a file if it has a file name, else a field."""
+    """One part of a form: a file if it has a file name, else a field; `headers` have their names in lower case."""
 
     name: str
     filename: str | None
+    headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 class FormReader:
@@ -35,7 +36,7 @@ class FormReader:
         self._parts = 0
         self._fed = 0  # number of bytes parsed by earlier calls
         self._header = self._value = b""
-        self._dispositions: list[bytes] = []
+        self._headers: list[tuple[bytes, bytes]] = []
         self._headers_at = 0  # the end of the last header, in bytes from the start of the form
         self._parser = MultipartParser(
             boundary,
@@ -74,7 +75,7 @@ class FormReader:
         self._parts += 1
         if self._parts > self._max_parts:
             raise FormParserError("too many parts")
-        self._dispositions = []
+        self._headers = []
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
         self._header += data[start:end]
@@ -84,18 +85,18 @@ class FormReader:
         self._headers_at = self._fed + end
 
     def _header_end(self) -> None:
-        if self._header.lower() == b"content-disposition":
-            self._dispositions.append(self._value)
+        self._headers.append((self._header.lower(), self._value))
         self._header = self._value = b""
 
     def _headers_end(self) -> None:
         # Other parsers, such as a backend's, may read another name where there are several, or one that is encoded.
-        names = [name for value in self._dispositions for name in _NAMES.findall(_QUOTED.sub(b"", value))]
-        _, options = parse_options_header(self._dispositions[0] if self._dispositions else b"")
+        dispositions = [value for name, value in self._headers if name == b"content-disposition"]
+        names = [name for value in dispositions for name in _NAMES.findall(_QUOTED.sub(b"", value))]
+        _, options = parse_options_header(dispositions[0] if dispositions else b"")
         if names != [b""] or b"\\" in options.get(b"name", b"\\"):
             raise FormParserError("a part without a name, or with several")
         filename = options.get(b"filename")
-        part = FormPart(_text(options[b"name"]), None if filename is None else _text(filename))
+        part = FormPart(_text(options[b"name"]), None if filename is None else _text(filename), self._headers)
         self.on_part(part, self._headers_at + len(b"\r\n\r\n"))
 
     def _end(self) -> None:

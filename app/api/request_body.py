@@ -51,7 +51,7 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     """Return `parsed` of the decompressed body, called off the event loop if it is large; raises `InvalidRequest`."""
     data = await _read(request, limits.bytes)
-    encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
+    encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower() or "identity"
     if encoding not in _DECODERS:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)

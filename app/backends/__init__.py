@@ -73,6 +73,11 @@ class RawBody(Protocol):
         """Whether the body can still be sent from its start: false once a body that streams in has been read."""
         ...
 
+    @property
+    def media_type(self) -> bytes:
+        """The value of `Content-Type`, by which the backend is to read the body as it was read here."""
+        ...
+
     def with_model(self, model: str) -> RawBody:
         """Return the body with another model's name; no other byte changes."""
         ...

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from app.errors import PermissionDenied
+from app.errors import InvalidRequest, PermissionDenied
 
+MAX_MODEL_NAME = 512  # characters; no limit in the spec
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_NAMES_MODELS = re.compile("model|fallback|deployment", re.IGNORECASE)
+_EXTRA_BODY = "extra_body"
 _OWNER_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -51,12 +56,44 @@ class KeyAccess:
         """Return whether the key may use this model."""
         return self.models == ("*",) or any(fnmatchcase(model, pattern) for pattern in self.models)
 
-    def check_model(self, model: str) -> None:
-        """Raise `PermissionDenied` if the key may not use this model."""
+    def check_model(self, model: str, param: str = "model") -> None:
+        """Raise `InvalidRequest` if no model can have this name, `PermissionDenied` if the key may not use it."""
+        check_model_name(model)
         if not self.allows_model(model):
             models = _listed(self.models, "models")
             message = f"The key '{self.name}' may not use the model '{model}'. It may use {models}."
-            raise PermissionDenied(message, param="model", code="model_not_allowed")
+            raise PermissionDenied(message, param=param, code="model_not_allowed")
+
+    def check_fields(self, fields: Mapping[str, object], path: str = "") -> None:
+        """
+        Raise `PermissionDenied` if fields for the backend, beside `model`, name a model that the key may not use.
+
+        Gateways take further models: OpenRouter's `models`, LiteLLM's `fallbacks`, LM Studio's `draft_model`, or any
+        field again in `extra_body`. What is not a name, or a list of names, cannot be checked.
+        """
+        if self.models == ("*",):
+            return
+        for name, value in fields.items():
+            place = f"{path}{name}"
+            if name == _EXTRA_BODY and isinstance(value, Mapping):
+                self.check_fields(value, f"{place}.")
+            elif (name != "model" or path) and _NAMES_MODELS.search(name):
+                for model in value if isinstance(value, list) else [value]:
+                    if isinstance(model, str):
+                        self.check_model(model, place)
+                    elif isinstance(model, (Mapping, list)):
+                        raise self._unchecked(place)
+
+    def check_unread_field(self, name: str) -> None:
+        """Raise `PermissionDenied` as `check_fields` if a field whose value is not read here may name a model."""
+        if self.models != ("*",) and _NAMES_MODELS.search(name):
+            raise self._unchecked(name)
+
+    def _unchecked(self, field: str) -> PermissionDenied:
+        message = (
+            f"The key '{self.name}' may not use all models, and those in '{field}' cannot be checked. Leave it out."
+        )
+        return PermissionDenied(message, param=field, code="model_not_allowed")
 
     def allows_tool(self, *names: str) -> bool:
         """Return whether a hosted tool is allowed by any of its names: its type, its table, or `mcp:LABEL`."""
@@ -78,6 +115,20 @@ class KeyAccess:
         if self.configured and not self.admin:
             message = f"The key '{self.name}' may not do this: it takes one with `admin = true` in its settings."
             raise PermissionDenied(message, code="insufficient_permissions")
+
+
+def check_model_name(model: str) -> None:
+    """
+    Raise `InvalidRequest` for a name with control characters, with spaces around it, or one that is too long.
+
+    Names of models go to backends, into logs and into the ledger of usage, whoever sends them and on whatever way.
+    """
+    if _CONTROL.search(model) or model.strip() != model:
+        message = "Invalid 'model': it has a control character, or a space at its start or end."
+        raise InvalidRequest(message, param="model", code="invalid_value")
+    if len(model) > MAX_MODEL_NAME:
+        message = f"Invalid 'model': it has more than {MAX_MODEL_NAME} characters."
+        raise InvalidRequest(message, param="model", code="string_above_max_length")
 
 
 UNRESTRICTED = KeyAccess(admin=True)  # for callers of a server without keys

@@ -18,7 +18,7 @@ from app.core.history.compaction import TRIGGER, messages_kept
 from app.core.history.turns import input_item
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.types import JSONObject
-from app.core.types.request import CreateResponse, Item, Model, Response, TextOptions
+from app.core.types.request import CreateResponse, Item, Response, TextOptions
 from app.errors import BackendError
 
 PROMPT = """\
@@ -57,7 +57,7 @@ class CompactionOptions:
 class CompactResponse(CreateResponse):
     """`CompactResponseMethodPublicBody` of the spec; all other fields of a request are accepted as well."""
 
-    model: Model
+    model: str
 
     def triggering(self) -> CompactResponse:
         """Return the request with a compaction trigger, for a response that is not stored."""

@@ -74,6 +74,7 @@ class GenerationOptions:
         if not model:
             raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
         caller.access.check_model(model)
+        caller.access.check_fields(request.model_extra or {})
         return model
 
     def check_size(self, body: Mapping[str, object]) -> None:

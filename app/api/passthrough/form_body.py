@@ -12,35 +12,53 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from tempfile import SpooledTemporaryFile
 from types import MappingProxyType
 
-from python_multipart.multipart import parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from app.api.multipart import FormPart, FormReader
 from app.api.pagination import parse_whole_number
+from app.api.passthrough.plain_form import Delimiters, ambiguous, check_part, form_type
 from app.api.request_body import SMALL, body_too_large
+from app.core.access import MAX_MODEL_NAME, KeyAccess
 from app.errors import InvalidRequest
 
-MAX_MODEL = 1000  # bytes of a model's name
+MAX_MODEL = 4 * MAX_MODEL_NAME  # bytes of a model's name
 MAX_PART_COUNT = 1000
-MAX_BOUNDARY = 200  # bytes; RFC 2046 has 70
 _PIECE = 256 * 1024  # bytes per read of the buffer
 _MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
 
 
 class ModelField(FormReader):
-    """Parses a form to find its field `model`: the `value`, and its `start` in bytes."""
+    """
+    Parses a form to find its field `model`: the `value`, and its `start` in bytes.
 
-    def __init__(self, boundary: bytes) -> None:
+    A form that could be read in another way is refused: see `plain_form`.
+    """
+
+    def __init__(self, boundary: bytes, access: KeyAccess) -> None:
         super().__init__(boundary, MAX_PART_COUNT)
         self.value = bytearray()
         self.start: int | None = None
         self.complete = False  # whether the whole value has been read
         self._inside = False
+        self._access = access
+        self._left: int | None = None  # bytes of the part to come, by its own `Content-Length`
+        self._delimiters = Delimiters(boundary)
+
+    def parse(self, data: bytes) -> None:
+        """Parse the next bytes; raises `InvalidRequest`."""
+        self._delimiters.feed(data)
+        super().parse(data)
 
     def on_part(self, part: FormPart, start: int) -> None:
         """Note where the value starts; raises `InvalidRequest` if there is a second one."""
+        check_part(part)
+        length = dict(part.headers).get(b"content-length")
+        self._left = None if length is None else parse_whole_number(length.decode("latin-1").strip())
+        if length is not None and self._left is None:
+            raise ambiguous("a part has an invalid 'Content-Length'")
         self._inside = part.name == "model"
         if not self._inside:
+            self._access.check_unread_field(part.name)
             return
         if self.start is not None:
             raise InvalidRequest("The form has the field 'model' twice.", param="model", code="invalid_value")
@@ -48,13 +66,17 @@ class ModelField(FormReader):
 
     def on_data(self, data: bytes) -> None:
         """Collect the value; raises `InvalidRequest` if it is too long."""
+        if self._left is not None:
+            self._left -= len(data)
         if self._inside:
             self.value += data
             if len(self.value) > MAX_MODEL:
                 raise InvalidRequest("Invalid 'model': it is too long.", param="model", code="string_above_max_length")
 
     def on_part_end(self) -> None:
-        """Note that the value is complete."""
+        """Note that the value is complete; raises `InvalidRequest` if the part is not as long as it says."""
+        if self._left:
+            raise ambiguous("a part is not as long as its 'Content-Length'")
         self.complete = self.complete or self._inside
         self._inside = False
 
@@ -80,18 +102,17 @@ class ReceivedForm:
         self._sending = False  # whether the rest is being sent
 
     @classmethod
-    async def read(cls, request: Request, limit: int) -> ReceivedForm:
-        """Read a form up to its model, or to its end if it is small or has no model; raises `InvalidRequest`."""
-        _, options = parse_options_header(request.headers.get("content-type"))
-        boundary = options.get(b"boundary")
-        several = len(request.headers.getlist("content-type")) > 1  # and several boundaries, perhaps
-        if not boundary or len(boundary) > MAX_BOUNDARY or several:
-            raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body")
+    async def read(cls, request: Request, boundary: bytes, access: KeyAccess, limit: int) -> ReceivedForm:
+        """
+        Read a form up to its model, or to its end if it is small or has no model.
+
+        Raises `InvalidRequest`, and `PermissionDenied` for fields in which the key could name further models.
+        """
         length = parse_whole_number(request.headers.get("content-length", ""))
         if length is not None and length > limit:
             raise body_too_large(limit)
         small = length is not None and length <= SMALL
-        field = ModelField(boundary)
+        field = ModelField(boundary, access)
         pieces = _received(request, field, limit)
         read: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(SMALL)  # noqa: SIM115 (closed by `aclose`)
         try:
@@ -168,6 +189,7 @@ class FormBody:
 
     def __init__(self, form: ReceivedForm, model: str | None = None) -> None:
         self._form = form
+        self.media_type = form_type(form.boundary)
         own = bytes(form.field.value)
         self._model = own if model is None else model.encode()
         self._before = b""  # the part with the model, if the form has none

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from starlette.requests import Request
 
+from app.api.passthrough.plain_form import reads_as_model
 from app.api.request_body import SMALL, BodyLimits, load_json, read_as
 from app.errors import InvalidRequest
 
@@ -24,6 +25,7 @@ class JSONBody:
     """A JSON body: its decompressed bytes, and the parsed object."""
 
     replayable = True
+    media_type = b"application/json"  # without a charset: the body was read as UTF-8
 
     def __init__(self, data: bytes, fields: dict[str, object], spans: list[_Span] | None = None) -> None:
         """`spans`: those of `model`, if they are known."""
@@ -40,7 +42,7 @@ class JSONBody:
             fields = load_json(data, "body", limits.values)
             # Backends differ in which of several fields they take, and some ignore case: it must be the one that is
             # checked and charged here.
-            variants = [name for name in fields if len(name) == len(_MODEL) and name.lower() == _MODEL]
+            variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
             once = data.count(b'"model"') < 2 and not _ESCAPED_LETTER.search(data)
             spans = None if once and len(data) <= SMALL else [*_model_spans(data)]
             if variants not in ([], [_MODEL]) or (spans and len(spans) > 1):

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import re
 from typing import Any
+from urllib.parse import unquote_plus
 
 from starlette.requests import Request
 from starlette.routing import Match, Route
@@ -15,6 +16,7 @@ from app.api.context import ApiContext
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt
 from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
+from app.api.passthrough.plain_form import form_boundary, reads_as_model
 from app.backends import Backend, RawRequest
 from app.core.types import JSONObject
 from app.core.types.request import Response
@@ -47,6 +49,7 @@ _OF_DEPLOYMENTS = (
     "/audio/translations",
 )
 _GENERATES = ("/chat/completions", "/completions")  # endpoints to which `ANTIPHON_DEFAULT_MODEL` applies
+_PARAMETERS = re.compile("[&;]?[^&;]+|[&;]")  # of a query, each with its separator
 _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
 # The prefix that identifies a conversation: number of messages, of parts per message, and of characters per part.
 _FIRST_MESSAGES, _FIRST_PARTS, _PREFIX_TEXT = 4, 4, 4000
@@ -100,13 +103,14 @@ class Passthrough:
             raise NotFound(f"The backend has no {endpoint}.", code="unknown_url")
         admission = await api.admit(caller)
         request.state.limit_headers = admission.headers()
-        if not any("multipart/form-data" in value.lower() for value in request.headers.getlist("content-type")):
+        boundary = form_boundary([value for name, value in scope["headers"] if name == b"content-type"])
+        if boundary is None:
             body = await JSONBody.read(request, api.body_limits)
             raw = self._request(request, endpoint, body, body.fields, caller)
             async with admission.slot():
                 await self._exchange(backend, raw, body.fields, [admission]).run(scope, receive, send, received=True)
             return
-        form = await ReceivedForm.read(request, api.body_limits.bytes)
+        form = await ReceivedForm.read(request, boundary, caller.access, api.body_limits.bytes)
         try:
             raw = self._request(request, endpoint, FormBody(form), {}, caller)
             async with admission.slot():
@@ -130,12 +134,13 @@ class Passthrough:
                 raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
             body = body.with_model(model)
         caller.access.check_model(model)
+        caller.access.check_fields(fields)
         prompt = chat_prompt(fields)
         if prompt:
             responses.options.check_size(prompt)
         return RawRequest(
             endpoint,
-            request.scope["query_string"].decode("latin-1"),
+            query_without_model(request.scope["query_string"].decode("latin-1")),
             request.scope["headers"],
             body,
             model,
@@ -151,6 +156,17 @@ class Passthrough:
         all_observers = [*responses.observers, *observers]
         lifecycle = ResponseLifecycle(response, "passthrough", all_observers)
         return PassthroughExchange(backend, raw, fields, lifecycle, responses.options.max_output_seconds)
+
+
+def query_without_model(query: str) -> str:
+    """Return a query without parameters that name a model: that of the body or the path is the one that is checked."""
+    kept = [parameter for parameter in _PARAMETERS.findall(query) if not _names_model(parameter)]
+    return query if "".join(kept) == query else "".join(kept).lstrip("&;")
+
+
+def _names_model(parameter: str) -> bool:
+    name = unquote_plus(parameter.lstrip("&;").partition("=")[0])
+    return name == "model" or reads_as_model(name)
 
 
 def _conversation(fields: dict[str, object]) -> str:

@@ -52,6 +52,7 @@ _REPLACED = frozenset(
         b"authorization",
         b"content-encoding",
         b"content-length",
+        b"content-type",
         b"cookie",
         b"expect",
         b"forwarded",
@@ -59,12 +60,14 @@ _REPLACED = frozenset(
         b"origin",
         b"referer",
         b"x-api-key",
-        b"x-forwarded-for",
-        b"x-forwarded-host",
-        b"x-forwarded-port",
-        b"x-forwarded-proto",
-        b"x-real-ip",
     }
+)
+# Others that are not the caller's to set, by their names with hyphens: what proxies say of a client, and what makes
+# some server or gateway use another method, URL, model, account or destination than those that are checked here.
+_PRIVILEGED = re.compile(
+    rb"x-forwarded-.*|.*-(?:connecting|client|real)-ip|x-(?:original|rewrite|envoy|gateway|ai-eg|litellm|portkey)-.*"
+    rb"|helicone-.*|cf-aig-.*|(?:x-)?(?:http-)?method(?:-override)?|x-http-method-override|x-host"
+    rb"|.*(?:-|^)(?:model|vmodel|deployment)(?:-.*)?|.*-(?:api-key|auth|authorization|target-url|base-url)"
 )
 _ACCOUNT = frozenset({b"openai-organization", b"openai-project"})
 _DECODED = (b"content-encoding", b"content-length")
@@ -230,13 +233,15 @@ class Forwarding:
         content = body.content()
         secrets = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in credentials.items()]
         dropped = self._replaced.union([name.lower() for name, _ in secrets], _ACCOUNT if own_account else ())
+        passed_on = [field for field in _end_to_end(request.headers) if field[0] not in dropped]
         return httpx.Request(
             "POST",
             self._url(request, model),
             headers=[
                 (b"Host", self._base.netloc),
+                (b"Content-Type", body.media_type),
                 (b"Accept-Encoding", b"identity"),  # the usage could not be read in a compressed body
-                *(field for field in _end_to_end(request.headers) if field[0] not in dropped),
+                *(field for field in passed_on if not _is_privileged(field[0])),
                 (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
                 *self._own.items(),
                 *secrets,
@@ -286,6 +291,15 @@ class Forwarding:
             return error
         headers = [field for field in answer_headers(response.headers.raw) if field[0] not in _DECODED]
         return RefusedRequest(error, headers, body)
+
+
+@lru_cache(1024)
+def _is_privileged(name: bytes) -> bool:
+    """Return whether only proxies and operators may set a header; CGI and WSGI read `_` as `-` in its name."""
+    hyphenated = name.replace(b"_", b"-")
+    if hyphenated in _REPLACED or hyphenated in HOP_BY_HOP:
+        return True
+    return _PRIVILEGED.fullmatch(hyphenated) is not None
 
 
 class _Pieces(httpx.AsyncByteStream):

@@ -209,9 +209,11 @@ ToolChoice = Annotated[
 ]
 
 
-# Strict, since JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`.
+# Strict, since JSON distinguishes strings, numbers and booleans; but some clients send integers as `20.0`. At most what
+# every parser of JSON reads exactly: stores, libraries and backends have 64 bits, or 32.
 Integer = Annotated[
     StrictInt,
+    Field(le=2**53 - 1),
     BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value),
 ]
 
@@ -297,7 +299,6 @@ Metadata = Annotated[
     Field(max_length=16),
 ]
 Key = Annotated[str, StringConstraints(max_length=64)]
-Model = Annotated[str, StringConstraints(max_length=512)]  # no limit in the spec; names of models are stored
 Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec, and formerly in OpenAI's API
 # An id, or an object with it.
 Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
@@ -322,7 +323,7 @@ class _Notes:
 class CreateResponse(_Body):
     """`CreateResponseBody` of the spec, with the fields that OpenAI's API and its clients have beyond it."""
 
-    model: Model | None = None
+    model: str | None = None  # checked by `KeyAccess.check_model`, as for all other endpoints
     input: Input | None = None
     previous_response_id: str | None = None
     conversation: Conversation | None = None

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any, TypeGuard
 
-import orjson
-
 from app.backends.apis.chat.usage import normal_usage
+from app.core.bounded_json import dumps
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.types.chunk import (
     REASONING_CONTENT,
@@ -299,7 +298,7 @@ def _content(content: Any) -> str | list[ChunkDelta]:
         return content if isinstance(content, str) else ""
     if isinstance(content, int | float) or (isinstance(content, dict) and str(content.get("type")) not in _PARTS):
         # Workers AI sends `7` for "7", and structured output as an object.
-        return orjson.dumps(content).decode()
+        return dumps(content).decode()
     deltas: list[ChunkDelta] = []
     for part in content if isinstance(content, list) else [content]:
         text, thought = _part_text(part)
@@ -369,7 +368,7 @@ def _text(value: Any) -> str | None:
 def _arguments(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return "" if value is None else orjson.dumps(value).decode()
+    return "" if value is None else dumps(value).decode()
 
 
 def _cited(citations: Any, results: Any) -> Iterator[CitedSource]:

@@ -1,0 +1,102 @@
+"""No request uses a model that its key may not use, whatever it says to this server and to the backend behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from app.core.access import hash_of
+from tests.api.attacks import BESIDE, FORBIDDEN, FORMS, JSON, Attack
+from tests.support import sockets
+from tests.support.serving import antiphon
+from tests.support.upstream import Upstream, reply
+
+KEYS = {"team": {"hash": hash_of("sk-team"), "models": ["m1"]}}
+
+
+NO_NAMES = ["a\0b", "a\nb", "a\x1b[2J", "a\x85b", "a\x7f", " a", "a\u2003", "a" * 513]
+
+
+@pytest.fixture
+async def up() -> AsyncIterator[Upstream]:
+    async with Upstream() as upstream:
+        yield upstream
+
+
+async def status_of(url: str, attack: Attack) -> int:
+    """Send a request as it is, and return the status of its answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    head = [b"POST %b HTTP/1.1" % attack.path, b"Host: h", b"Authorization: Bearer sk-team", b"Connection: close"]
+    lines = [*head, *attack.headers, b"Content-Length: %d" % len(attack.body), b"", attack.body]
+    writer.write(b"\r\n".join(lines))
+    async with asyncio.timeout(60):
+        answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1])
+
+
+@pytest.mark.parametrize("table", [FORMS, JSON, BESIDE], ids=["forms", "json", "beside"])
+async def test_no_request_reaches_a_model_that_its_key_may_not_use(up: Upstream, table: Mapping[str, Attack]) -> None:
+    up.always(reply(b'{"object": "list", "data": []}'))
+    async with antiphon(backend_url=up.url, keys=KEYS) as url:
+        for name, attack in table.items():
+            status, received = await status_of(url, attack), [*up.requests]
+            up.requests.clear()
+            assert status == attack.status, name
+            assert len(received) == (status == 200), name
+            for request in received:
+                parts = [
+                    request.method,
+                    request.path,
+                    *request.headers.values(),
+                    *request.headers,
+                    request.body.decode(),
+                ]
+                sent = "\n".join(parts).encode()
+                assert attack.has in sent, name
+                assert not (attack.hides and FORBIDDEN in sent), name
+
+
+POSTED = {
+    "a response": "/v1/responses",
+    "a count of tokens": "/v1/responses/input_tokens",
+    "a compaction": "/v1/responses/compact",
+    "a translation": "/v1/antiphon/translation",
+    "a chat": "/v1/chat/completions",
+    "embeddings": "/v1/embeddings",
+    "images": "/v1/images/generations",
+}
+
+
+@pytest.mark.parametrize("model", NO_NAMES, ids=ascii)
+async def test_what_no_model_can_be_named_is_a_bad_request_everywhere(up: Upstream, model: str) -> None:
+    body = {"model": model, "input": "Hi.", "messages": [{"role": "user", "content": "Hi."}]}
+    seen: dict[str, tuple[int, str | None]] = {}
+    async with antiphon(backend_url=up.url, api_keys="sk-team") as url, client_of(url) as http:
+        for name, path in POSTED.items():
+            seen[name] = refusal_of(await http.post(path, json=body))
+        seen["a stream"] = refusal_of(await http.post("/v1/responses", json={**body, "stream": True}))
+        seen["in the background"] = refusal_of(await http.post("/v1/responses", json={**body, "background": True}))
+        file = {"file": ("a.wav", b"RIFF")}
+        seen["a form"] = refusal_of(await http.post("/v1/audio/transcriptions", data={"model": model}, files=file))
+        if "\0" not in model and "\n" not in model:  # these are in no path
+            deployment = f"/openai/deployments/{quote(model)}/embeddings"
+            seen["a deployment"] = refusal_of(await http.post(deployment, json={"input": "Hi."}))
+        async with sockets.dial(url, additional_headers={"authorization": "Bearer sk-team"}) as socket:
+            (frame,) = await sockets.ask(socket, model=model)
+            seen["a WebSocket"] = frame["status"], frame["error"]["param"]
+        assert seen == dict.fromkeys(seen, (400, "model"))
+        assert (await http.get("/v1/antiphon/usage")).json()["data"] == []
+    assert not up.requests
+
+
+def client_of(url: str) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=url, headers={"authorization": "Bearer sk-team"}, timeout=60, trust_env=False)
+
+
+def refusal_of(answer: httpx.Response) -> tuple[int, str | None]:
+    return answer.status_code, answer.json()["error"]["param"]
