@@ -182,10 +182,10 @@ class Run:
 
     def turn(self) -> Turn:
         """Return the turn to store, with the response in its current state."""
-        upstream = {id: resolve_upstream(fields) for id, fields in self._builder.upstream.items()}
-        input, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
+        upstream = {item_id: resolve_upstream(fields) for item_id, fields in self._builder.upstream.items()}
+        added, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
         upstream = self._context.decrypted | upstream
-        return Turn(self.response, input, upstream, request, self.warnings[:_WARNINGS_STORED])
+        return Turn(self.response, added, upstream, request, self.warnings[:_WARNINGS_STORED])
 
     async def drain(self) -> Response:
         """

@@ -20,9 +20,9 @@ class DeltaFields:
 
     __slots__ = ("_after", "_template", "before", "type")
 
-    def __init__(self, type: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def __init__(self, event_type: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         """The events have the fields of `before`, then `delta`, then those of `after`."""
-        self.type = type
+        self.type = event_type
         self.before, self._after = before, after
         self._template: bytes | None = None
 

@@ -146,8 +146,8 @@ class ToolLoop:
             self.send(self.builder.take())  # from here on errors are events
             await self._calls.run_approved(self)
         while True:
-            with self._lifecycle.round(self._round) as round:
-                await self._one_round(round, opens_at)
+            with self._lifecycle.round(self._round) as tool_round:
+                await self._one_round(tool_round, opens_at)
             if not self._again:
                 return
             self._round += 1
@@ -157,12 +157,12 @@ class ToolLoop:
         """Return the seconds until the response opens at loop time `at`; None if it opens with the backend's answer."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
-    async def _one_round(self, round: ObservedRound, opens_at: float | None) -> None:
+    async def _one_round(self, tool_round: ObservedRound, opens_at: float | None) -> None:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
-        record = round.record
+        record = tool_round.record
         query = await self._next_query()
         if await off_loop(self._questions.large, self._must_compact, query):
-            await self._compact(round, self._time_to_open(opens_at))
+            await self._compact(tool_round, self._time_to_open(opens_at))
             query = await self._next_query()
         self._query, self._again = query, False
         if query is None:
@@ -170,7 +170,7 @@ class ToolLoop:
             return
         await respond(
             self.builder,
-            within_round(query, round),
+            within_round(query, tool_round),
             self,
             open_after=self._time_to_open(opens_at),
             deadline=self._deadline,
@@ -181,7 +181,7 @@ class ToolLoop:
             self._charge()
             waits = self._waits_for_client()
             record.calls = len(self.builder.running)
-            await self._calls.run(self, [*self.builder.running], self._round, round)
+            await self._calls.run(self, [*self.builder.running], self._round, tool_round)
             if waits:
                 self._again = False
                 self.builder.complete()
@@ -234,7 +234,7 @@ class ToolLoop:
 
     def _upstream(self) -> dict[str, Upstream]:
         """Return the backend's fields and the notes of the output's items, by id."""
-        return {id: resolve_upstream(fields) for id, fields in self.builder.upstream.items()}
+        return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
 
     def _must_compact(self, query: ModelQuery | None) -> bool:
         """Return whether a query exceeds the request's threshold and a compaction would help."""
@@ -245,7 +245,7 @@ class ToolLoop:
         tokens = self._questions.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
-    async def _compact(self, round: ObservedRound, open_after: float | None) -> None:
+    async def _compact(self, tool_round: ObservedRound, open_after: float | None) -> None:
         """
         Request a summary from the model, and add it to the output as an item that replaces the earlier conversation.
 
@@ -259,7 +259,7 @@ class ToolLoop:
         try:
             await respond(
                 summary,
-                within_round(query, round),
+                within_round(query, tool_round),
                 _WithoutSummary(self),
                 open_after=open_after,
                 deadline=self._deadline,

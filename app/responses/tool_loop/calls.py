@@ -92,18 +92,18 @@ class HostedCalls:
         await self._sessions.close()
 
     async def run(
-        self, delivery: EventWriter, calls: Sequence[OpenCall], number: int, round: ObservedRound | None = None
+        self, delivery: EventWriter, calls: Sequence[OpenCall], number: int, tool_round: ObservedRound | None = None
     ) -> None:
         """
         Run calls concurrently and deliver their events.
 
-        `number` is that of the round; `round` is None for approved calls, which are run before the first.
+        `number` is that of the round; `tool_round` is None for approved calls, which are run before the first.
         """
         step = self._builder.begin_step("tools")
         self._builder.framework("tool_round_started", round=number, tool_count=len(calls))
         if self._deadline:
             self._deadline.start()
-        with round.inside() if round else contextlib.nullcontext():
+        with tool_round.inside() if tool_round else contextlib.nullcontext():
             tasks = [asyncio.create_task(self._run(call)) for call in calls]
         await self._deliver_while(tasks, delivery)
         self._builder.encrypt_calls(call.item["id"] for call in calls)

@@ -77,15 +77,15 @@ class ChatDecoder:
 
     def _filtered(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
         raw = chunks
-        for filter in self._filters:  # without them there are runs
-            raw = [*filter.feed(raw)]  # type: ignore[arg-type]
+        for chunk_filter in self._filters:  # without them there are runs
+            raw = [*chunk_filter.feed(raw)]  # type: ignore[arg-type]
         return self._normalizer.feed(raw)
 
     def _last(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
         """Return the last chunks, with those that the filters have held back."""
         raw = chunks
-        for filter in self._filters:
-            raw = [*filter.feed(raw), *filter.end()]  # type: ignore[arg-type]
+        for chunk_filter in self._filters:
+            raw = [*chunk_filter.feed(raw), *chunk_filter.end()]  # type: ignore[arg-type]
         normal = self._normalizer.feed(raw)
         return [*normal, DONE] if self.done else normal
 
