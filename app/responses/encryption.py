@@ -15,7 +15,7 @@ import base64
 import binascii
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import zstandard
@@ -27,13 +27,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from app.core.bounded_json import LARGE, dumps, dumps_in_pieces, is_large, loads_in_pieces
 from app.core.history.compaction import CONTENT_MARK
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
-from app.core.items.readings import NOTES
-from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream, resolve_upstream
-from app.core.stream.event_types import ToolBinding
+from app.core.stream.event_builder import Upstream
+from app.core.stream.reasoning_encryption import EARLIER_UPSTREAM, UPSTREAM
 from app.core.types import JSONObject
-from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.ids import new_id
-from app.core.types.request import Item, Response
+from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
 from app.responses.off_loop import MANY, off_loop
 
@@ -161,84 +159,6 @@ def _decoded_piece(text: str) -> bytes:
     return data
 
 
-# The field of encrypted reasoning with what the backend sent, and its name in content of earlier versions.
-_UPSTREAM, _EARLIER = "upstream", "said"
-
-# Notes that later turns need: what the model was shown of a call, and what sessions have noted.
-_NEEDED = frozenset({"output", "arguments", "session"})
-
-
-class EncryptingEventBuilder(EventBuilder):
-    """
-    An `EventBuilder` whose reasoning items have `encrypted_content`.
-
-    Fields that a backend sends with a tool call (Gemini's signatures) have to be sent back as well, but clients store
-    no such fields of a call. They are encrypted with the reasoning before the call, or with a reasoning item of their
-    own. Results of hosted tools that the model was shown, but the items lack, follow the calls in such an item.
-    """
-
-    def __init__(self, response: Response, *, encrypt: Callable[[JSONObject], str], **options: Any) -> None:
-        super().__init__(response, encrypt=self._encrypted, **options)
-        self._encrypt_content = encrypt
-        self._call_fields: dict[str, Upstream] = {}  # fields of calls that are not encrypted yet, by `call_id`
-        self._characters = 0  # of the open reasoning item
-        self._prepared: tuple[JSONObject, str] | None = None  # content that was encrypted in advance
-
-    def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
-        """Write reasoning; `source` is the backend's field that it came in."""
-        super().reasoning(*deltas, source=source)
-        self._characters += sum(map(len, deltas))
-        if self._characters > LARGE:
-            self.slow_to_close = True
-            self._prepared = None
-
-    def prepare_close(self) -> None:
-        if (open_ := self._open) and self._is_reasoning and self._prepared is None:
-            content = {_UPSTREAM: resolve_upstream(self._upstream_of(open_))}
-            self._prepared = content, self._encrypt_content(content)
-
-    def call(self, call_id: str, binding: ToolBinding, **upstream: Any) -> OpenCall:
-        if upstream and binding.kind.call_id:  # the fields of a hosted call are encrypted with its result
-            if self._prepared:
-                self.close_item()
-            self._call_fields[call_id] = upstream
-            if not self._is_reasoning:
-                self._add_signature()
-        return super().call(call_id, binding, **upstream)
-
-    def encrypt_calls(self, item_ids: Iterable[str]) -> None:
-        """Encrypt the notes of finished calls and lists, as far as their items lack them, in a reasoning item."""
-        for item_id in item_ids:
-            upstream = self.upstream.get(item_id, {})
-            if upstream.get(NOTES, {}).keys() & _NEEDED or upstream.keys() - {NOTES}:
-                self._call_fields[item_id] = resolve_upstream(upstream)
-        if self._call_fields:
-            self._add_signature()
-
-    def reasoning_upstream(self) -> Upstream:
-        """Return the backend's fields of the open reasoning item, or of a new one: encrypted items cannot change."""
-        item = (self._open if self._is_reasoning and self._open else self._open_for(self._reasoning)).item
-        return self.upstream.setdefault(item["id"], {})
-
-    @property
-    def _is_reasoning(self) -> bool:
-        return self._open is not None and self._open.item["type"] == "reasoning"
-
-    def _add_signature(self) -> None:
-        """Add a reasoning item that only has `encrypted_content`."""
-        self._close_open("completed")
-        item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
-        index = self._add(item)
-        self._done(index, {**item, "status": "completed", "encrypted_content": self._encrypted({})})
-
-    def _encrypted(self, fields: Upstream) -> str:
-        calls, self._call_fields = self._call_fields, {}
-        content = {_UPSTREAM: fields, "calls": calls} if calls else {_UPSTREAM: fields}
-        prepared, self._prepared = self._prepared, None
-        self._characters, self.slow_to_close = 0, False
-        return prepared[1] if prepared and prepared[0] == content else self._encrypt_content(content)
-
-
 async def decrypt_input(
     items: Sequence[Item], cipher: ContentCipher, owner: str, **options: Any
 ) -> tuple[list[Item], dict[str, Upstream]]:
@@ -286,8 +206,8 @@ def decrypt_items(
             content = _decrypted(cipher, row.encrypted, owner, encrypted, param, warnings, budget)
             if content is not None:
                 item = _with_id(item, key)
-                earlier: Upstream = content.get(_EARLIER, content)
-                upstream[item["id"]] = content.get(_UPSTREAM, earlier)
+                earlier: Upstream = content.get(EARLIER_UPSTREAM, content)
+                upstream[item["id"]] = content.get(UPSTREAM, earlier)
                 calls |= content.get("calls", {})
         decrypted.append(item)
     for index, item in enumerate(decrypted if calls else ()):

@@ -13,13 +13,14 @@ from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
+from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Response
 from app.core.types.token_estimate import estimate_chat
 from app.errors import InvalidRequest
 from app.responses.compaction import CompactionBuilder, CompactionOptions
 from app.responses.context.cache import HISTORY_CACHE
-from app.responses.encryption import ContentCipher, EncryptingEventBuilder
+from app.responses.encryption import ContentCipher
 from app.responses.generate import Deadline
 from app.responses.images import StoredImages
 from app.responses.run import Caller
@@ -122,10 +123,10 @@ class Preparation:
         summary = request.reasoning and request.reasoning.summary
         setting = self.options.reasoning
         shown = caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
+        encryption = None
         if "reasoning.encrypted_content" in request.include:
-            encrypt = partial(self.cipher.encrypt, "reasoning", caller.owner)
-            return EncryptingEventBuilder(response, new_id=make_id, reasoning=shown, encrypt=encrypt)
-        return EventBuilder(response, new_id=make_id, reasoning=shown)
+            encryption = ReasoningEncryption(partial(self.cipher.encrypt, "reasoning", caller.owner))
+        return EventBuilder(response, new_id=make_id, reasoning=shown, encryption=encryption)
 
     def loop_options(self, tools: Mapping[str, HostedTool], *, generate: bool) -> LoopOptions | None:
         """

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.history.compaction import CONTENT_MARK
+from app.core.stream import reasoning_encryption
 from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_builder import EventBuilder
+from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import InvalidRequest, Warnings
-from app.responses import encryption
 from app.responses.encryption import (
     MAX_CONTENT,
     ContentCipher,
-    EncryptingEventBuilder,
     ForeignKeyError,
     TamperedError,
     decrypt_items,
@@ -207,11 +208,11 @@ def test_a_compaction_gives_its_summary() -> None:
 
 def answer(*chunks: dict[str, Any]) -> list[Event]:
     response = new_response(CreateResponse(model="m", input="hi"), response_id="resp_0", created_at=1, model="m")
-    builder = EncryptingEventBuilder(
+    builder = EventBuilder(
         response,
         new_id=counted(),
         clock=lambda: 2.0,
-        encrypt=lambda content: CIPHER.encrypt("reasoning", "alice", content),
+        encryption=ReasoningEncryption(lambda content: CIPHER.encrypt("reasoning", "alice", content)),
     )
     reader = ChunkReader(builder)
     builder.start()
@@ -349,7 +350,7 @@ def test_all_encrypted_content_of_a_request_together_is_bounded() -> None:
 
 @pytest.mark.parametrize("closing", ["text", "call", "signed call", "end"])
 def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encryption, "LARGE", 10)
+    monkeypatch.setattr(reasoning_encryption, "LARGE", 10)
     encrypted: list[Any] = []
 
     def encrypt(content: dict[str, Any]) -> str:
@@ -357,7 +358,7 @@ def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeyp
         return CIPHER.encrypt("reasoning", "alice", content)
 
     response = new_response(CreateResponse(model="m", input="hi"), response_id="resp_0", created_at=1, model="m")
-    builder = EncryptingEventBuilder(response, new_id=counted(), clock=lambda: 2.0, encrypt=encrypt)
+    builder = EventBuilder(response, new_id=counted(), clock=lambda: 2.0, encryption=ReasoningEncryption(encrypt))
     reader = ChunkReader(builder)
     builder.start()
     last = {"text": delta(content="Hello."), "call": signed("c1", None), "signed call": signed("c1", "abc")}

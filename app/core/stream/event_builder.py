@@ -27,6 +27,7 @@ from app.core.items.readings import NOTES
 from app.core.stream.citations import Citations
 from app.core.stream.event_batch import DeltaFields, EventBatch, LargeEventBatch
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
+from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types import JSONObject, list_field, with_fields
 from app.core.types.chunk import REASONING_CONTENT
 from app.core.types.request import Item, Response
@@ -38,6 +39,9 @@ Upstream: TypeAlias = JSONObject
 # Statuses whose terminal event has another name. The spec and OpenAI have no `response.cancelled`, and clients reject
 # or ignore unknown events. All of them handle `response.incomplete` as the end of a truncated output.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
+
+# Notes of a call that decide what the model is shown.
+_SHOWN = frozenset({"output", "arguments"})
 
 
 @dataclass(slots=True)
@@ -117,11 +121,11 @@ class EventBuilder:
         reasoning: tuple[PartType, ...] = CONTENT_REASONING,
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
-        encrypt: Callable[[Upstream], str] | None = None,
+        encryption: ReasoningEncryption | None = None,
     ) -> None:
         """
-        `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encrypt`
-        encrypts the backend's fields of a reasoning item as its `encrypted_content`; without it there is none.
+        `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encryption`
+        makes the `encrypted_content` of reasoning items; without it there is none.
         """
         self.response = response
         self.new_id = new_id
@@ -130,10 +134,9 @@ class EventBuilder:
         ] = {}  # by the id of the item; values may be callables: see `resolve_upstream`
         self.failure: APIError | None = None
         self.framework_events = False  # whether the caller has requested `antiphon:*` events
-        self.slow_to_close = False  # whether closing the open item takes long, unless `prepare_close` was called
         self._reasoning = reasoning
         self._clock = clock
-        self._encrypt = encrypt
+        self._encryption = encryption
         self._events = EventBatch()
         self._closed = len(response.get("instructions") or ())  # characters in the response, but for open items
         self._sequence_number = 0
@@ -255,19 +258,30 @@ class EventBuilder:
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
         """Write reasoning; `source` is the backend's field that it came in."""
         self._write(self._reasoning, deltas).source = source
+        if self._encryption:
+            self._encryption.note_text(deltas)
 
     def reasoning_upstream(self) -> Upstream:
         """
         Return the backend's fields of the current reasoning item; fields may be added until the response ends.
 
         The current item is the open one, else the last one (signatures may come late), else a new one: some backends
-        send a signature without reasoning text.
+        send a signature without reasoning text. What is encrypted cannot change, so it is never an earlier one then.
         """
-        item_id = self._last_reasoning or self._open_for(self._reasoning).item["id"]
+        if self._encryption:
+            item_id = (self._open_reasoning or self._open_for(self._reasoning)).item["id"]
+        else:
+            item_id = self._last_reasoning or self._open_for(self._reasoning).item["id"]
         return self.upstream.setdefault(item_id, {})
+
+    @property
+    def _open_reasoning(self) -> OpenItem | None:
+        return self._open if self._open and self._open.item["type"] == "reasoning" else None
 
     def call(self, call_id: str, binding: ToolBinding, **upstream: Any) -> OpenCall:
         """Open a call of a function; `upstream` are the other fields that the backend sent with it."""
+        if upstream and self._encryption and binding.kind.call_id:  # those of hosted calls go with the result
+            self._encrypt_with_reasoning(self._encryption, call_id, upstream)
         self.close_item()
         kind = binding.kind
         fields: JSONObject = {
@@ -362,13 +376,43 @@ class EventBuilder:
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
-        Add the notes of finished calls and lists to the output in encrypted form, for clients that store the items.
+        Add what the model was shown of finished hosted calls, and their items lack, in an encrypted reasoning item.
 
-        Only `EncryptingEventBuilder` does anything here.
+        It is for clients that store the items themselves; without encryption this does nothing.
         """
+        if self._encryption is None:
+            return
+        for item_id in item_ids:
+            upstream = self.upstream.get(item_id, {})
+            if upstream.get(NOTES, {}).keys() & _SHOWN or upstream.keys() - {NOTES}:
+                self._encryption.hold(item_id, resolve_upstream(upstream))
+        if self._encryption.holds:
+            self._add_encrypted(self._encryption)
+
+    def _encrypt_with_reasoning(self, encryption: ReasoningEncryption, call_id: str, upstream: Upstream) -> None:
+        """Encrypt the fields of a call with the reasoning before it, or with a reasoning item of their own."""
+        if encryption.prepared:
+            self.close_item()
+        encryption.hold(call_id, upstream)
+        if not self._open_reasoning:
+            self._add_encrypted(encryption)
+
+    def _add_encrypted(self, encryption: ReasoningEncryption) -> None:
+        """Add a reasoning item that only has `encrypted_content`."""
+        self._close_open("completed")
+        item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
+        index = self._add(item)
+        self._done(index, {**item, "status": "completed", "encrypted_content": encryption.content({})})
+
+    @property
+    def slow_to_close(self) -> bool:
+        """Whether closing the open item takes long, unless `prepare_close` was called."""
+        return self._encryption is not None and self._encryption.slow
 
     def prepare_close(self) -> None:
         """Compute what closing the open item needs; may take long, and may be called in a thread."""
+        if self._encryption and (open_ := self._open_reasoning):
+            self._encryption.prepare(resolve_upstream(self._upstream_of(open_)))
 
     def begin_step(self, kind: str) -> str | None:
         """Emit `antiphon:step_started`; returns the id of the step for `end_step`, None without `framework_events`."""
@@ -516,8 +560,8 @@ class EventBuilder:
             self.upstream[open_.item["id"]] = fields
         self._close_parts(open_)
         item: Item = {**open_.item, "status": status}
-        if self._encrypt and item["type"] == "reasoning":
-            item["encrypted_content"] = self._encrypt(resolve_upstream(fields))
+        if self._encryption and item["type"] == "reasoning":
+            item["encrypted_content"] = self._encryption.content(resolve_upstream(fields))
         self._done(open_.index, item)
 
     def _upstream_of(self, open_: OpenItem) -> Upstream:
