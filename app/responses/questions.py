@@ -23,7 +23,6 @@ from app.backends import (
 from app.core.bounded_json import is_large
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import RequestContext
-from app.core.history.rewrites import with_effort
 from app.core.history.truncation import share_that_fits, truncated
 from app.core.request.question import TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
@@ -65,7 +64,7 @@ class Questions:
         self._items: Sequence[Item] = context.items
         self._margin = MARGIN if request.truncation == "auto" else None
         self.large = _is_large(request, context)  # whether the questions are to be made in a thread
-        self._request = with_effort(request, context.effort)
+        self._request = context.configuration.applied(request)
         if context.compacts:
             self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
             self._margin = SUMMARY_MARGIN

@@ -158,6 +158,61 @@ async def test_a_conversation_may_change_the_effort(updates: tuple[str | None, .
     assert "x-antiphon-warning" not in answer.headers
 
 
+PERSON = {"type": "json_schema", "name": "person", "schema": {"type": "object"}, "strict": True}
+PLACE = {"type": "json_schema", "name": "place", "schema": {"type": "object", "title": "Place"}}
+
+
+@pytest.mark.parametrize(
+    ("updates", "name"),
+    [((PERSON,), "person"), ((PERSON, PLACE), "place"), ((PERSON, {"type": "text"}), None), ((), "own")],
+)
+async def test_configuration_update_of_the_text_format_replaces_that_of_the_request(
+    updates: tuple[dict[str, Any], ...], name: str | None
+) -> None:
+    changes = [{"type": "configuration_update", "text": {"format": update}} for update in updates]
+    question = {"role": "user", "content": "Hi."}
+    own = {"type": "json_schema", "name": "own", "schema": {"type": "object"}}
+    chat, answer = await asked(*changes, question, text={"format": own, "verbosity": "low"})
+    assert chat.get("response_format", {"json_schema": {"name": None}})["json_schema"]["name"] == name
+    assert answer.json()["text"]["format"]["name"] == "own"
+    if updates == (PERSON,):
+        assert chat["response_format"]["json_schema"] == {
+            "name": "person",
+            "schema": {"type": "object"},
+            "strict": True,
+        }
+
+
+async def test_configuration_update_stays_in_effect_in_later_turns_and_after_a_compaction() -> None:
+    backend = Scripted(HELLO)
+    change = {
+        "type": "configuration_update",
+        "reasoning": {"effort": "high"},
+        "text": {"format": PLACE},
+    }
+    async with antiphon(backend, secret_key="k") as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
+        body: dict[str, Any] = {"model": "m", "input": [change, {"role": "user", "content": "Hi."}]}
+        first = (await client.post("/v1/responses", json=body)).json()
+        body = {"model": "m", "input": "More.", "previous_response_id": first["id"]}
+        compact = [{"type": "compaction", "compact_threshold": 1}]
+        second = (await client.post("/v1/responses", json={**body, "context_management": compact})).json()
+        assert second["output"][0]["type"] == "compaction"
+        await client.post("/v1/responses", json={**body, "previous_response_id": second["id"]})
+    for chat in (backend.asked[0], backend.asked[-1]):
+        assert chat["response_format"]["json_schema"]["name"] == "place"
+        assert chat["reasoning_effort"] == "high"
+
+
+@pytest.mark.parametrize(
+    ("format", "param"),
+    [({"type": "json_schema", "name": "a"}, "input[0].text.format.schema"), ({}, "input[0].text.format.type")],
+)
+async def test_configuration_update_of_an_invalid_text_format_is_refused(format: Any, param: str) -> None:
+    change = {"type": "configuration_update", "text": {"format": format}}
+    _, answer = await asked(change, {"role": "user", "content": "Hi."})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
 async def test_an_effort_that_there_is_not_is_refused() -> None:
     change = {"type": "configuration_update", "reasoning": {"effort": "a lot"}}
     _, answer = await asked(change, {"role": "user", "content": "Hi."})

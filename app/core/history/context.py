@@ -13,7 +13,7 @@ from app.core.history.approvals import NO_DECISIONS, Decisions, answers_approval
 from app.core.history.compaction import has_compaction, is_compaction, without_compacted
 from app.core.history.images import ImageReference
 from app.core.history.past import Past
-from app.core.history.rewrites import drop_repeated_prompt, last_effort, rewrite_items
+from app.core.history.rewrites import UNCHANGED, Configuration, drop_repeated_prompt, rewrite_items
 from app.core.history.turns import Turn, check_outputs
 from app.core.request.question import TranslatedPrefix
 from app.core.stream.event_builder import Upstream
@@ -34,7 +34,7 @@ class RequestContext:
     compacts: bool  # whether a summary is requested instead of an answer
     warnings: Warnings
     decisions: Decisions = NO_DECISIONS  # about calls that need an approval
-    effort: str | None = None  # of reasoning, if an item of the conversation changes it
+    configuration: Configuration = UNCHANGED  # by items of the conversation
     prefixes: Sequence[TranslatedPrefix] = ()  # of `items`, from earlier requests
     shared: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
     images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
@@ -88,10 +88,10 @@ def join(
         warnings.add(warning)
     added = rewrite_items(new, warnings)
     items = [*past.sent, *added]
-    shared, effort = _shared(past, new_input), last_effort(added) or past.effort
+    shared, configuration = _shared(past, new_input), past.configuration.updated(added)
     if has_compaction(added):
         items = without_compacted(rewrite_items([*past.items, *new], warnings))
-        shared, effort = 0, last_effort(items)
+        shared = 0
     return RequestContext(
         key=key,
         model=past.model,
@@ -102,7 +102,7 @@ def join(
         compacts=compacts,
         warnings=warnings,
         decisions=decisions,
-        effort=effort,
+        configuration=configuration,
         shared=shared,
         images=past.images,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from app.core.history.compaction import has_compaction, without_compacted
 from app.core.history.images import ImageReference, references
-from app.core.history.rewrites import last_effort, rewrite_items
+from app.core.history.rewrites import UNCHANGED, Configuration, rewrite_items
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import Item
@@ -29,7 +29,7 @@ class Past:
     model: str | None = None  # of the last response
     has_unstored: bool = False  # whether one of the turns is not stored
     has_files: bool = False  # whether an item of `sent` contains a file or a file id
-    effort: str | None = None  # see `last_effort`
+    configuration: Configuration = UNCHANGED  # of later responses
     warnings: Sequence[str] = ()  # about items that cannot be sent
     images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
 
@@ -63,7 +63,7 @@ class Past:
             model=model,
             has_unstored=has_unstored,
             has_files=before.has_files or any(map(_has_file, added)),
-            effort=last_effort(added) or before.effort,
+            configuration=self.configuration.updated(sent[len(self.sent) :]),
             warnings=[*self.warnings, *warnings],
             images=images,
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from app.core.history.turns import parts_of
-from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, is_uncalled
+from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
 from app.errors import Warnings, label
 
 
@@ -35,18 +36,36 @@ def _is_question(item: Item) -> bool:
 _UPDATE = "openai:configuration_update"
 
 
-def last_effort(items: Sequence[Item]) -> str | None:
-    """Return the reasoning effort of the last `configuration_update` item that has one."""
-    updates = [(item.get("reasoning") or {}).get("effort") for item in items if item["type"] == _UPDATE]
-    return next(filter(None, reversed(updates)), None)
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What the `configuration_update` items of a conversation set, in place of a request's own parameters."""
+
+    effort: str | None = None  # of reasoning
+    text_format: Mapping[str, object] | None = None  # as in `text.format`
+
+    def updated(self, items: Iterable[Item]) -> Configuration:
+        """Return the configuration after some more items."""
+        effort, text_format = self.effort, self.text_format
+        for item in items:
+            if item["type"] == _UPDATE:
+                effort = (item.get("reasoning") or {}).get("effort") or effort
+                text = item.get("text")
+                text_format = text["format"] if isinstance(text, Mapping) else text_format
+        return Configuration(effort, text_format)
+
+    def applied(self, request: CreateResponse) -> CreateResponse:
+        """Return a request with this configuration."""
+        changes: dict[str, object] = {}
+        if self.effort:
+            reasoning = request.reasoning or ReasoningOptions()
+            changes["reasoning"] = reasoning.model_copy(update={"effort": self.effort})
+        if self.text_format:
+            new = TextOptions.model_validate({"format": self.text_format})
+            changes["text"] = request.text.model_copy(update={"format": new.format})
+        return request.model_copy(update=changes) if changes else request
 
 
-def with_effort(request: CreateResponse, effort: str | None) -> CreateResponse:
-    """Return a request with another reasoning effort, if there is one."""
-    if effort is None:
-        return request
-    reasoning = request.reasoning or ReasoningOptions()
-    return request.model_copy(update={"reasoning": reasoning.model_copy(update={"effort": effort})})
+UNCHANGED = Configuration()
 
 
 # The form of content that OpenAI encrypts. Other servers send the text itself.

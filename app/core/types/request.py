@@ -117,10 +117,30 @@ class AgentMessageItem(Tolerant):
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
+class _SchemaUpdate(Tolerant):
+    type: Literal["json_schema"]
+    name: FunctionName
+    description: NotRequired[str | None]
+    schema: dict[str, Any]
+    strict: NotRequired[StrictBool | None]
+
+
+class _PlainUpdate(Tolerant):
+    type: Literal["text", "json_object"]
+
+
+class _TextUpdate(Tolerant):
+    format: Annotated[
+        Annotated[_SchemaUpdate, Tag("<json_schema>")] | Annotated[_PlainUpdate, Tag("<unknown>")],
+        Discriminator(lambda value: tag_of(value, frozenset({"json_schema"}))),
+    ]
+
+
 class ConfigurationUpdateItem(Tolerant):
     type: Literal["configuration_update"]
     id: NotRequired[str | None]
     reasoning: NotRequired[dict[Literal["effort"], Effort | None] | None]  # the only part that can be updated
+    text: NotRequired[_TextUpdate | None]
 
 
 _CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
