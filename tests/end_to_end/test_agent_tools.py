@@ -81,7 +81,7 @@ async def test_a_search_for_tools_and_what_it_finds() -> None:
 
 async def test_tools_that_are_not_run_here_are_left_out_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     backend = Scripted([delta(content="Hi.")])
-    hosted = ["web_search", "image_generation", "code_interpreter", "file_search", "mcp"]
+    hosted = ["web_search", "image_generation", "code_interpreter", "file_search"]
     body = {"model": "m", "input": "Hi", "tools": [{"type": type} for type in hosted], "tool_choice": "auto"}
     with caplog.at_level(logging.WARNING, "app"):
         async with antiphon(backend) as url, httpx.AsyncClient(base_url=url) as http:

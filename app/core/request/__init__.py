@@ -10,7 +10,7 @@ Fields that the caller did not set are not sent: nulls, empty lists and unknown 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 
 from app.core.items import ITEM_TYPES
@@ -163,13 +163,27 @@ _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "verbosity": lambda request: request.text.verbosity,
     "service_tier": _if_set("service_tier"),
     "prompt_cache_key": _if_set("prompt_cache_key"),
+    "prompt_cache_retention": _if_set("prompt_cache_retention"),
+    "prompt_cache_options": lambda request: request.prompt_cache_options and request.prompt_cache_options.model_extra,
 }
+
+# Parameters that matter to the model's server alone: what a request sets of them, if they are not forwarded.
+_UNSENT: dict[str, Callable[[CreateResponse], object]] = {
+    "text.verbosity": lambda request: request.text.verbosity,
+    "service_tier": lambda request: None if request.service_tier in ("auto", "default") else request.service_tier,
+    "prompt_cache_retention": lambda request: request.prompt_cache_retention,
+}
+
+# Fields of items, of parts of their content and of tools that have no counterpart in Chat Completions.
+_UNSENT_OF_ITEMS = frozenset({"phase", "caller"})
+_UNSENT_OF_PARTS = frozenset({"prompt_cache_breakpoint"})
+_UNSENT_OF_FILES = frozenset({"prompt_cache_breakpoint", "detail"})
 
 
 _NOTHING: tuple[object, ...] = (None, [], {})
 
 # Parameters without effect on the answer, ignored without a warning.
-_IGNORED = frozenset({"client_metadata", "prompt_cache_retention", "type", "generate", "stream_id"})
+_IGNORED = frozenset({"client_metadata", "type", "generate", "stream_id"})
 
 
 FRAMEWORK_EVENTS = "antiphon:events"
@@ -196,24 +210,51 @@ def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
 
 def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
     """Raise `InvalidRequest` for the first unknown field, naming the closest known one."""
-    for path, known in undeclared_fields(request, known_extra_parameters(options)):
-        name = path.rpartition(".")[2]
-        message = f"Unknown parameter: {label(path)}.{did_you_mean(name, known)}"
-        raise InvalidRequest(message, param=path, code="unknown_parameter")
+    for field in undeclared_fields(request, known_extra_parameters(options)):
+        hint = did_you_mean(field.path.rpartition(".")[2], field.known)
+        message = f"Unknown parameter: {label(field.path)}.{hint}"
+        raise InvalidRequest(message, param=field.path, code="unknown_parameter")
     for index, value in enumerate(request.include):
         if value not in _INCLUDED:
             message = f"Of 'include', {label(value)} is not known here.{did_you_mean(value, _INCLUDED)}"
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
+def _name_unsent(context: TranslationContext) -> None:
+    """Add a warning for each field of the request that cannot be sent; each is named once, however often it is set."""
+    request, forwarded = context.request, {*context.options.forward}
+    unsent = {
+        field.path: None
+        for field in undeclared_fields(request, known_extra_parameters(context.options))
+        if field.value not in _NOTHING and field.path.partition(".")[0] not in forwarded
+    }
+    for path, value in _UNSENT.items():
+        if path.rpartition(".")[2] not in forwarded and value(request):
+            unsent[path] = None
+    if isinstance(request.input, list):
+        unsent |= dict.fromkeys(_unsent_of_items(request.input))
+    for path in unsent:
+        context.warnings.add(f"The parameter {label(path)} is not known to this backend and was left out.")
+
+
+def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    for item in items:
+        if not _UNSENT_OF_ITEMS.isdisjoint(item):
+            yield from (f"input[].{name}" for name in sorted(_UNSENT_OF_ITEMS) if item.get(name))
+        for place in ("content", "output"):
+            parts = item.get(place)
+            for part in parts if isinstance(parts, list) else ():
+                if isinstance(part, dict):
+                    unsent = _UNSENT_OF_FILES if part.get("type") == "input_file" else _UNSENT_OF_PARTS
+                    if not unsent.isdisjoint(part):
+                        yield from (f"input[].{place}[].{name}" for name in sorted(unsent) if part.get(name))
+
+
 def _parameters(context: TranslationContext) -> dict[str, object]:
     """Return the parameters that the caller set, under their Chat Completions names."""
     request, options, warnings = context.request, context.options, context.warnings
+    _name_unsent(context)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
-    known = known_extra_parameters(options) if extra else ()
-    for name in extra:
-        if name not in known:
-            warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
     if unknown := [value for value in request.include if value not in _INCLUDED]:
         named = ", ".join(label(value) for value in unknown[:5])
         warnings.add(f"Of 'include', this is not known here and was left out: {named}.")

@@ -150,15 +150,29 @@ _local_shell = _fixed(
     },
     "command",
 )
-_shell = _fixed(
-    "Run shell commands on the user's machine and see what they print.",
-    {
-        "commands": {**_STRINGS, "description": "The command lines."},
-        "timeout_ms": _TIMEOUT,
-        "max_output_length": {"type": "integer", "description": "Characters of output to return at most."},
-    },
-    "commands",
-)
+_SHELL = "Run shell commands on the user's machine and see what they print."
+_COMMANDS = {
+    "commands": {**_STRINGS, "description": "The command lines."},
+    "timeout_ms": _TIMEOUT,
+    "max_output_length": {"type": "integer", "description": "Characters of output to return at most."},
+}
+
+
+def _shell(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
+    """Declare the client's shell, with the skills that are in its environment."""
+    environment = tool.get("environment")
+    skills = environment.get("skills") if isinstance(environment, Mapping) else None
+    lines = [
+        f"- {skill.get('name')}: {skill.get('description')} ({skill.get('path')})"
+        for skill in (skills if isinstance(skills, list) else ())
+        if isinstance(skill, Mapping)
+    ]
+    if lines:
+        about = "These skills are there, each a folder with instructions in `SKILL.md`, to be read before its use:"
+        return _fixed("\n".join([f"{_SHELL} {about}", *lines]), _COMMANDS, "commands")(tool, options)
+    return _fixed(_SHELL, _COMMANDS, "commands")(tool, options)
+
+
 _apply_patch = _fixed(
     "Create, update or delete one file of the user. For an update the diff is in the V4A format: hunks that begin with "
     "`@@`, whose lines begin with a space (kept), `-` (removed) or `+` (added). For a new file every line of the diff "
@@ -206,9 +220,10 @@ def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
 
 def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     """Declare the older computer tool, which has the size of the screen and takes one action a call."""
-    width, height = tool.get("display_width"), tool.get("display_height")
+    width, height, environment = tool.get("display_width"), tool.get("display_height"), tool.get("environment")
     screen = f" The screen is {width} pixels wide and {height} high." if width and height else ""
-    return _function({"description": f"{_COMPUTER}{screen}", "parameters": _ACTION}, options)
+    system = f" Its environment: {environment}." if isinstance(environment, str) and environment else ""
+    return _function({"description": f"{_COMPUTER}{screen}{system}", "parameters": _ACTION}, options)
 
 
 def _runs_locally(tool: ToolFields) -> bool:

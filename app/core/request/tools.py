@@ -26,7 +26,7 @@ from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject, list_field
 from app.core.types.hosted import HOSTED_TABLES, NO_PARAMETERS, UNNAMED, HostedFunction, needs_table
 from app.core.types.request import Item
-from app.errors import InvalidRequest, did_you_mean, label
+from app.errors import InvalidRequest, Warnings, did_you_mean, label
 
 _MAX_NAME = 64  # characters, by the spec
 
@@ -188,6 +188,7 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
         key=lambda entry: entry.namespace is not None
     )  # names of functions have precedence over those made of namespaces
     for entry in entries:
+        _name_unsent_fields(entry.tool, context.warnings)
         if entry.place and entry.key in own:
             raise InvalidRequest(f"There are two tools named '{entry.name}'.", param=f"{entry.place}.name")
         if searchable and entry.tool.get("defer_loading") is True and not entry.found:
@@ -205,6 +206,13 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
             f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
         )
     return offered
+
+
+def _name_unsent_fields(tool: ToolFields, warnings: Warnings) -> None:
+    """Warn about the fields of a tool that have no counterpart in Chat Completions."""
+    for name in ("output_schema", "allowed_callers"):
+        if (value := tool.get(name)) and value != ["direct"]:
+            warnings.add(f"The parameter 'tools[].{name}' is not known to this backend and was left out.")
 
 
 def _without_deferred(
@@ -291,9 +299,13 @@ def why_not_run(type_: object) -> str:
 
 def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool) -> Iterator[_Entry]:
     tools = namespace.get("tools")
+    about = namespace.get("description")
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         where = place and f"{place}.tools[{index}]"
         if _is_named(tool):
+            if isinstance(about, str) and about:  # there are no descriptions of namespaces in Chat Completions
+                tool = {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))}
+                about = None
             yield _Entry(namespace["name"], tool["name"], tool, where, found)
         else:
             type_ = tool.get("type") if isinstance(tool, dict) else None

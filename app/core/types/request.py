@@ -9,7 +9,7 @@ items, parts and tools are accepted too; the translation decides what to do with
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired
 
 from pydantic import (
     BaseModel,
@@ -250,22 +250,35 @@ class _Body(BaseModel):
         return {name: value for name, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
+class UndeclaredField(NamedTuple):
+    """A field of a request that is not known."""
+
+    path: str  # such as `reasoning.efort`
+    value: object
+    known: frozenset[str]  # the names that are known in its place
+
+
 def undeclared_fields(
-    body: _Body, beside: frozenset[str] = frozenset(), path: str = ""
-) -> Iterator[tuple[str, frozenset[str]]]:
+    body: BaseModel, beside: frozenset[str] = frozenset(), path: str = ""
+) -> Iterator[UndeclaredField]:
     """
-    Yield the path of each unknown field, such as `reasoning.efort`, with the names that are known there.
+    Yield the unknown fields of a body, or of another model that keeps them, and of the models in it.
 
     `beside` are further known names of the body itself. Null fields count as not set; items and tools may have fields
     of their own.
     """
-    known = beside | {field.alias or name for name, field in type(body).model_fields.items()}
-    for name in body.model_extra or ():
-        if name not in known:
-            yield f"{path}{name}", known
+    if extra := body.model_extra:
+        known = beside | {field.alias or name for name, field in type(body).model_fields.items()}
+        for name, value in extra.items():
+            if name not in known:
+                yield UndeclaredField(f"{path}{name}", value, known)
     for name in body.model_fields_set:
-        if isinstance(value := getattr(body, name), _Body):
+        value = getattr(body, name)
+        if isinstance(value, BaseModel):
             yield from undeclared_fields(value, path=f"{path}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
+            for index, entry in enumerate(value):
+                yield from undeclared_fields(entry, path=f"{path}{name}[{index}].")
 
 
 class JsonSchemaFormat(_Body):
@@ -297,6 +310,13 @@ _PLAIN_TEXT = TextOptions()  # of all requests without `text`
 class ReasoningOptions(_Body):
     effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
+    generate_summary: Literal["concise", "detailed", "auto"] | None = None  # the earlier name of `summary`
+
+    @model_validator(mode="after")
+    def _by_its_new_name(self) -> ReasoningOptions:
+        if self.generate_summary and not self.summary:
+            self.summary = self.generate_summary
+        return self
 
 
 class StreamOptions(_Body):
@@ -366,6 +386,7 @@ class CreateResponse(_Body):
     safety_identifier: Identifier | None = None
     prompt_cache_key: Key | None = None
     prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: str | None = None
     truncation: Literal["auto", "disabled"] = "disabled"
     context_management: list[ContextManagement] = Field(default_factory=list)
     instructions: str | None = None

@@ -376,7 +376,7 @@ def test_a_search_and_what_it_found_go_back_as_a_call_and_its_result() -> None:
     assert told == {
         "role": "tool",
         "tool_call_id": "s",
-        "content": "These tools were found, and can be called:\n- mcp__lab__add: Adds.\n- patch: Edits files.",
+        "content": "These tools were found, and can be called:\n- mcp__lab__add: Lab.\n\nAdds.\n- patch: Edits files.",
     }
     nothing = ask([SEARCH], SEARCHED, found()).body["messages"][-1]
     assert nothing["content"] == "No tools were found."
