@@ -43,6 +43,10 @@ class FilePlace(Protocol):
         """Return how many chunks are kept, whether a search finds them or not."""
         ...
 
+    def undo_queues(self) -> None:
+        """Make the tables those of version 1, which had one queue for all owners."""
+        ...
+
 
 @dataclass
 class SQLiteFiles:
@@ -67,6 +71,13 @@ class SQLiteFiles:
 
     def chunks(self) -> int:
         return sum(_count(path, "chunks") for path in self.path.with_name(f"{self.path.name}.indexes").glob("*.db"))
+
+    def undo_queues(self) -> None:
+        with contextlib.closing(apsw.Connection(str(self.path))) as db:
+            db.execute(
+                "DROP INDEX store_files_by_queue; ALTER TABLE store_files DROP COLUMN queue;"
+                "ALTER TABLE store_files DROP COLUMN key; DROP TABLE turns; PRAGMA user_version = 1"
+            )
 
 
 @dataclass
@@ -97,6 +108,14 @@ class PostgresFiles:
 
     def chunks(self) -> int:
         return self._count("antiphon_chunks")
+
+    def undo_queues(self) -> None:
+        self.server.sql(
+            "DROP INDEX antiphon_store_files_by_queue; DROP TABLE antiphon_turns;"
+            "ALTER TABLE antiphon_store_files DROP COLUMN queue, DROP COLUMN key;"
+            "CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';"
+            "UPDATE antiphon_files_schema SET version = 1"
+        )
 
     def _count(self, table: str) -> int:
         made = self.server.sql(f"SELECT to_regclass('{table}')").strip()

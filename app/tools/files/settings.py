@@ -48,6 +48,8 @@ class FileSearchSettings(BaseModel):
     """Seconds after which a file is read by another process if the one that read it has died."""
     parse_timeout: float = Field(300, gt=0)
     """Seconds that it may take to read the text of one file."""
+    index_timeout: float = Field(3600, gt=0)
+    """Seconds that it may take to index one file, with its embeddings."""
 
     @field_validator("store_url")
     @classmethod

@@ -73,7 +73,12 @@ class FileSearch:
         self._store, self._embeddings = store, embeddings
         self._max_chars = max_result_chars
         self._ingestion = Ingestion(
-            store, store.vector_stores, embeddings, lease=settings.lease, timeout=settings.parse_timeout
+            store,
+            store.vector_stores,
+            embeddings,
+            lease=settings.lease,
+            parse_timeout=settings.parse_timeout,
+            index_timeout=settings.index_timeout,
         )
         self.files = Files(store, max_bytes=settings.max_file_bytes, max_owner_bytes=settings.max_key_bytes)
         self.input_files = StoredFiles(store)

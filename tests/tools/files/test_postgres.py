@@ -79,8 +79,8 @@ async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresSer
     later = PostgresFileStore.from_url(private.patient_url)
     with pytest.raises(FilesUnavailable) as unavailable:
         await later.check()
-    assert "the tables have version 1000, and this server knows 1" in unavailable.value.__notes__[0]
-    private.sql("UPDATE antiphon_files_schema SET version = 1")
+    assert "the tables have version 1000, and this server knows 2" in unavailable.value.__notes__[0]
+    private.sql("UPDATE antiphon_files_schema SET version = 2")
     await later.check()
     await later.aclose()
 

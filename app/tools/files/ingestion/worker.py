@@ -1,9 +1,9 @@
 """
 Indexes files into vector stores, in the background: extracts the text, cuts it into chunks, and embeds them.
 
-The queue is in the store, so it survives a restart. A process claims a file for a few seconds and renews the claim
-while it reads; if it dies, another process claims the file and starts over. A file is searchable only after all of it
-is stored.
+The queues are in the store, so they survive a restart; each owner has one, and they take turns. A process claims a file
+for a few seconds and renews the claim while it reads; if it dies, another process claims the file and starts over. A
+file is searchable only after all of it is stored.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from app.tools.files.vector_stores.records import Job, TextChunk, VectorStoreRec
 
 logger = logging.getLogger(__name__)
 
-READERS = 2  # files that one process reads concurrently
+READERS = 3  # files that one process reads concurrently; of one owner, one less
 POLL = 5.0  # seconds between checks for files that another process has abandoned
 SWEEP = 4.0  # seconds between sweeps of expired and deleted data
 ATTEMPTS = 3  # per file
@@ -44,14 +45,17 @@ class Ingestion:
         embeddings: Embeddings | None = None,
         *,
         lease: float = 15.0,
-        timeout: float = 300.0,
+        parse_timeout: float = 300.0,
+        index_timeout: float = 3600.0,
     ) -> None:
-        """`lease` is the duration of a claim, `timeout` the limit for extracting the text of one file; in seconds."""
+        """In seconds: the duration of a claim, and the limits for extracting the text of a file and for all of it."""
         self._files, self._records, self._embeddings = files, records, embeddings
-        self._lease = lease
-        self._calls = IsolatedCalls(READERS, seconds=timeout, memory=MAX_MEMORY)
+        self._lease, self._index_timeout = lease, index_timeout
+        self._calls = IsolatedCalls(READERS, seconds=parse_timeout, memory=MAX_MEMORY)
         self._tasks: list[asyncio.Task[None]] = []
         self._wakeups = [asyncio.Event() for _ in range(READERS)]
+        self._claiming = asyncio.Lock()
+        self._owners: Counter[str] = Counter()  # of the files that are being read
 
     def start(self) -> None:
         """Start the readers and the sweep."""
@@ -73,7 +77,7 @@ class Ingestion:
         while True:
             wakeup.clear()
             try:
-                job = await self._records.claim(self._lease)
+                job = await self._claim()
             except FilesUnavailable:
                 job = None
             if job is None:
@@ -87,6 +91,23 @@ class Ingestion:
                 pass  # the claim expires by itself
             except Exception:
                 logger.exception("file %s was not read", job.file_id)
+            finally:
+                self._end(job)
+
+    async def _claim(self) -> Job | None:
+        """Claim a file, of an owner who has less than all readers but one."""
+        async with self._claiming:
+            busy = [owner for owner, count in self._owners.items() if count >= READERS - 1]
+            job = await self._records.claim(self._lease, busy)
+            if job:
+                self._owners[job.owner] += 1
+            return job
+
+    def _end(self, job: Job) -> None:
+        self._owners[job.owner] -= 1
+        if not self._owners[job.owner]:
+            del self._owners[job.owner]
+        self.wake()  # a reader may wait for an owner who is not busy any more
 
     async def _sweep_all(self) -> None:
         while True:
@@ -123,7 +144,7 @@ class Ingestion:
     async def _read(self, job: Job) -> None:
         try:
             with tempfile.TemporaryDirectory(prefix="antiphon-") as folder:
-                await self._ingest(job, Path(folder))
+                await self._ingest_in_time(job, Path(folder))
         except UnreadableFile as error:
             await self._records.fail(job, error.code, error.message)
         except (FilesUnavailable, EmbeddingsUnavailable, OSError) as error:
@@ -140,6 +161,15 @@ class Ingestion:
             await self._records.fail(job, "server_error", message)
         else:
             await self._records.release(job, RETRY * job.attempt)
+
+    async def _ingest_in_time(self, job: Job, folder: Path) -> None:
+        try:
+            async with asyncio.timeout(self._index_timeout) as limit:
+                await self._ingest(job, folder)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise UnreadableFile("server_error", "The file takes too long to index.") from None
 
     async def _ingest(self, job: Job, folder: Path) -> None:
         if job.attempt > ATTEMPTS:  # each attempt ended with the death of the process

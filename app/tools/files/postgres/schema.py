@@ -152,6 +152,17 @@ LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
 $$;
 """
 
+# The files of each owner wait to be indexed in a queue of their own; `key` has added the file.
+_QUEUES = """
+ALTER TABLE antiphon_store_files
+    ADD COLUMN queue text NOT NULL DEFAULT '', ADD COLUMN key text NOT NULL DEFAULT '';
+UPDATE antiphon_store_files SET queue = owner FROM antiphon_vector_stores AS stores
+WHERE stores.id = store AND status = 'in_progress';
+CREATE INDEX antiphon_store_files_by_queue ON antiphon_store_files (queue, number) WHERE status = 'in_progress';
+DROP INDEX antiphon_store_files_to_read;
+CREATE TABLE antiphon_turns (queue text PRIMARY KEY, served timestamptz NOT NULL);
+"""
+
 # The rows are read in sequence; 8,160 bytes keep vectors of up to 2,000 dimensions out of a table of their own.
 _VECTORS = """
 CREATE EXTENSION IF NOT EXISTS vector;
@@ -190,7 +201,7 @@ class NoVectorsError(UnpreparedError):
 
 async def migrate_files(connection: Connection) -> None:
     """Create or migrate the tables."""
-    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES])
+    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES, _QUEUES])
 
 
 async def migrate_vectors(connection: Connection) -> None:

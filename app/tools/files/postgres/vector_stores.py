@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from app.storage.migration import Connection
@@ -49,9 +49,10 @@ SELECT id FROM antiphon_files WHERE id = ANY ($1) AND owner = $2
 AND (expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp())) FOR KEY SHARE
 """
 _INSERT_FILES = f"""
-INSERT INTO antiphon_store_files (store, id, batch, created_at, attributes, max_tokens, overlap)
-SELECT $1, id, $2, {_NOW}, attributes, max_tokens, overlap
-FROM unnest($3::text[], $4::text[], $5::integer[], $6::integer[]) AS added (id, attributes, max_tokens, overlap)
+INSERT INTO antiphon_store_files (store, batch, queue, created_at, id, key, attributes, max_tokens, overlap)
+SELECT $1, $2, $3, {_NOW}, id, key, attributes, max_tokens, overlap
+FROM unnest($4::text[], $5::text[], $6::text[], $7::integer[], $8::integer[])
+    AS added (id, key, attributes, max_tokens, overlap)
 """
 _CANCEL = "UPDATE antiphon_file_batches SET cancelled = true WHERE id = $1 AND store = $2 RETURNING number"
 _CANCEL_FILES = """
@@ -60,16 +61,34 @@ WITH cancelled AS (
 )
 INSERT INTO antiphon_removed (chunks) SELECT number FROM cancelled
 """
+# Of several, since other processes may be claiming the first ones. In an array, so that they are found by their primary
+# key, whatever the planner knows of the table.
+_NEXT = """
+SELECT number FROM antiphon_store_files AS entries
+WHERE number = ANY (ARRAY (
+    {queues}
+    SELECT oldest.number FROM queues LEFT JOIN antiphon_turns USING (queue)
+    CROSS JOIN LATERAL (
+        SELECT number FROM antiphon_store_files AS waiting
+        WHERE status = 'in_progress' AND waiting.queue = queues.queue AND claimed_until <= clock_timestamp()
+        ORDER BY number LIMIT 20
+    ) AS oldest
+    WHERE NOT queue = ANY ($1) ORDER BY served NULLS FIRST, oldest.number LIMIT 40
+)) AND status = 'in_progress' AND claimed_until <= clock_timestamp()
+ORDER BY (SELECT served FROM antiphon_turns AS turns WHERE turns.queue = entries.queue) NULLS FIRST, number
+LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
 _CLAIM = """
-UPDATE antiphon_store_files
-SET claim = $1, claimed_until = clock_timestamp() + make_interval(secs => $2), attempts = attempts + 1
-WHERE number = (
-    SELECT number FROM antiphon_store_files WHERE status = 'in_progress' AND claimed_until <= clock_timestamp()
-    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+WITH claimed AS (
+    UPDATE antiphon_store_files
+    SET claim = $2, claimed_until = clock_timestamp() + make_interval(secs => $3), attempts = attempts + 1
+    WHERE number = ({next})
+    RETURNING number, attempts, queue, key, store, id, max_tokens, overlap
+), turn AS (
+    INSERT INTO antiphon_turns SELECT queue, clock_timestamp() FROM claimed
+    ON CONFLICT (queue) DO UPDATE SET served = excluded.served
 )
-RETURNING number, attempts, store, id, max_tokens, overlap,
-    (SELECT filename FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id),
-    (SELECT bytes FROM antiphon_files AS files WHERE files.id = antiphon_store_files.id)
+SELECT claimed.*, filename, bytes FROM claimed JOIN antiphon_files USING (id)
 """
 _HELD = "number = $1 AND claim = $2 AND status = 'in_progress'"
 _UNTIL = "claimed_until = clock_timestamp() + make_interval(secs => $3)"
@@ -97,6 +116,7 @@ DELETE FROM antiphon_store_files WHERE number IN (
     LIMIT {SWEPT_FILES} FOR UPDATE OF files SKIP LOCKED
 ) RETURNING 1
 """
+_OLD_TURNS = "DELETE FROM antiphon_turns WHERE served < clock_timestamp() - interval '1 day'"
 
 
 class PostgresVectorStores(SQLVectorStores):
@@ -106,6 +126,7 @@ class PostgresVectorStores(SQLVectorStores):
         super().__init__(_DIALECT)
         self._db = database
         self._index = PostgresIndex(database)
+        self._claim = _CLAIM.format(next=_NEXT.format(queues=self._queues))
 
     async def _read(self, statement: str, *values: object) -> list[Any]:
         return await self._db.fetch(statement, *values)
@@ -173,9 +194,9 @@ class PostgresVectorStores(SQLVectorStores):
 
         return await self._db.transaction(work)
 
-    async def claim(self, lease: float) -> Job | None:
+    async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         claim = secrets.token_hex(8)
-        rows = await self._db.fetch(_CLAIM, claim, lease)
+        rows = await self._db.fetch(self._claim, [*excluded], claim, lease)
         return job_of(rows[0], claim) if rows else None
 
     async def renew(self, job: Job, lease: float) -> bool:
@@ -198,6 +219,7 @@ class PostgresVectorStores(SQLVectorStores):
         """Remove the files of expired stores."""
         while len(await self._db.fetch(_EXPIRED)) == SWEPT_FILES:
             pass
+        await self._db.fetch(_OLD_TURNS)
 
 
 async def _first_missing(connection: Connection, store: VectorStore, files: Sequence[NewStoreFile]) -> int | None:
@@ -211,9 +233,8 @@ async def _insert_files(
     connection: Connection, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None
 ) -> None:
     """Insert new rows; deleting the old ones cancels jobs that still read the files under them."""
-    ids = [file.id for file in files]
+    ids, keys = [file.id for file in files], [file.key for file in files]
     await connection.execute("DELETE FROM antiphon_store_files WHERE store = $1 AND id = ANY ($2)", store.id, ids)
     strategies = [file.strategy.max_tokens for file in files], [file.strategy.overlap for file in files]
-    await connection.execute(
-        _INSERT_FILES, store.id, batch, ids, [encode_fields(file.attributes) for file in files], *strategies
-    )
+    attributes = [encode_fields(file.attributes) for file in files]
+    await connection.execute(_INSERT_FILES, store.id, batch, store.owner, ids, keys, attributes, *strategies)

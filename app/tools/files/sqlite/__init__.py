@@ -21,7 +21,6 @@ from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 
 SWEPT_PAGES = 25_000  # pages that one sweep returns to the file system, 100 MB
 
-_VERSION = 1
 _SCHEMA = """
 CREATE TABLE files (
     row INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -84,6 +83,14 @@ CREATE INDEX store_files_by_file ON store_files (id);
 CREATE INDEX store_files_by_batch ON store_files (batch) WHERE batch IS NOT NULL;
 CREATE INDEX store_files_to_read ON store_files (claimed_until) WHERE status = 'in_progress';
 """
+# The files of each owner wait to be indexed in a queue of their own; `key` has added the file.
+_QUEUES = """
+ALTER TABLE store_files ADD COLUMN queue TEXT NOT NULL DEFAULT '';
+ALTER TABLE store_files ADD COLUMN key TEXT NOT NULL DEFAULT '';
+UPDATE store_files SET queue = (SELECT owner FROM stores WHERE stores.id = store) WHERE status = 'in_progress';
+CREATE INDEX store_files_by_queue ON store_files (queue, row) WHERE status = 'in_progress';
+CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
+"""
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM files"
 _ALIVE = "(expires_at IS NULL OR expires_at > :now)"
 
@@ -92,7 +99,7 @@ class SQLiteFileStore:
     """A `FileStore` in a SQLite database."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._db = Database(path, _SCHEMA, _VERSION)
+        self._db = Database(path, [_SCHEMA, _QUEUES])
         self._clock = clock
         self.vector_stores = SQLiteVectorStores(self._db, clock)
 

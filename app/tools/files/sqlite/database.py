@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -78,18 +78,22 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
     return db.execute(statement, values).fetchall()
 
 
-def create_tables(db: apsw.Connection, schema: str, version: int) -> None:
-    """Create the tables of a new file; raises `apsw.SQLError` if the file has another schema version."""
-    current = int(db.pragma("user_version"))
-    if current == version:
+def migrate_tables(db: apsw.Connection, migrations: Sequence[str]) -> None:
+    """
+    Create or migrate the tables of a file.
+
+    Each migration leads from the version that is its index to the next; version 0 is an empty file. Raises
+    `apsw.SQLError` if the file was written by a later version of this server.
+    """
+    if int(db.pragma("user_version")) == len(migrations):
         return
     with transaction(db):
-        current = int(db.pragma("user_version"))
-        if current == 0:
-            db.execute(schema)
-            db.pragma("user_version", version)
-        elif current != version:
-            raise apsw.SQLError(f"the file has version {current}, and this server knows only {version}")
+        version = int(db.pragma("user_version"))
+        if version > len(migrations):
+            raise apsw.SQLError(f"the file has version {version}, and this server knows only {len(migrations)}")
+        for migration in migrations[version:]:
+            db.execute(migration)
+        db.pragma("user_version", len(migrations))
 
 
 def listed(
@@ -119,9 +123,9 @@ class Database:
     and the next call opens the file again, so the database recovers once the cause is gone.
     """
 
-    def __init__(self, path: Path, schema: str, version: int, *, readers: int = 2) -> None:
+    def __init__(self, path: Path, migrations: Sequence[str], *, readers: int = 2) -> None:
         self.path = path
-        self._schema, self._version = schema, version
+        self._migrations = migrations
         self._writer = ThreadPoolExecutor(1, "antiphon-files-write")
         self._readers = ThreadPoolExecutor(readers, "antiphon-files-read")
         self._local = threading.local()
@@ -177,7 +181,7 @@ class Database:
         if db is None:
             db = self._local.db = connect(self.path)
             self._open.add(db)
-            create_tables(db, self._schema, self._version)
+            migrate_tables(db, self._migrations)
         return db
 
     def _discard_connection(self) -> None:

@@ -21,12 +21,11 @@ from pathlib import Path
 import apsw
 import sqlite_vec
 
-from app.tools.files.sqlite.database import connect, create_tables, empty_log, query, transaction
+from app.tools.files.sqlite.database import connect, empty_log, migrate_tables, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
 from app.tools.files.vector_stores.words import MAX_POSTINGS, affordable, highest_score, searchable, terms, weight
 
-_VERSION = 1
 _SCHEMA = """
 CREATE TABLE chunks (id INTEGER PRIMARY KEY, text TEXT NOT NULL);
 CREATE VIRTUAL TABLE words USING fts5 (
@@ -125,7 +124,7 @@ class Index:
             db.load_extension(sqlite_vec.loadable_path())
             db.enable_load_extension(False)
             db.execute("PRAGMA cache_size = -65536")  # KiB at most; for such short use mmap is slower
-            create_tables(db, _SCHEMA, _VERSION)
+            migrate_tables(db, [_SCHEMA])
             yield db
 
 

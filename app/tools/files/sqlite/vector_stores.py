@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,24 @@ class SQLiteVectorStores(SQLVectorStores):
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
         self._cleaned: dict[Path, int] = {}  # time of the last change of each index, when it was cleaned
+        self._next = f"""
+            {self._queues}, oldest AS (
+                SELECT queue, (
+                    SELECT row FROM store_files AS files
+                    WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= $2
+                    ORDER BY row LIMIT 1
+                ) AS row
+                FROM queues WHERE NOT queue {_ONE_OF}
+            )
+            SELECT row FROM oldest LEFT JOIN turns USING (queue)
+            WHERE row IS NOT NULL ORDER BY coalesce(served, 0), row LIMIT 1
+        """
+        self._claim = f"""
+            UPDATE store_files SET claim = $3, claimed_until = $4, attempts = attempts + 1 WHERE row = ({self._next})
+            RETURNING row, attempts, queue, key, store, id, max_tokens, overlap,
+                (SELECT filename FROM files WHERE files.id = store_files.id),
+                (SELECT bytes FROM files WHERE files.id = store_files.id)
+        """
 
     async def _read(self, statement: str, *values: object) -> list[tuple[object, ...]]:
         return await self._db.read(lambda db: query(db, statement, _numbered(values)))
@@ -106,9 +124,12 @@ class SQLiteVectorStores(SQLVectorStores):
             db.execute("DELETE FROM store_files WHERE store = ? AND id = ?", (store.id, file.id))
             attributes, strategy = encode_fields(file.attributes), file.strategy
             db.execute(
-                "INSERT INTO store_files (store, id, batch, created_at, attributes, max_tokens, overlap)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (store.id, file.id, batch, int(now), attributes, strategy.max_tokens, strategy.overlap),
+                "INSERT INTO store_files (store, id, queue, key, batch, created_at, attributes, max_tokens, overlap)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(store.id, file.id, store.owner, file.key, batch, int(now)),
+                    *(attributes, strategy.max_tokens, strategy.overlap),
+                ),
             )
 
     async def forget(self, entries: Sequence[Sequence[Any]]) -> None:
@@ -134,22 +155,19 @@ class SQLiteVectorStores(SQLVectorStores):
 
         return await self._db.write(work)
 
-    async def claim(self, lease: float) -> Job | None:
+    async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         now, claim = self._clock(), secrets.token_hex(8)
-        statement = """
-            UPDATE store_files SET claim = :claim, claimed_until = :until, attempts = attempts + 1
-            WHERE row = (
-                SELECT row FROM store_files WHERE status = 'in_progress' AND claimed_until <= :now ORDER BY row LIMIT 1
-            )
-            RETURNING row, attempts, store, id, max_tokens, overlap,
-                (SELECT filename FROM files WHERE files.id = store_files.id),
-                (SELECT bytes FROM files WHERE files.id = store_files.id)
-        """
-        values = {"claim": claim, "now": now, "until": now + lease}
-        pending = "SELECT 1 FROM store_files WHERE status = 'in_progress' AND claimed_until <= ? LIMIT 1"
-        if not await self._db.read(lambda db: query(db, pending, (now,))):
+        waiting = (json.dumps([*excluded]), now)
+        if not await self._read(self._next, *waiting):
             return None  # without taking the write lock
-        rows = await self._db.write(lambda db: query(db, statement, values))
+
+        def work(db: apsw.Connection) -> list[tuple[Any, ...]]:
+            rows = query(db, self._claim, _numbered((*waiting, claim, now + lease)))
+            for row in rows:
+                db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?)", (row[2], now))
+            return rows
+
+        rows = await self._db.write(work)
         return job_of(rows[0], claim) if rows else None
 
     async def renew(self, job: Job, lease: float) -> bool:
@@ -186,6 +204,7 @@ class SQLiteVectorStores(SQLVectorStores):
             )
         """
         await self._db.write(lambda db: query(db, statement, (now,)))
+        await self._db.write(lambda db: query(db, "DELETE FROM turns WHERE served <= ?", (now - DAY,)))
         nonempty = await self._db.read(
             lambda db: {store for (store,) in query(db, "SELECT DISTINCT store FROM store_files")}
         )

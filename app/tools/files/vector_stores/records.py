@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
@@ -122,6 +122,7 @@ class NewStoreFile:
     id: str
     attributes: Attributes | None = None
     strategy: ChunkingStrategy = field(default_factory=ChunkingStrategy)
+    key: str = ""  # the name of the key that adds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,8 @@ class Job:
     row: int
     claim: str
     attempt: int  # from 1
+    owner: str
+    key: str  # the name of the key that has added it
     store_id: str
     file_id: str
     filename: str
@@ -267,8 +270,12 @@ class VectorStoreRecords(Protocol):
         """
         ...
 
-    async def claim(self, lease: float) -> Job | None:
-        """Claim the next file to index for `lease` seconds; None if there is none."""
+    async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
+        """
+        Claim the next file to index for `lease` seconds; None if there is none.
+
+        It is the oldest file of the owner whose last turn was longest ago; files of `excluded` owners are left.
+        """
         ...
 
     async def renew(self, job: Job, lease: float) -> bool:

@@ -70,6 +70,17 @@ class SQLVectorStores(ABC):
             FROM {batches} AS batches LEFT JOIN {entries} AS entries ON batch = batches.{row}
             WHERE batches.id = $1 AND batches.store = $2 GROUP BY batches.{row}
         """
+        # The queues that have entries, each found by one search in the index; NULL is the last.
+        self._queues = f"""
+            WITH RECURSIVE queues (queue) AS (
+                SELECT min(queue) FROM {entries} WHERE status = 'in_progress'
+                UNION ALL
+                SELECT (
+                    SELECT min(more.queue) FROM {entries} AS more
+                    WHERE status = 'in_progress' AND more.queue > queues.queue
+                ) FROM queues WHERE queue IS NOT NULL
+            )
+        """
 
     @abstractmethod
     async def _read(self, statement: str, *values: object) -> Sequence[Sequence[Any]]:
@@ -194,5 +205,6 @@ class SQLVectorStores(ABC):
 
 def job_of(row: Sequence[Any], claim: str) -> Job:
     """Return the job of a claimed file from its columns."""
-    number, attempt, store, file_id, max_tokens, overlap, filename, size = row
-    return Job(number, claim, attempt, store, file_id, filename, size, ChunkingStrategy(max_tokens, overlap))
+    number, attempt, owner, key, store, file_id, max_tokens, overlap, filename, size = row
+    strategy = ChunkingStrategy(max_tokens, overlap)
+    return Job(number, claim, attempt, owner, key, store, file_id, filename, size, strategy)

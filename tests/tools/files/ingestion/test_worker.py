@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from app.tools.files import File, FileStore, FilesUnavailable, Page
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import worker
+from app.tools.files.ingestion.parsing import extract
 from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, SWEEP, Ingestion
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
@@ -35,11 +38,19 @@ async def opened(database: FilePlace) -> AsyncIterator[FileStore]:
         await store.aclose()
 
 
-async def upload(store: FileStore, name: str, content: bytes) -> str:
+async def upload(store: FileStore, name: str, content: bytes, owner: str = "ada") -> str:
     id = f"file-{name}"
     await store.write(id, 0, content)
-    await store.add(File(id, "ada", name, "assistants", len(content), 1))
+    await store.add(File(id, owner, name, "assistants", len(content), 1))
     return id
+
+
+async def filled(store: FileStore, owner: str, *names: str) -> VectorStore:
+    """Return a vector store of an owner with files of these names, which are to be indexed."""
+    vector_store = replace(STORE, id=f"vs_{owner}", owner=owner)
+    ids = [await upload(store, name, b"Some words.", owner) for name in names]
+    await store.vector_stores.create(vector_store, [NewStoreFile(id, key=f"key of {owner}") for id in ids])
+    return vector_store
 
 
 @asynccontextmanager
@@ -61,10 +72,10 @@ async def model(server: EmbeddingServer, **options: Any) -> AsyncIterator[Embedd
         await embeddings.aclose()
 
 
-async def settled(store: FileStore, file_id: str) -> StoreFile:
+async def settled(store: FileStore, file_id: str, vector_store: VectorStore = STORE) -> StoreFile:
     """Wait until a file has been read, or cannot be."""
     while True:
-        file = await store.vector_stores.file(STORE, file_id)
+        file = await store.vector_stores.file(vector_store, file_id)
         assert file
         if file.status != "in_progress":
             return file
@@ -129,6 +140,80 @@ async def test_several_readers_never_claim_the_same_file(database: FilePlace) ->
 
         found = await asyncio.gather(*map(claim_all, readers))
         assert sorted(id for ids in found for id in ids) == sorted(ids)
+
+
+async def test_owners_take_turns_with_the_files_of_their_queues(database: FilePlace) -> None:
+    async with opened(database) as store:
+        await filled(store, "ada", "a1", "a2", "a3", "a4")
+        await filled(store, "bob", "b1", "b2")
+        await filled(store, "eve", "e1")
+        jobs = [await claimed(store) for _ in range(7)]
+        assert [job.filename for job in jobs] == ["a1", "b1", "e1", "a2", "b2", "a3", "a4"]
+        assert {(job.owner, job.key) for job in jobs} == {(name, f"key of {name}") for name in ("ada", "bob", "eve")}
+
+
+async def test_files_that_waited_in_the_queue_of_all_owners_wait_in_those_of_theirs(database: FilePlace) -> None:
+    async with opened(database) as store:
+        await filled(store, "ada", "a1", "a2")
+        await filled(store, "bob", "b1")
+    database.undo_queues()
+    async with opened(database) as store:
+        jobs = [await claimed(store) for _ in range(3)]
+        assert [(job.filename, job.owner, job.key) for job in jobs] == [
+            ("a1", "ada", ""),
+            ("b1", "bob", ""),
+            ("a2", "ada", ""),
+        ]
+
+
+async def test_files_of_excluded_owners_are_left_in_the_queue(database: FilePlace) -> None:
+    async with opened(database) as store:
+        await filled(store, "ada", "a1", "a2")
+        await filled(store, "bob", "b1")
+        job = await store.vector_stores.claim(LEASE, ["ada", "eve"])
+        assert job and job.filename == "b1"
+        assert await store.vector_stores.claim(LEASE, ["ada"]) is None
+        assert (await claimed(store)).filename == "a1"
+
+
+async def test_file_that_was_put_back_is_claimed_by_others_first(database: FilePlace) -> None:
+    async with opened(database) as store:
+        await filled(store, "ada", "a1", "a2")
+        await store.vector_stores.release(await claimed(store))
+        await filled(store, "bob", "b1")
+        assert [(await claimed(store)).filename for _ in range(3)] == ["b1", "a1", "a2"]
+
+
+def extract_unless_slow(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
+    if filename.startswith("slow"):
+        time.sleep(3600)
+    return extract(source, target, filename, max_tokens, overlap)
+
+
+async def test_one_owners_slow_files_hold_up_no_file_of_another(
+    database: FilePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "extract", extract_unless_slow)
+    monkeypatch.setattr(worker, "is_simple", lambda path, filename: False)
+    async with opened(database) as store:
+        slow = await filled(store, "ada", *(f"slow{n}.txt" for n in range(6)))
+        async with reading(store):
+            quick = await filled(store, "bob", "quick1.txt", "quick2.txt")
+            for name in ("quick1.txt", "quick2.txt"):
+                assert (await settled(store, f"file-{name}", quick)).status == "completed"
+            files, _ = await store.vector_stores.files(slow, Page())
+            assert {file.status for file in files} == {"in_progress"}
+
+
+async def test_file_whose_embeddings_take_too_long_fails(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        server.hangs = True
+        embeddings = await stack.enter_async_context(model(server))
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        async with reading(store, embeddings, index_timeout=0.1):
+            file = await settled(store, id)
+        assert file.error == ("server_error", "The file takes too long to index.")
 
 
 async def leave_behind(store: FileStore, job: Job, text: str) -> None:
@@ -208,7 +293,7 @@ async def test_a_document_that_takes_too_long_fails(database: FilePlace) -> None
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
-        async with reading(store, timeout=0.001):
+        async with reading(store, parse_timeout=0.001):
             file = await settled(store, id)
         assert file.error == ("invalid_file", "The file takes too long to read.")
 
