@@ -207,7 +207,7 @@ class ToolLoop:
         elif self._round >= options.limits.max_rounds:
             self._last_reason = "the number of rounds that this server allows"
         if self._last_reason:
-            self._calls.warn(f"The model had to answer without more tool calls: {self._last_reason} was reached.")
+            self._calls.items.warn(f"The model had to answer without more tool calls: {self._last_reason} was reached.")
         functions = [] if self._last_reason else self._calls.functions
         self._first_item = len(self.builder.response["output"])
         changes: dict[str, Any] = {"max_output_tokens": left}
@@ -271,7 +271,7 @@ class ToolLoop:
             self._charge()
         self.builder.end_step(step, "model")
         if not summary.response["output"]:
-            self._calls.warn("The conversation could not be compacted: the model wrote no summary of it.")
+            self._calls.items.warn("The conversation could not be compacted: the model wrote no summary of it.")
             return
         item = summary.response["output"][-1]
         added = self.builder.add_item(ITEM_TYPES[item["type"]], {"encrypted_content": ""})
@@ -303,7 +303,7 @@ class ToolLoop:
         for item in output:
             row = ITEM_TYPES.get(item["type"])
             if row and (row.role in ("call", "hosted") or row is MCP_APPROVAL_REQUEST):
-                self._calls.note(item["id"], round=self._round)
+                self._calls.items.note(item["id"], round=self._round)
 
     def _waits_for_client(self) -> bool:
         """Return whether the round has a call that the client has to answer."""

@@ -11,29 +11,28 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from app.core.bounded_json import LARGE
 from app.core.history.approvals import ApprovedCall
-from app.core.items import ITEM_TYPES, ItemType
+from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES
 from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.types import with_fields
 from app.core.types.hosted import HostedFunction
-from app.core.types.request import TERMINAL, Item
+from app.core.types.request import Item
 from app.core.types.tool_usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle
 from app.responses.delivery import EventWriter
 from app.responses.generate import Deadline, DeadlineExceeded
-from app.responses.images import StoredImages
 from app.responses.off_loop import off_loop
 from app.responses.tool_loop.approvals import ApprovalClaim
 from app.responses.tool_loop.options import LoopOptions
-from app.responses.tool_loop.report import SessionReport
+from app.responses.tool_loop.report import HostedItems, SessionReport
 from app.responses.tool_loop.sessions import SessionFunction, ToolSessions, call_signature, parsed_arguments
 from app.tools import Outcome, ToolCall
 
@@ -58,13 +57,12 @@ class HostedCalls:
         deadline: Deadline | None,
         lifecycle: ResponseLifecycle,
     ) -> None:
-        """`warnings` are those of the response, to which `warn` adds."""
+        """`warnings` are those of the response, to which sessions add."""
         self.started = 0  # the number of calls that were started
         self.repeats = False  # whether the model has made the same call `SAME_CALLS` times
         self.usage: Counts = {}  # what the calls have used, for the `tool_usage` of the response
         self._builder = builder
         self._options = options
-        self._warnings = warnings
         self._deadline = deadline
         self._lifecycle = lifecycle
         limits = options.limits
@@ -72,7 +70,7 @@ class HostedCalls:
             options.declared, max_result_chars=limits.max_result_chars, call_seconds=limits.max_call_seconds
         )
         self._limit = asyncio.Semaphore(limits.parallel if options.parallel else 1)
-        self._changed = asyncio.Event()  # set when there are events to deliver
+        self.items = HostedItems(builder, options, warnings)
         self._same: Counter[str] = Counter()
         self._claims: dict[str, ApprovalClaim] = {}  # of running calls, by item id
 
@@ -83,7 +81,7 @@ class HostedCalls:
 
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
         """Open the sessions; deliver their events, except in the first `quiet` seconds (None: none at all)."""
-        opening = asyncio.create_task(self._sessions.open(self._options.items, SessionReport(self)))
+        opening = asyncio.create_task(self._sessions.open(self._options.items, SessionReport(self.items)))
         await self._deliver_while([opening], delivery, quiet)
         self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
 
@@ -139,7 +137,7 @@ class HostedCalls:
         call = self._builder.call(approval.call_id or self._builder.new_id("call"), ToolBinding(kind, fields, function))
         self._builder.arguments(call, str(request.get("arguments") or "{}"))
         self._builder.close_call(call)
-        self.note(call.item["id"], approval_request_id=request["id"], round=-1)
+        self.items.note(call.item["id"], approval_request_id=request["id"], round=-1)
         if approval.earlier:
             self._repeat(call, *approval.earlier)
         elif self._options.approvals and self._sessions.find(function):
@@ -154,7 +152,7 @@ class HostedCalls:
         own = ("id", "type", "status", "approval_request_id")
         fields = {name: value for name, value in item.items() if name not in own}
         if (notes := upstream.get(NOTES)) and "output" in notes:
-            self.note(call.item["id"], output=notes["output"])
+            self.items.note(call.item["id"], output=notes["output"])
         self._builder.end_call(call, str(item.get("status") or "completed"), fields)
 
     async def _run(self, call: OpenCall) -> None:
@@ -168,7 +166,7 @@ class HostedCalls:
         async with self._limit:
             builder.run_call(call)
             builder.framework("tool_call_started", name=function.name, call_id=call.call_id)
-            self._changed.set()
+            self.items.changed.set()
             target = self._sessions.find(function)
             name = target.tool.name if target else "unknown"
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
@@ -195,10 +193,10 @@ class HostedCalls:
         if arguments is None:
             return Outcome.failed(NO_OBJECT)
         items = [*self._options.items, *self._finished_items()]
-        approval = self._notes(call.item["id"]).get("approval_request_id")
+        approval = self.items.notes(call.item["id"]).get("approval_request_id")
         deferred = [entry.function for entry in self._sessions.functions if entry.function.deferred]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
-        return await self._sessions.run(target.session, running, SessionReport(self, call))
+        return await self._sessions.run(target.session, running, SessionReport(self.items, call))
 
     def _finished_items(self) -> list[Item]:
         open_ = {call.item["id"] for call in self._builder.running}
@@ -229,13 +227,13 @@ class HostedCalls:
             self._builder.cite(sources)
             notes["sources"] = sources
         if not kind.call_id:  # otherwise its output is an item of its own
-            self.note(call.item["id"], **notes)
+            self.items.note(call.item["id"], **notes)
         self.usage = added_counts(self.usage, outcome.usage)
         self._builder.end_call(call, outcome.status, fields)
         failed = outcome.status != "completed"
         error = outcome.output if failed and isinstance(outcome.output, str) else None
         self._builder.framework("tool_call_completed", name=function.name, call_id=call.call_id, error=error)
-        self._changed.set()
+        self.items.changed.set()
 
     # While tools work.
 
@@ -272,61 +270,15 @@ class HostedCalls:
         clock = asyncio.get_running_loop().time
         times = (self._deadline.at if self._deadline else None, deliver_at)
         until = [time for time in times if time and time > clock()]
-        changed = asyncio.ensure_future(self._changed.wait())
+        changed = asyncio.ensure_future(self.items.changed.wait())
         try:
             timeout = min(until) - clock() if until else None
             await asyncio.wait({*tasks, changed}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
-        self._changed.clear()
+        self.items.changed.clear()
         if self._deadline and self._deadline.at is not None and clock() >= self._deadline.at:
             raise DeadlineExceeded
-
-    # What sessions report.
-
-    def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
-        """Add an item for a session; after the end of the response it is discarded."""
-        if self._builder.response["status"] in TERMINAL:
-            return OpenCall(None, {"type": kind.type, "id": self._builder.new_id(kind.prefix)}, kind)
-        self._changed.set()
-        return self._builder.add_item(kind, fields)
-
-    @property
-    def images(self) -> StoredImages | None:
-        """The images of earlier turns."""
-        return self._options.images
-
-    def progress(self, item: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
-        """Emit a progress event of a running call or of an item that a session added."""
-        self._builder.progress(item, name, fields)
-        self._changed.set()
-
-    def close_item(self, item: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
-        """End an item that a session added."""
-        self._builder.end_call(item, status, fields)
-        self._changed.set()
-
-    def warn(self, message: str) -> None:
-        """Add a warning for the caller about something that was left out or changed."""
-        if message not in self._warnings:
-            self._warnings.add(message)
-            logger.warning("request adapted", extra={"reason": message})
-            self._changed.set()
-
-    def note(self, item_id: str, **notes: Any) -> None:
-        """Store notes on an item, for later requests that contain it."""
-        upstream = self._builder.upstream.setdefault(item_id, {})
-        upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
-
-    def session_notes(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the notes of sessions on an item of this response or of the conversation."""
-        notes = self._notes(str(item.get("id"))).get("session")
-        return notes if isinstance(notes, Mapping) else {}
-
-    def _notes(self, item_id: str) -> Mapping[str, Any]:
-        upstream = self._builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
-        notes: Mapping[str, Any] = upstream.get(NOTES, {})
-        return notes
 
 
 def _read_call(function: HostedFunction, written: str, argument: str | None) -> tuple[dict[str, Any] | None, str]:
