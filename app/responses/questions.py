@@ -7,7 +7,7 @@ A question with a prompt that is too long is asked again about less of the conve
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from app.core.history.truncation import share_that_fits, truncated
 from app.core.request.question import TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
+from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_chat, estimate_json
@@ -92,20 +93,18 @@ class Questions:
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
         changes: Mapping[str, Any],
-        forbidden: Collection[str] = frozenset(),
-        hosted_left: int | None = None,
-        call_ids: set[str],
+        limits: CallLimits,
     ) -> ModelQuery:
         """
         Return the query of a round: the request with `changes`, the conversation, and the `output` so far.
 
-        `upstream` are the backend's fields of the output's items; for the other parameters see `ChunkReader`.
+        `upstream` are the backend's fields of the output's items; `limits` are those of its calls.
         """
         request = self._request.model_copy(update=dict(changes))
         shared = 0 if has_compaction(output) else self._context.shared
         items = self._items_with(output)
         question = self._asked(request, items, upstream, hosted=hosted, later=len(output), shared=shared)
-        return self._query(question, builder, forbidden=forbidden, hosted_left=hosted_left, call_ids=call_ids)
+        return self._query(question, builder, limits)
 
     def compactable_tokens(
         self, body: Mapping[str, Any], output: Sequence[Item], upstream: Mapping[str, Upstream]
@@ -159,20 +158,23 @@ class Questions:
         return encoded
 
     def _query(
-        self, question: Question, builder: EventBuilder, *, margin: float | None = None, **reading: Any
+        self,
+        question: Question,
+        builder: EventBuilder,
+        limits: CallLimits | None = None,
+        *,
+        margin: float | None = None,
     ) -> ModelQuery:
         """Return the query of a question. With a `margin`, it is asked again if it is too long: see `Truncating`."""
         request, encoded = self._request, self._encoded(question)
         options = self._backend.profile(self._model).response
+        rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
         reader = ChunkReader(
             builder,
-            encoded.bindings,
-            allowed=encoded.allowed,
-            parallel=request.parallel_tool_calls,
+            rules,
+            limits,
             logprobs="message.output_text.logprobs" in request.include or bool(request.top_logprobs),
             finish_required=options.finish_required,
-            name_noise=options.call_name_noise,
-            **reading,
         )
         margin = margin or self._margin
         backend = Truncating(self._backend, margin=margin) if margin else self._backend

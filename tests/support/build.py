@@ -11,6 +11,7 @@ from app.backends.apis.chat.normalize import Normalizer
 from app.core.profile import CALL_NAME_NOISE
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
+from app.core.stream.tool_calls import CallRules
 from app.core.types.chunk import DONE, Chunk, ChunkRun
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
@@ -68,12 +69,17 @@ def each(chunks: Iterable[Any]) -> list[Chunk]:
     return [one for chunk in chunks for one in (chunk.chunks() if isinstance(chunk, ChunkRun) else [chunk])]
 
 
+def reader_of(made: EventBuilder, logprobs: bool = False, finish_required: bool = False, **rules: Any) -> ChunkReader:
+    """Return a reader of chunks; `rules` are those of `CallRules`."""
+    return ChunkReader(made, CallRules(**rules), logprobs=logprobs, finish_required=finish_required)
+
+
 def answer(
     chunks: Iterable[Chunk], failure: BackendError | None = None, reasoning: Any = None, **reading: Any
 ) -> list[Event]:
     """Return the events of an answer, the whole way from the chunks to the terminal one."""
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
-    reader = ChunkReader(made, **{"name_noise": CALL_NAME_NOISE, **reading})
+    reader = reader_of(made, **{"name_noise": CALL_NAME_NOISE, **reading})
     made.start()
     for chunk in normal(chunks):
         reader.feed(chunk)

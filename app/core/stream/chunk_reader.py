@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 
 from app.core.stream.annotations import flat_annotations, flat_logprobs, whole_citation
 from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import ToolBinding
 from app.core.stream.reasoning_fragments import FRAGMENTS
-from app.core.stream.tool_calls import ToolCalls
+from app.core.stream.tool_calls import ANY_CALLS, CallLimits, CallRules, ToolCalls
 from app.core.types import JSONObject
 from app.core.types.chunk import (
     DONE,
@@ -37,26 +34,21 @@ class ChunkReader:
     """
     Reads the chunks of one answer as they arrive; `ended` then reports how it ended.
 
-    `bindings` to `parallel` and `hosted_left` to `name_noise` are those of `ToolCalls`. `logprobs`: whether the caller
-    requested them. `finish_required`: whether this server sends a finish reason with every complete answer.
+    `logprobs`: whether the caller requested them. `finish_required`: whether this server sends a finish reason with
+    every complete answer.
     """
 
     def __init__(
         self,
         builder: EventBuilder,
-        bindings: Mapping[str, ToolBinding] = MappingProxyType({}),
+        rules: CallRules = ANY_CALLS,
+        limits: CallLimits | None = None,
         *,
-        allowed: frozenset[str] | None = None,
-        parallel: bool = True,
         logprobs: bool = False,
         finish_required: bool = False,
-        hosted_left: int | None = None,
-        forbidden: Collection[str] = frozenset(),
-        call_ids: set[str] | None = None,
-        name_noise: Sequence[re.Pattern[str]] = (),
     ) -> None:
         self.builder = builder
-        self.calls = ToolCalls(builder, bindings, allowed, parallel, hosted_left, forbidden, call_ids, name_noise)
+        self.calls = ToolCalls(builder, rules, limits or CallLimits())
         self._first = len(builder.response["output"])  # index of this answer's first item
         self.finish_reason: str | None = None
         self.usage: JSONObject | None = None

@@ -56,38 +56,45 @@ class _Assembly:
         return reader.feed(arguments) + reader.end() == self.open.written
 
 
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """What the calls of an answer may be; this holds whatever the backend does."""
+
+    bindings: Mapping[str, ToolBinding] = field(
+        default_factory=dict
+    )  # of the functions, by the backend's names for them
+    allowed: frozenset[str] | None = None  # the functions that the model may call; None: any
+    parallel: bool = True  # whether there may be a second call
+    name_noise: Sequence[re.Pattern[str]] = ()  # matches characters that models add around names
+
+
+ANY_CALLS = CallRules()
+
+
+@dataclass(frozen=True, slots=True)
+class CallLimits:
+    """What is left for the calls of an answer after those before it in the response."""
+
+    forbidden: Collection[str] = frozenset()  # functions that may not be called any more
+    hosted: int | None = None  # how many calls the server still runs; None: any number
+    ids: set[str] = field(default_factory=set)  # of the response's calls so far; those of the answer are added
+
+
 class ToolCalls:
     """
     Assembles calls from the `tool_calls` of each delta, and writes them to the builder.
 
-    `bindings` are those of the functions, by the names that the backend has for them. `allowed` are the names that the
-    model may call, None for any. Suppressed are calls of other functions and of `forbidden` ones, second calls if
-    `parallel` is False, and calls of hosted tools beyond `hosted_left` (None: any number); these limits hold whatever
-    the backend does. `call_ids` are the ids that this response has used so far. `name_noise` matches characters that
-    models add around function names.
+    Calls that the rules or the limits do not allow are suppressed.
     """
 
-    def __init__(
-        self,
-        builder: EventBuilder,
-        bindings: Mapping[str, ToolBinding],
-        allowed: frozenset[str] | None = None,
-        parallel: bool = True,
-        hosted_left: int | None = None,
-        forbidden: Collection[str] = frozenset(),
-        call_ids: set[str] | None = None,
-        name_noise: Sequence[re.Pattern[str]] = (),
-    ) -> None:
-        self._name_noise = name_noise
+    def __init__(self, builder: EventBuilder, rules: CallRules, limits: CallLimits) -> None:
+        self.bindings = rules.bindings
+        self._rules = rules
+        self._limits = limits
         self._builder = builder
-        self.bindings = bindings
-        self._allowed = allowed
-        self._parallel = parallel
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
-        self._ids: set[str] = set() if call_ids is None else call_ids
-        self._hosted_left = hosted_left
-        self._not_allowed = forbidden
+        self._hosted_left = limits.hosted
         self.has_pending_empty = False  # whether a call has an empty object that real arguments may still replace
 
     def __bool__(self) -> bool:
@@ -256,8 +263,9 @@ class ToolCalls:
         name = self._without_noise(call.name)
         others = any(other is not call and (other.open or other.ended) for other in self._calls)
         binding = self.bindings.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
-        forbidden = name in self._not_allowed or (self._allowed is not None and name not in self._allowed)
-        if forbidden or (others and not self._parallel) or (binding.hosted and not self._take_hosted()):
+        allowed = self._rules.allowed
+        forbidden = name in self._limits.forbidden or (allowed is not None and name not in allowed)
+        if forbidden or (others and not self._rules.parallel) or (binding.hosted and not self._take_hosted()):
             call.suppressed = True
             return
         original = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
@@ -287,7 +295,7 @@ class ToolCalls:
     def _without_noise(self, name: str) -> str:
         """Return the name without noise around it if that is a function's name, else the name itself."""
         bare = name
-        for noise in self._name_noise:
+        for noise in self._rules.name_noise:
             if bare in self.bindings:
                 break
             bare = noise.sub("", bare).strip()
@@ -297,9 +305,9 @@ class ToolCalls:
         """Return an id that is not empty, unique in this response, and within the limit; if possible the backend's."""
         if call_id and len(call_id) > MAX_CALL_ID:
             call_id = f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
-        if not call_id or call_id in self._ids:
+        if not call_id or call_id in self._limits.ids:
             call_id = self._builder.new_id("call")
-        self._ids.add(call_id)
+        self._limits.ids.add(call_id)
         return call_id
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
+from app.core.stream.tool_calls import CallLimits
 from app.core.types import Response, Usage
 from app.core.types.request import TERMINAL, Item
 from app.core.types.token_estimate import estimate_chat
@@ -135,7 +136,7 @@ class ToolLoop:
             output=(),
             upstream={},
             changes={"tool_choice": self._options.choice(last=True)},
-            call_ids=set(),
+            limits=CallLimits(),
         )
         return query.body
 
@@ -213,6 +214,7 @@ class ToolLoop:
         changes: dict[str, Any] = {"max_output_tokens": left}
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
+        forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
         query = await off_loop(
             self._questions.large or self._first_item > MANY,
             self._questions.in_round,
@@ -221,9 +223,7 @@ class ToolLoop:
             output=[*self.builder.response["output"]],
             upstream=self._upstream(),
             changes=changes,
-            forbidden=frozenset(self._hosted_names) if self._last_reason else frozenset(),
-            hosted_left=calls_left,
-            call_ids=self._call_ids,
+            limits=CallLimits(forbidden, calls_left, self._call_ids),
         )
         self._hosted_names |= {
             name

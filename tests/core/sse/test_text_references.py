@@ -18,6 +18,7 @@ from app.core.stream import event_types
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_types import ToolBinding
+from app.core.stream.tool_calls import CallRules
 from tests.core.stream import test_event_builder
 from tests.support.build import builder, call, delta, finish, normal
 
@@ -41,7 +42,7 @@ def batches_of(chunks: Iterable[Any], **options: Any) -> list[EventBatch]:
     """Return the events of an answer, a batch for each chunk."""
     made = builder(**options)
     made.start()
-    reader = ChunkReader(made, BINDINGS)
+    reader = ChunkReader(made, CallRules(BINDINGS))
     batches = [made.take()]
     for chunk in normal([*chunks]):
         reader.feed(chunk)

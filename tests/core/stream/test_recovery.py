@@ -13,7 +13,6 @@ from app.core import items
 from app.core.dialects import DIALECTS
 from app.core.sse import encoder, log
 from app.core.stream import event_types
-from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.recovery import RecoveredBuilder
@@ -22,7 +21,7 @@ from app.core.types.usage import usage_of
 from app.errors import APIError
 from tests.core.stream import test_event_builder
 from tests.support import laws
-from tests.support.build import builder, call, delta, normal, story
+from tests.support.build import builder, call, delta, normal, reader_of, story
 
 DIED = APIError("The process died.")
 
@@ -37,7 +36,7 @@ def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[Eve
     """Return a builder in the middle of an answer, and what it has said by now."""
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
     made.start()
-    reader = ChunkReader(made, **reading)
+    reader = reader_of(made, **reading)
     for chunk in normal(chunks):
         reader.feed(chunk)
     return made, [*made.take()]
