@@ -15,6 +15,8 @@ VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs
 	highlightjs/es/highlight.min.js highlightjs/LICENSE \
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE
 PEERS := litellm open-responses-server
+# What `make conformance` runs: OGX needs Python 3.12. Other servers are run if they are there: tests/conformance/servers.py.
+CONFORMANCE_PEERS := $(PEERS) ogx
 
 # The name may be a shim that starts nothing, so the version of each is checked.
 define find_python
@@ -27,7 +29,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test quick test-clients lint fmt types unit bench bench-peers smoke load soak env-example pictures vendor lock audit wheel docker clean
+.PHONY: help serve check test quick test-clients lint fmt types unit bench bench-peers conformance conformance-peers smoke load soak env-example pictures vendor lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -65,6 +67,11 @@ bench: $(VENV)/test.stamp ## measure CPU, latency and memory, compared with othe
 
 bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) ## install the servers that `make bench` compares with, in virtual environments of their own
 
+conformance: $(VENV)/test.stamp ## hold Antiphon over all stores, and other servers, against the specification; writes docs/conformance.md and README's totals
+	$(BIN)/python -m tests.conformance.run --write $(ARGS)
+
+conformance-peers: $(CONFORMANCE_PEERS:%=$(VENV)/peers/%.stamp) ## install the servers that `make conformance` runs, in virtual environments of their own
+
 load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replicas restart, the cost of a turn; ARGS="streams" for one of them
 	$(BIN)/python -m tests.load.load $(ARGS)
 
@@ -98,6 +105,8 @@ lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked r
 		tests/clients/requirements/$$name.in || exit 1; done
 	for name in $(PEERS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \
 		--custom-compile-command 'make lock' --output-file tests/bench/peers/$$name.txt tests/bench/peers/$$name.in || exit 1; done
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --no-emit-index-url --no-annotate \
+		--custom-compile-command 'make lock' --output-file tests/bench/peers/ogx.txt tests/bench/peers/ogx.in
 
 audit: $(VENV)/serve.stamp ## look up known vulnerabilities of the image's dependencies; needs the network
 	$(PIP) install pip-audit

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from app.verify.laws.law import TERMINAL_STATUS
+
 _SHOWN = 2000  # characters of a request that are printed
 
 
@@ -74,10 +76,11 @@ class HTTPExchange:
     @property
     def response(self) -> dict[str, Any]:
         """The response: the body, or that of the last event that has one; {} if there is none."""
-        if not self.frames and self.content_type != "text/event-stream":
+        if not self.frames and (self.content_type == "application/json" or self.object):
             return self.object
-        found = (event["response"] for event in reversed(self.events) if isinstance(event.get("response"), dict))
-        return next(found, {})
+        found = [event for event in self.events if isinstance(event.get("response"), dict)]
+        ends = [event for event in found if event.get("type") in TERMINAL_STATUS]
+        return dict((ends or found)[-1]["response"]) if found else {}
 
     @property
     def output(self) -> list[dict[str, Any]]:

@@ -1,11 +1,19 @@
-"""The checks against Antiphon itself, which passes them all."""
+"""The checks against Antiphon itself, which passes them all: over each store, with keys and without."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.backends import EncodedQuestion, Question
 from app.backends.demo import DemoBackend
 from app.verify.checks import ALL_CHECKS
-from app.verify.runner import VerifyReport, verify_server
+from app.verify.runner import NothingToVerify, VerifyReport, chosen_checks, verify_server
+from tests.support.ports import free_port
 from tests.support.sockets import listening
+from tests.support.store_places import STORES, Place, place_of
 
 # What the demo does not do, whatever it is told: make two calls at once, know its name, and take long.
 UNCLEAR = {"tools.parallel", "errors.model", "background.cancel"}
@@ -22,13 +30,18 @@ def others(report: VerifyReport) -> list[str]:
     ]
 
 
-async def test_antiphon_with_keys_passes_every_check_and_stores_nothing_in_the_end() -> None:
-    async with listening(DemoBackend(), api_keys=list(KEYS)) as url:
+@pytest.fixture(params=STORES)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request, tmp_path)
+
+
+async def test_antiphon_over_any_store_passes_every_check_and_stores_nothing_in_the_end(place: Place) -> None:
+    async with listening(DemoBackend(), api_keys=list(KEYS), store_url=place.url) as url:
         report = await verify_server(url, key=KEYS[0], second_key=KEYS[1])
-        assert others(report) == []
-        assert report.not_deleted == []
-        assert len(report.results) == len(ALL_CHECKS)
-        assert report.requests <= 320
+    assert others(report) == []
+    assert report.not_deleted == []
+    assert len(report.results) == len(ALL_CHECKS)
+    assert report.requests <= 320
 
 
 async def test_antiphon_without_keys_passes_every_check_but_those_of_keys() -> None:
@@ -40,6 +53,43 @@ async def test_antiphon_without_keys_passes_every_check_but_those_of_keys() -> N
         *("errors.no-key", "errors.wrong-key"),
     }
     assert [one for one in others(report) if ": unsupported: " not in one] == []
+
+
+class Chatterbox(DemoBackend):
+    """A model that does nothing of what it is told: no call, no format, no thought, and always the same text."""
+
+    def encode(self, question: Question) -> EncodedQuestion:
+        encoded = super().encode(question)
+        kept = ("model", "messages", "max_tokens", "max_completion_tokens")
+        body = {name: encoded.body[name] for name in kept if name in encoded.body}
+        body["messages"] = [*body["messages"], {"role": "user", "content": "Count from 1 to 30"}]
+        return replace(encoded, body=body)
+
+
+async def test_with_a_model_that_does_nothing_it_is_told_no_check_fails() -> None:
+    async with listening(Chatterbox()) as url:
+        report = await verify_server(url, skip=["input.file"])
+    assert [one for one in others(report) if ": fail: " in one] == []
+    unclear = {result.check.id for result in report.results if result.verdict == "unclear"}
+    assert {"tools.call", "tools.custom", "structured.schema", "reasoning.item", "state.remembers"} <= unclear
+    assert report.summary["pass"] > 200
+
+
+async def test_checks_are_chosen_by_their_ids() -> None:
+    async with listening(DemoBackend()) as url:
+        report = await verify_server(url, only=["stream.*", "state.fork"], skip=["stream.sequence-*"])
+    ids = {result.check.id for result in report.results}
+    assert "state.fork" in ids and "stream.created-first" in ids
+    assert not any(id.startswith(("stream.sequence-", "tools.")) for id in ids)
+    assert others(report) == []
+    assert chosen_checks(["no.such"]) == []
+
+
+async def test_a_server_that_is_not_there_and_a_check_that_is_not_there_are_errors() -> None:
+    with pytest.raises(NothingToVerify, match="connection failed"):
+        await verify_server(f"http://127.0.0.1:{free_port()}", model="m")
+    with pytest.raises(NothingToVerify, match="No check"):
+        await verify_server("http://127.0.0.1:1", only=["no.such"])
 
 
 def test_ids_are_unique_and_every_row_has_its_sentence_and_its_place() -> None:

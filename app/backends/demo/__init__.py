@@ -62,7 +62,7 @@ class DemoBackend(Backend):
         if error and not showcase.breaks_off(prompt):
             raise error
         large = question.large or is_large(body["messages"])
-        pause, chunks = await asyncio.to_thread(_answered, body) if large else _answered(body)
+        pause, chunks = await asyncio.to_thread(demo_answer, body) if large else demo_answer(body)
         yield []
         for chunk in chunks:
             await asyncio.sleep(max(self._delay, pause))
@@ -85,7 +85,7 @@ class DemoBackend(Backend):
         """Return: there is nothing to close."""
 
 
-def _answered(body: JSONObject) -> tuple[float, Iterator[Chunk]]:
+def demo_answer(body: JSONObject) -> tuple[float, Iterator[Chunk]]:
     """Return the pause before each chunk of an answer, in seconds, and the chunks."""
     answer = answer_to(body)
     digest = hashlib.sha256(dumps_in_pieces(body)).hexdigest()[:24]

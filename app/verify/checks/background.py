@@ -302,13 +302,19 @@ async def _trigger(server: VerifiedServer) -> None:
 @check_row(
     "compaction.tampered",
     "A compaction that was changed is refused",
-    "`encrypted_content` that the server did not make is an error of the request: what it stands for would be lost.",
+    "`encrypted_content` is opaque: what was changed on its way is an error of the request, not another conversation.",
     _COMPACT,
 )
 async def _tampered(server: VerifiedServer) -> None:
-    given(await server.once(_compact))
-    item = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABnot-made-by-this-server"}
-    exchange = await server.respond(input=[item, user_message("Say hello.")], max_output_tokens=16)
+    compacted = given(await server.once(_compact))
+    item = next((item for item in compacted.output if item.get("type") == "compaction"), {})
+    content = str(item.get("encrypted_content") or "")
+    if len(content) < 20:
+        raise Unclear("There is no encrypted_content to change.", compacted)
+    middle = len(content) // 2
+    changed = f"{content[:middle]}{'A' if content[middle] != 'A' else 'B'}{content[middle + 1 :]}"
+    turns = [{**item, "encrypted_content": changed}, user_message("Say hello.")]
+    exchange = await server.respond(input=turns, max_output_tokens=16)
     need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
 
 

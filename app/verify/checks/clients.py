@@ -202,6 +202,8 @@ def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str,
         sent = {"model": server.model, "max_output_tokens": LIMIT, **body}
         exchange = answered(await server.send("POST", "/responses", sent, headers=headers))
         status = exchange.response.get("status")
+        if status == "in_progress":
+            raise Unclear("The stream has no end.", exchange)
         need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
     check_row(row_id, title, law, source)(run)

@@ -223,9 +223,9 @@ async def _no_input(server: VerifiedServer) -> None:
 async def _param(server: VerifiedServer) -> None:
     for ask, field in ((_wrong_type, "temperature"), (_wrong_input, "input")):
         exchange = await server.once(ask)
-        if exchange.status not in (400, 422):
+        error = exchange.object.get("error")
+        if exchange.status not in (400, 422) or not isinstance(error, dict):
             continue
-        error = exchange.refusal
         found = error.get("param")
         named = isinstance(found, str) and field in found
         need(named, f"{field} is wrong, and param is {found!r}.", exchange, error)
@@ -305,13 +305,18 @@ async def _type(server: VerifiedServer) -> None:
             need(good, f"The status is {exchange.status}, and the type {event_type!r}.", exchange)
 
 
-async def _keyless(server: VerifiedServer, key: str | None, headers: dict[str, str] | None = None) -> None:
+async def _keyless(server: VerifiedServer) -> HTTPExchange:
+    return await server.send("POST", "/responses", server.body(max_output_tokens=16), key=None)
+
+
+async def _guarded(server: VerifiedServer) -> HTTPExchange:
+    """Return the answer to a request without a key; raises `Unsupported` if the server asks for none."""
     if KEY not in server.keys:
         raise Unsupported("No key was given with --api-key.")
-    exchange = await server.send("POST", "/responses", server.body(max_output_tokens=16), key=key, headers=headers)
+    exchange = await server.once(_keyless)
     if exchange.ok:
         raise Unsupported("The server asks for no key.", exchange)
-    need(exchange.status in (401, 403), f"The answer is {exchange.outcome()}", exchange)
+    return exchange
 
 
 @check_row(
@@ -321,7 +326,8 @@ async def _keyless(server: VerifiedServer, key: str | None, headers: dict[str, s
     "Open Responses specification, HTTP Requests",
 )
 async def _no_key(server: VerifiedServer) -> None:
-    await _keyless(server, None)
+    exchange = await _guarded(server)
+    need(exchange.status in (401, 403), f"The answer is {exchange.outcome()}", exchange)
 
 
 @check_row(
@@ -331,7 +337,11 @@ async def _no_key(server: VerifiedServer) -> None:
     "OpenAI guide, Error codes, 401",
 )
 async def _wrong_key(server: VerifiedServer) -> None:
-    await _keyless(server, None, {"authorization": "Bearer sk-not-a-key-of-anybody"})
+    await _guarded(server)
+    wrong = {"authorization": "Bearer sk-not-a-key-of-anybody"}
+    body = server.body(max_output_tokens=16)
+    exchange = await server.send("POST", "/responses", body, key=None, headers=wrong)
+    need(exchange.status in (401, 403), f"The answer is {exchange.outcome()}", exchange)
 
 
 def _bearable(row_id: str, title: str, law: str, source: str, **fields: Any) -> None:

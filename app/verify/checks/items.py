@@ -88,7 +88,7 @@ async def _required(server: VerifiedServer) -> None:
 )
 async def _fresh(server: VerifiedServer) -> None:
     one, other = given(await server.once(samples.text)), given(await server.once(samples.cut_off))
-    both = {item.get("id") for item in one.output} & {item.get("id") for item in other.output}
+    both = ({item.get("id") for item in one.output} & {item.get("id") for item in other.output}) - {None}
     need(not both, f"Items of two responses have the id {sorted(map(str, both))}.", other)
     same = one.response.get("id") == other.response.get("id")
     need(not same, f"Two responses have the id {one.response.get('id')!r}.", other)
@@ -118,6 +118,10 @@ def _limited(exchange: HTTPExchange) -> HTTPExchange:
     tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
     if len(samples.spoken(exchange)) < 20 and isinstance(tokens, int) and tokens < 16:
         raise Unclear("The model ended its answer before the limit.", exchange)
+    if isinstance(tokens, int) and tokens > 16:
+        raise Unclear("The limit is not kept: see limits.max-output-tokens.", exchange)
+    if exchange.response.get("status") in (None, "in_progress", "queued"):
+        raise Unclear("The response has no end.", exchange)
     return exchange
 
 
@@ -219,7 +223,7 @@ async def _call_cut(server: VerifiedServer) -> None:
         try:
             json.loads(str(item.get("arguments")))
         except ValueError:
-            status = item.get("status")
+            status = item.get("status", "incomplete")
             need(status == "incomplete", f"The arguments are cut, and the call is {status!r}.", exchange, item)
             return
     raise Unclear("The model did not call, or its arguments were not cut.", exchange)

@@ -46,7 +46,7 @@ async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
 
 def _embedded(exchange: HTTPExchange) -> Iterator[tuple[dict[str, Any], object]]:
     """Yield the responses in an answer, each with what is shown of it."""
-    if exchange.content_type != "text/event-stream":
+    if exchange.object:
         yield exchange.object, None
         return
     for event in exchange.events:

@@ -86,7 +86,9 @@ async def _metadata(server: VerifiedServer) -> None:
 )
 async def _retrieve_streamed(server: VerifiedServer) -> None:
     given(await server.once(_get_stored))
-    streamed = given(await server.once(samples.stored_stream))
+    streamed = given(await server.once(samples.stored_stream), "stream")
+    if streamed.response.get("status") in ("in_progress", "queued"):
+        raise Unclear("The stream has no end.", streamed)
     exchange = await server.get(f"/responses/{response_id(streamed)}")
     need(exchange.ok, f"The response was streamed, and is answered with {exchange.outcome()}", exchange)
     different = [

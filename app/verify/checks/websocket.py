@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.laws import STREAM_LAWS
@@ -46,6 +48,10 @@ async def answers_a_turn(server: VerifiedServer) -> None:
     need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
 
+def _unread(frame: dict[str, Any]) -> bool:
+    return str(frame.get("type")).startswith("(not a JSON object)")
+
+
 @check_row(
     "websocket.events",
     "The events are those of a stream",
@@ -58,7 +64,7 @@ async def _events(server: VerifiedServer) -> None:
         if not exchange.response:
             continue
         for law in STREAM_LAWS:
-            for breach in law.breaches(exchange.events):
+            for breach in law.breaches([frame for frame in exchange.frames if not _unread(frame)]):
                 raise Broken(f"{law.title}: {breach.message}", exchange)
 
 
@@ -71,13 +77,7 @@ async def _events(server: VerifiedServer) -> None:
 async def _json(server: VerifiedServer) -> None:
     exchange = given(await server.once(_turn))
     for frame in exchange.frames:
-        event_type = str(frame.get("type"))
-        need(
-            not event_type.startswith("(not a JSON object)") and event_type != "None",
-            "A frame is no event.",
-            exchange,
-            frame,
-        )
+        need(not _unread(frame) and frame.get("type"), "A frame is no event.", exchange, frame)
 
 
 @check_row(
@@ -203,11 +203,11 @@ async def evicts_after_a_failure(server: VerifiedServer) -> None:
     result = {"type": "function_call_output", "call_id": "call_of_nobody", "output": "x"}
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message("Hi.")], max_output_tokens=LIMIT)
-        identifier = response_id(first)
-        failed = await socket.turn(input=[result], previous_response_id=identifier, max_output_tokens=16)
+        first_id = response_id(first)
+        failed = await socket.turn(input=[result], previous_response_id=first_id, max_output_tokens=16)
         if failed.response:
             raise Unsupported("The server takes an output that answers no call.", failed)
-        exchange = await socket.turn(input=_SHORT, previous_response_id=identifier, max_output_tokens=16)
+        exchange = await socket.turn(input=_SHORT, previous_response_id=first_id, max_output_tokens=16)
     code = exchange.refusal.get("code")
     need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
 

@@ -46,10 +46,12 @@ def _created_first(events: StreamEvents) -> Iterator[Breach]:
     _EVENTS,
 )
 def _in_progress(events: StreamEvents) -> Iterator[Breach]:
-    after = [event_type(event) for event in events[1:3]]
-    behind = after[1:] if after[:1] == ["response.queued"] else after[:1]
-    if events and behind != ["response.in_progress"] and after[:1] != ["response.failed"]:
-        yield Breach(f"response.created is followed by {after[0] if after else 'nothing'}.", min(1, len(events) - 1))
+    types = [event_type(event) for event in events]
+    at = types.index("response.created") + 1 if "response.created" in types else 0
+    at += types[at : at + 1] == ["response.queued"]
+    follows = types[at] if at < len(types) else "nothing"
+    if events and follows not in ("response.in_progress", "response.failed"):
+        yield Breach(f"{types[at - 1] if at else 'The beginning'} is followed by {follows}.", min(at, len(types) - 1))
 
 
 @stream_law(

@@ -121,9 +121,9 @@ def _item_status(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _unique(events: StreamEvents, name: str) -> Iterator[Breach]:
-    seen: set[object] = set()
-    for at, event in items_done(events):
-        item = item_of(event)
+    items = {event.get("output_index"): (at, item_of(event)) for at, event in reversed([*items_done(events)])}
+    seen: list[object] = []
+    for at, item in reversed(items.values()):
         if name == "call_id" and ("call_id" not in item or str(item.get("type")).endswith("_output")):
             continue
         value = item.get(name)
@@ -131,7 +131,7 @@ def _unique(events: StreamEvents, name: str) -> Iterator[Breach]:
             yield Breach(f"The {name} of an item is {value!r}.", at)
         elif value in seen:
             yield Breach(f"Two items have the {name} {value!r}.", at)
-        seen.add(value)
+        seen.append(value)
 
 
 @stream_law(
@@ -166,9 +166,9 @@ def _of_items(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
     "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.item_id",
 )
 def _item_id(events: StreamEvents) -> Iterator[Breach]:
-    ids = {event.get("output_index"): item_of(event).get("id") for _, event in items_added(events)}
+    ids = [item_of(event).get("id") for _, event in items_added(events)]
     for at, event in _of_items(events):
-        if event["item_id"] not in ids.values():
+        if event["item_id"] not in ids:
             yield Breach(f"{event_type(event)} is for the item {event['item_id']!r}, which was not added.", at)
 
 

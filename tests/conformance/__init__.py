@@ -1,0 +1,1 @@
+"""Antiphon and other servers, held against the specification by `antiphon verify`: `make conformance`."""

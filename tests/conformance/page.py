@@ -1,0 +1,97 @@
+"""`docs/conformance.md`, made of the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from app.verify.checks import ALL_CHECKS, CHECK_GROUPS
+
+Results = dict[str, dict[str, Any]]
+
+_INTRODUCTION = """# Who keeps the specification
+
+`make conformance` holds the servers below against the {count} checks of [`antiphon verify`](verify.md) and writes this
+page. LiteLLM, open-responses-server and OGX run, as Antiphon does, in front of one Chat Completions server that answers
+by rules (`tests/conformance/upstream.py`); llama.cpp, transformers and vLLM run their own `/v1/responses` with the tiny
+model of [backends.md](backends.md) on a CPU. Each has the version and the settings named here.
+
+A check that does not pass is one of three things. **Failed**: the server does otherwise than the sentence of the check
+says. *Unsupported*: it says plainly that it does not have this (a 404, or an error that names the field), which is no
+failure. *Unclear*: the model did not do as it was told, or another failure is in the way. One fault of a server may
+fail several checks, and no check says how much its subject matters to you. Some sentences are OpenAI's, or those of a
+client: `antiphon verify` prints the source of each.
+"""
+
+
+def totals(results: Results) -> str:
+    """Return the line of README."""
+    parts = []
+    for name, result in results.items():
+        statuses = list(result["statuses"].values())
+        parts.append(f"{name} {statuses.count('pass')}/{statuses.count('fail')}")
+    return f"passed/failed of {len(ALL_CHECKS)}: {', '.join(parts)}"
+
+
+def page(results: Results) -> str:
+    """Return the page."""
+    parts = [_INTRODUCTION.format(count=len(ALL_CHECKS)), *_servers(results), *_groups(results), *_checks(results)]
+    return "\n".join([*parts, *_failures(results)]) + "\n"
+
+
+def _count(result: dict[str, Any], verdict: str, group: str = "") -> int:
+    prefix = f"{group}." if group else ""
+    return sum(status == verdict and id.startswith(prefix) for id, status in result["statuses"].items())
+
+
+def _servers(results: Results) -> Iterator[str]:
+    yield "| server | version | date | settings | passed | failed | unsupported | unclear |"
+    yield "|---|---|---|---|--:|--:|--:|--:|"
+    for name, result in results.items():
+        counts = " | ".join(str(_count(result, verdict)) for verdict in ("pass", "fail", "unsupported", "unclear"))
+        yield f"| {name} | {result['version']} | {result['date']} | {result['settings']} | {counts} |"
+    yield ""
+
+
+def _groups(results: Results) -> Iterator[str]:
+    yield "## By group\n\nPassed, and in brackets what failed; `-` where nothing of the group is supported.\n"
+    yield f"| group | {' | '.join(results)} |"
+    yield f"|---|{'---|' * len(results)}"
+    for group in CHECK_GROUPS:
+        cells = []
+        for result in results.values():
+            failed = [
+                id.partition(".")[2]
+                for id, status in result["statuses"].items()
+                if status == "fail" and id.startswith(f"{group}.")
+            ]
+            passed = _count(result, "pass", group)
+            cells.append(f"{passed} ({len(failed)}: {', '.join(failed)})" if failed else str(passed or "-"))
+        yield f"| {group} | {' | '.join(cells)} |"
+    yield ""
+
+
+_MARKS = {"pass": "\u2713", "fail": "**failed**", "unsupported": "-", "unclear": "?"}
+
+
+def _checks(results: Results) -> Iterator[str]:
+    yield "## By check\n\n\u2713 passed, - unsupported, ? unclear.\n"
+    yield f"| check | {' | '.join(results)} |"
+    yield f"|---|{':-:|' * len(results)}"
+    for check in ALL_CHECKS:
+        marks = [_MARKS.get(result["statuses"].get(check.id, ""), "") for result in results.values()]
+        yield f"| `{check.id}` {check.title} | {' | '.join(marks)} |"
+    yield ""
+
+
+def _failures(results: Results) -> Iterator[str]:
+    yield "## What failed"
+    for name, result in results.items():
+        if result["details"]:
+            yield f"\n### {name} {result['version']}\n"
+        for id, detail in result["details"].items():
+            yield f"- `{id}`: {_escaped(detail)}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("*", "\\*")

@@ -1,0 +1,135 @@
+"""
+Verifies every server that is installed, and writes `docs/conformance.md` and the totals in README.
+
+    python -m tests.conformance.run --write [NAME ...]
+
+The results are kept in `tests/conformance/results.json`: a server that is not installed keeps those of its last run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.verify.report import as_json
+from app.verify.runner import NothingToVerify, verify_server
+from tests.bench.servers import ROOT, running, version
+from tests.conformance.page import page, totals
+from tests.conformance.servers import SUBJECTS, UPSTREAM, Subject
+from tests.support.postgres_server import PostgresServer
+from tests.support.redis_server import RedisServer
+
+RESULTS = ROOT / "tests" / "conformance" / "results.json"
+PAGE = ROOT / "docs" / "conformance.md"
+README = ROOT / "README.md"
+READY = 240  # seconds that a server may take until it lists its models
+BEGIN, END = "<!-- conformance -->", "<!-- /conformance -->"
+
+
+def _environment(subject: Subject, stack: ExitStack) -> dict[str, str]:
+    """Return the environment of a server, with the store that it needs started."""
+    environment = dict(subject.server.environment)
+    stores: dict[str, type[RedisServer] | type[PostgresServer]] = {"redis": RedisServer, "postgresql": PostgresServer}
+    if subject.store in stores:
+        environment["ANTIPHON_STORE_URL"] = stack.enter_context(stores[subject.store]()).url
+    return environment
+
+
+def _await(url: str) -> None:
+    until = time.monotonic() + READY
+    while time.monotonic() < until:
+        try:
+            if httpx.get(url, timeout=10).status_code < 500:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise RuntimeError(f"{url} does not answer")
+
+
+def verify(subject: Subject, log: Path) -> dict[str, Any]:
+    """Run a server and the checks, and return what is kept of the results."""
+    with ExitStack() as stack, log.open("wb") as output:
+        upstream = stack.enter_context(running(UPSTREAM, output)).port if subject.behind else 0
+        server = replace(subject.server, environment=_environment(subject, stack))
+        port = stack.enter_context(running(server, output, upstream)).port
+        base = f"http://127.0.0.1:{port}"
+        _await(f"{base}{subject.path}{subject.ready}" if not subject.keys else f"{base}/healthz")
+        key, second = subject.keys or (None, None)
+        report = asyncio.run(
+            verify_server(f"{base}{subject.path}", model=subject.model, key=key, second_key=second, seconds=60)
+        )
+    document = json.loads(as_json(report))
+    statuses = {row["id"]: row["status"] for row in document["checks"]}
+    details = {
+        row["id"]: _line(str(row["detail"]), {str(port): "PORT", **({} if subject.behind else {subject.model: "tiny"})})
+        for row in document["checks"]
+        if row["status"] == "fail"
+    }
+    return {
+        "version": _version(subject),
+        "date": datetime.now(UTC).date().isoformat(),
+        "settings": subject.settings,
+        "requests": report.requests,
+        "statuses": statuses,
+        "details": details,
+    }
+
+
+def _line(detail: str, names: dict[str, str]) -> str:
+    """Return the first line of a detail, shortened, with names that are the same on every machine."""
+    line = " ".join(detail.splitlines()[0].split())
+    for name, other in names.items():
+        line = line.replace(name, other)
+    return line[:220]
+
+
+def _version(subject: Subject) -> str:
+    try:
+        return version(subject.server).splitlines()[0].removeprefix("version: ") if subject.server.version else ""
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="servers to run; all that are installed by default")
+    parser.add_argument("--write", action="store_true", help="write the page, and the totals in README")
+    parser.add_argument("--logs", type=Path, default=Path("/tmp"), help="a directory for the logs of the servers")
+    options = parser.parse_args()
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    for subject in SUBJECTS:
+        if options.names and subject.name not in options.names:
+            continue
+        if not subject.runs_here:
+            print(f"{subject.name}: not installed")
+            continue
+        try:
+            results[subject.name] = verify(subject, options.logs / f"{subject.name.replace(' ', '-')}.log")
+        except (NothingToVerify, RuntimeError) as error:
+            print(f"{subject.name}: {error}")
+            continue
+        counts = list(results[subject.name]["statuses"].values())
+        print(f"{subject.name}: {counts.count('pass')} pass, {counts.count('fail')} fail")
+    if options.write:
+        ordered = {subject.name: results[subject.name] for subject in SUBJECTS if subject.name in results}
+        RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+        PAGE.write_text(page(ordered), encoding="utf-8")
+        text = README.read_text(encoding="utf-8")
+        before, found, rest = text.partition(BEGIN)
+        if found:
+            README.write_text(f"{before}{BEGIN}{totals(ordered)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

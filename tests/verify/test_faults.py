@@ -1,0 +1,44 @@
+"""The checks against a server with a fault: each is found by the check that is meant for it, and by no other."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+import pytest
+
+from app.backends.demo import DemoBackend
+from app.main import create_app
+from app.verify.checks import ALL_CHECKS
+from app.verify.runner import verify_server
+from tests.support.serving import serving, settings
+from tests.verify import answer_faults, state_faults, stream_faults
+from tests.verify.broken_server import FAULTS, BrokenServer, Fault
+
+MODULES = (stream_faults, answer_faults, state_faults)  # each registers its own
+KEYS = ("sk-one", "sk-two")
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+async def test_a_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Fault) -> None:
+    app = create_app(settings(api_keys=list(KEYS)), backend=DemoBackend())
+    server = BrokenServer(app, fault)
+    options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
+    async with serving(server, **options) as url:  # type: ignore[arg-type]
+        report = await verify_server(f"{url}/v1", model="demo", key=KEYS[0], second_key=KEYS[1], skip=["suite.*"])
+    failed = {result.check.id: result.detail for result in report.results if result.verdict == "fail"}
+    assert fault.found_by in failed
+    patterns = (fault.found_by, *fault.also)
+    unrelated = {id: detail for id, detail in failed.items() if not any(fnmatchcase(id, one) for one in patterns)}
+    assert unrelated == {}
+
+
+def test_faults_name_checks_that_there_are() -> None:
+    ids = [check.id for check in ALL_CHECKS]
+    for fault in FAULTS:
+        assert fault.found_by in ids
+        assert all(any(fnmatchcase(id, pattern) for id in ids) for pattern in fault.also)
+
+
+def test_there_are_many_faults_and_they_are_found_by_many_checks() -> None:
+    assert len(FAULTS) >= 120
+    assert len({fault.found_by for fault in FAULTS}) >= 100

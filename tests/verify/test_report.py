@@ -1,0 +1,150 @@
+"""What is told of the results."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+from rich.console import Console
+
+from app.backends.demo import DemoBackend
+from app.verify.exchange import HTTPExchange
+from app.verify.report import VerifyProgress, as_json, as_junit, print_report
+from app.verify.rows import Broken, Check, CheckResult, Unclear, Unsupported
+from app.verify.runner import VerifyReport
+from tests.support.sockets import listening
+
+
+async def _nothing(server: object) -> None:
+    """Check nothing."""
+
+
+def _result(name: str, verdict: str, detail: str = "", request: str = "") -> CheckResult:
+    check = Check(f"stream.{name}", f"Title of {name}", f"The law of {name}.", "Specification, Streaming", _nothing)
+    return CheckResult(check, verdict, detail, request, 0.25)  # type: ignore[arg-type]
+
+
+REPORT = VerifyReport(
+    "http://127.0.0.1:9/v1",
+    "m",
+    "2026-11-23T12:00:00+00:00",
+    1.5,
+    7,
+    [
+        _result("good", "pass"),
+        _result("bad", "fail", 'There is a gap.\n{"sequence_number": 4}\x1b[31m', "curl -sN http://127.0.0.1:9/v1 <&>"),
+        _result("absent", "unsupported", "HTTP 404"),
+        _result("odd", "unclear", "The model did not call."),
+    ],
+    ["/responses/resp_1"],
+)
+
+
+def test_json_has_the_documented_shape() -> None:
+    document = json.loads(as_json(REPORT))
+    assert list(document) == ["server", "model", "started_at", "seconds", "summary", "checks"]
+    assert document["summary"] == {"pass": 1, "fail": 1, "unsupported": 1, "unclear": 1}
+    names = ["id", "group", "title", "status", "law", "source", "request", "detail", "seconds"]
+    assert [list(row) for row in document["checks"]] == [names] * 4
+    assert document["checks"][1]["id"] == "stream.bad"
+    assert document["checks"][1]["group"] == "stream"
+    assert document["checks"][1]["detail"].startswith("There is a gap.")
+    assert document["checks"][0]["request"] is None
+
+
+def test_junit_is_xml_that_counts_failures_and_skips() -> None:
+    root = ElementTree.fromstring(as_junit(REPORT))
+    assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("4", "1", "2")
+    (suite,) = root
+    assert suite.get("name") == "stream"
+    (failure,) = root.iter("failure")
+    assert "There is a gap." in (failure.text or "") and "<&>" in (failure.text or "")
+    assert [skipped.get("message") for skipped in root.iter("skipped")] == [
+        "unsupported: HTTP 404",
+        "unclear: The model did not call.",
+    ]
+
+
+def test_the_terminal_shows_failures_first_with_sentence_place_finding_and_request() -> None:
+    output = io.StringIO()
+    print_report(REPORT, Console(file=output, width=100))
+    text = output.getvalue()
+    order = [
+        "fail stream.bad",
+        "The law of bad.",
+        "Specification, Streaming",
+        "There is a gap.",
+        '"sequence_number": 4',
+    ]
+    order += [
+        '"sequence_number": 4',
+        "curl -sN",
+        "stream.absent",
+        "stream.odd",
+        "group",
+        "/responses/resp_1",
+        "1 pass, 1 fail, 1 unsupported",
+    ]
+    at = [text.index(words) for words in order]
+    assert at == sorted(at)
+    assert "\x1b[31m" not in text
+
+
+def test_progress_elsewhere_than_on_a_terminal_is_a_line_for_each_check() -> None:
+    output = io.StringIO()
+    with VerifyProgress(Console(file=output)) as progress:
+        for result in REPORT.results:
+            progress.ended(result, 4)
+    assert output.getvalue().split() == [
+        *("pass", "stream.good", "fail", "stream.bad"),
+        *("unsupported", "stream.absent", "unclear", "stream.odd"),
+    ]
+
+
+def test_progress_on_a_terminal_is_a_bar() -> None:
+    output = io.StringIO()
+    with VerifyProgress(Console(file=output, force_terminal=True, width=80)) as progress:
+        progress.ended(REPORT.results[0], 4)
+    assert "stream.good" in output.getvalue() and "1/4" in output.getvalue()
+
+
+def test_a_request_is_shown_as_curl_without_the_key() -> None:
+    exchange = HTTPExchange("POST", "http://h/v1/responses", {"model": "m", "input": "it's"}, "API_KEY")
+    assert exchange.curl() == (
+        "curl -sN http://h/v1/responses -H \"Authorization: Bearer $API_KEY\" -H 'Content-Type: application/json' "
+        '-d \'{"model": "m", "input": "it\'"\'"\'s"}\''
+    )
+    assert HTTPExchange("DELETE", "http://h/v1/responses/r").curl() == "curl -sN -X DELETE http://h/v1/responses/r"
+    long = HTTPExchange("POST", "http://h", {"input": "x" * 100_000}).curl()
+    assert len(long) < 2_200 and "characters)" in long
+
+
+def test_how_a_check_ends_is_its_verdict() -> None:
+    assert [ended("x").verdict for ended in (Broken, Unsupported, Unclear)] == ["fail", "unsupported", "unclear"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app", "verify", *arguments], capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+async def test_the_command_exits_0_if_all_is_well_and_writes_both_files(tmp_path: Path) -> None:
+    files = ("--json", str(tmp_path / "report.json"), "--junit", str(tmp_path / "report.xml"))
+    async with listening(DemoBackend()) as url:
+        done = await asyncio.to_thread(run, url, "--only", "stream.*", "--concurrency", "2", *files)
+        assert done.returncode == 0, done.stdout + done.stderr
+        failing = await asyncio.to_thread(run, url, "--model", "demo", "--only", "errors.path", "--timeout", "0.000001")
+    assert json.loads((tmp_path / "report.json").read_text())["summary"]["fail"] == 0
+    assert ElementTree.parse(tmp_path / "report.xml").getroot().get("failures") == "0"
+    assert failing.returncode == 2
+
+
+def test_the_command_exits_2_if_there_is_nothing_to_try() -> None:
+    done = run("http://127.0.0.1:9", "--only", "no.such")
+    assert (done.returncode, done.stderr) == (2, "antiphon: No check has such an id.\n")
