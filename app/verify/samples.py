@@ -84,6 +84,13 @@ def input_tokens(exchange: HTTPExchange) -> int:
     return tokens
 
 
+def repeated(exchange: HTTPExchange, name: str) -> Any:
+    """Return a field of the request that a response repeats; raises `Unclear` if the response does not have it."""
+    if name not in exchange.response:
+        raise Unclear(f"The response has no field {name}: see schema.required.", exchange)
+    return exchange.response[name]
+
+
 def response_id(exchange: HTTPExchange) -> str:
     """Return the id of a response; raises `Unclear` if it has none."""
     identifier = given(exchange).response.get("id")

@@ -229,8 +229,8 @@ def on_processors(*, first: bool) -> Iterator[None]:
 
 
 @contextmanager
-def running(server: Server, log: IO[bytes] | int, upstream: int = 0) -> Iterator[Target]:
-    """Run a server on a free port while the context lasts."""
+def running(server: Server, log: IO[bytes] | int, upstream: int = 0, ready: float = READY) -> Iterator[Target]:
+    """Run a server on a free port while the context lasts; `ready` is how many seconds it may take to start."""
     port = free_port()
     with tempfile.TemporaryDirectory() as here:
 
@@ -250,14 +250,14 @@ def running(server: Server, log: IO[bytes] | int, upstream: int = 0) -> Iterator
             stderr=log,
         )
         try:
-            _await_port(server.name, process, port)
+            _await_port(server.name, process, port, ready)
             yield Target(server, port, process.pid)
         finally:
             _end(process)
 
 
-def _await_port(name: str, process: subprocess.Popen[bytes], port: int) -> None:
-    until = time.monotonic() + READY
+def _await_port(name: str, process: subprocess.Popen[bytes], port: int, ready: float) -> None:
+    until = time.monotonic() + ready
     while time.monotonic() < until and process.poll() is None:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

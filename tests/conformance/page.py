@@ -28,9 +28,9 @@ def totals(results: Results) -> str:
     """Return the line of README."""
     parts = []
     for name, result in results.items():
-        statuses = list(result["statuses"].values())
-        parts.append(f"{name} {statuses.count('pass')}/{statuses.count('fail')}")
-    return f"passed/failed of {len(ALL_CHECKS)}: {', '.join(parts)}"
+        counts = " and ".join(str(_count(result, verdict)) for verdict in ("pass", "fail"))
+        parts.append(f"{name.replace(',', ' over')} {counts}")
+    return f"Passed and failed, of {len(ALL_CHECKS)}: {'; '.join(parts)}."
 
 
 def page(results: Results) -> str:

@@ -32,7 +32,7 @@ from tests.support.redis_server import RedisServer
 RESULTS = ROOT / "tests" / "conformance" / "results.json"
 PAGE = ROOT / "docs" / "conformance.md"
 README = ROOT / "README.md"
-READY = 240  # seconds that a server may take until it lists its models
+READY = 600  # seconds that a server may take until it answers
 BEGIN, END = "<!-- conformance -->", "<!-- /conformance -->"
 
 
@@ -62,7 +62,7 @@ def verify(subject: Subject, log: Path) -> dict[str, Any]:
     with ExitStack() as stack, log.open("wb") as output:
         upstream = stack.enter_context(running(UPSTREAM, output)).port if subject.behind else 0
         server = replace(subject.server, environment=_environment(subject, stack))
-        port = stack.enter_context(running(server, output, upstream)).port
+        port = stack.enter_context(running(server, output, upstream, READY)).port
         base = f"http://127.0.0.1:{port}"
         _await(f"{base}{subject.path}{subject.ready}" if not subject.keys else f"{base}/healthz")
         key, second = subject.keys or (None, None)

@@ -198,7 +198,7 @@ SUBJECTS = (
                 f"{PEERS}/transformers/bin/transformers",
                 *("serve", TINY, "--port", "{port}", "--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"),
             ),
-            environment={"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},
+            environment={"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_CACHE": "{here}"},
             version=_version("transformers"),
             peer=True,
         ),

@@ -274,11 +274,17 @@ def a_compaction_has_no_usage(answer: Reply, sent: Sent) -> None:
         _change(answer, usage=None)
 
 
-@in_reply("compaction.opaque", "compaction.replay", "compaction.tampered", "websocket.compacted")
+@in_reply("compaction.opaque", "compaction.replay", "websocket.compacted")
 def a_compaction_can_be_read(answer: Reply, sent: Sent) -> None:
     if sent.path == "/responses/compact" and _documents(answer):
         items = [{**item, "encrypted_content": json.dumps(sent.body)} for item in answer.json["output"]]
         _change(answer, output=items)
+
+
+@in_reply("compaction.tampered")
+def a_changed_compaction_is_a_failure(answer: Reply, sent: Sent) -> None:
+    if sent.creates and answer.status == 400 and '"compaction"' in json.dumps(sent.body.get("input")):
+        answer.status = 500
 
 
 @in_reply("compaction.missing-model")

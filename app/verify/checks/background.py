@@ -301,8 +301,8 @@ async def _trigger(server: VerifiedServer) -> None:
 
 @check_row(
     "compaction.tampered",
-    "A compaction that was changed is refused",
-    "`encrypted_content` is opaque: what was changed on its way is an error of the request, not another conversation.",
+    "A compaction that was changed is no failure",
+    "`encrypted_content` that was changed on its way is the caller's mistake: it is no 500.",
     _COMPACT,
 )
 async def _tampered(server: VerifiedServer) -> None:
@@ -315,7 +315,7 @@ async def _tampered(server: VerifiedServer) -> None:
     changed = f"{content[:middle]}{'A' if content[middle] != 'A' else 'B'}{content[middle + 1 :]}"
     turns = [{**item, "encrypted_content": changed}, user_message("Say hello.")]
     exchange = await server.respond(input=turns, max_output_tokens=16)
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
+    need(exchange.status < 500 and not exchange.error, f"The answer is {exchange.outcome()}", exchange)
 
 
 @check_row(

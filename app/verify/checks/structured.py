@@ -54,7 +54,7 @@ async def _stream(server: VerifiedServer) -> None:
 
 
 def _format(exchange: HTTPExchange) -> dict[str, Any]:
-    text = exchange.response.get("text")
+    text = samples.repeated(exchange, "text")
     found = text.get("format") if isinstance(text, dict) else None
     return found if isinstance(found, dict) else {}
 
@@ -136,7 +136,7 @@ async def _unknown(server: VerifiedServer) -> None:
 )
 async def _verbosity(server: VerifiedServer) -> None:
     exchange = answered(await server.respond(text={"verbosity": "low"}, max_output_tokens=LIMIT), "text", "verbosity")
-    text = exchange.response.get("text")
+    text = samples.repeated(exchange, "text")
     found = text.get("verbosity") if isinstance(text, dict) else None
     need(found == "low", f"The verbosity is {found!r}.", exchange, text)
 
@@ -152,7 +152,7 @@ _NO_REASONING = ("reasoning", "effort", "reasoning_effort", "think", "thinking")
 )
 async def _effort(server: VerifiedServer) -> None:
     exchange = answered(await server.once(samples.thought), *_NO_REASONING)
-    found = exchange.response.get("reasoning")
+    found = samples.repeated(exchange, "reasoning")
     effort = found.get("effort") if isinstance(found, dict) else None
     need(effort == "low", f"The reasoning is {found!r}.", exchange)
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.rows import Broken, Unclear, check_row, need
-from app.verify.samples import LIMIT, TIME_TOOL, WEATHER_TOOL, called, response_id, the_call, user_message
+from app.verify.samples import LIMIT, TIME_TOOL, WEATHER_TOOL, called, repeated, response_id, the_call, user_message
 from app.verify.server import VerifiedServer, answered, given
 
 _CALLING = "Open Responses specification, Tool Calling"
@@ -81,7 +81,7 @@ async def _call_stream(server: VerifiedServer) -> None:
 )
 async def _echo(server: VerifiedServer) -> None:
     exchange = given(await server.once(samples.call), "tools", "tool_choice")
-    tools, choice = exchange.response.get("tools"), exchange.response.get("tool_choice")
+    tools, choice = repeated(exchange, "tools"), repeated(exchange, "tool_choice")
     tool: Any = tools[0] if isinstance(tools, list) and len(tools) == 1 else {}
     need(isinstance(tool, dict) and tool.get("name") == "get_weather", "The tools are not as sent.", exchange, tools)
     same = tool.get("parameters") == WEATHER_TOOL["parameters"]
@@ -148,7 +148,7 @@ async def _allowed(server: VerifiedServer) -> None:
 )
 async def _allowed_list(server: VerifiedServer) -> None:
     exchange = given(await server.once(_allowed_call), "tool_choice", "allowed_tools")
-    names = [tool.get("name") for tool in exchange.response.get("tools") or [] if isinstance(tool, dict)]
+    names = [tool.get("name") for tool in repeated(exchange, "tools") or [] if isinstance(tool, dict)]
     need(names == ["get_weather", "get_time"], f"The tools of the response are {names}.", exchange)
 
 
@@ -382,7 +382,7 @@ async def _custom_stream(server: VerifiedServer) -> None:
     _CUSTOM,
 )
 async def _custom_output(server: VerifiedServer) -> None:
-    given(await server.once(samples.custom), "custom", "tools", "type")
+    the_call(await server.once(samples.custom), "custom_tool_call")
     turns = [
         user_message("Write the note: hello."),
         {"type": "custom_tool_call", "call_id": "call_1", "name": "write_note", "input": "hello"},

@@ -63,18 +63,24 @@ def _output_index(events: StreamEvents) -> Iterator[Breach]:
     _ITEMS,
 )
 def _done_once(events: StreamEvents) -> Iterator[Breach]:
-    added = {event.get("output_index"): at for at, event in items_added(events)}
+    added = {_key(event): at for at, event in items_added(events)}
     done: dict[object, int] = {}
     for at, event in items_done(events):
-        index = event.get("output_index")
-        if index in done:
-            yield Breach(f"The item with output_index {index!r} is done a second time.", at)
-        elif index not in added or added[index] > at:
-            yield Breach(f"An item with output_index {index!r} is done that was not added.", at)
-        done[index] = at
-    for index, at in added.items():
-        if index not in done:
-            yield Breach(f"The item with output_index {index!r} is added and never done.", at)
+        key = _key(event)
+        if key in done:
+            yield Breach(f"The item {key!r} is done a second time.", at)
+        elif key not in added or added[key] > at:
+            yield Breach(f"An item {key!r} is done that was not added.", at)
+        done[key] = at
+    for key, at in added.items():
+        if key not in done:
+            yield Breach(f"The item {key!r} is added and never done.", at)
+
+
+def _key(event: StreamEvent) -> int | str:
+    """Return what an item is known by: its output_index, or its id if there is none."""
+    index = event.get("output_index")
+    return index if isinstance(index, int) else str(item_of(event).get("id"))
 
 
 def _pairs(events: StreamEvents) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
@@ -213,8 +219,8 @@ def _final_output(events: StreamEvents) -> Iterator[Breach]:
     end = max((at for at, event in enumerate(events) if event_type(event) in TERMINAL_STATUS), default=None)
     if end is None:
         return
-    order = [event.get("output_index") for _, event in items_added(events)]
-    done = {event.get("output_index"): item_of(event) for _, event in items_done(events)}
+    order = [_key(event) for _, event in items_added(events)]
+    done = {_key(event): item_of(event) for _, event in items_done(events)}
     items = [done[index] for index in dict.fromkeys(order) if index in done]
     final = items_of(response_of(events[end]))
     if len(items) != len(final):
