@@ -472,15 +472,17 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
     return tools
 
 
-async def prepare_tools(settings: Settings) -> None:
-    """Check what the tools need before the server starts; raises `SettingsError`."""
+async def prepare_tools(settings: Settings) -> list[str]:
+    """Check what the tools need before the server starts, and return warnings; raises `SettingsError`."""
+    warnings: list[str] = []
     for name, tool in build_tools(settings).items():
         if isinstance(tool, PreparingTool):
             async with aclosing(tool):
                 try:
-                    await tool.prepare()
+                    warnings += [f"tools.{name}: {warning}" for warning in await tool.prepare() or ()]
                 except ValueError as error:
                     raise SettingsError([f"tools.{name}: {error}"]) from None
+    return warnings
 
 
 def build_memory(settings: Settings) -> Store:

@@ -115,7 +115,7 @@ def serve(
         options["mcp"] = _mcp_servers(mcp)
     os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in options.items()})
     settings = _settings(status=2)
-    _try_to_build(settings)
+    warnings = _try_to_build(settings)
     sockets = _listen(settings)
     settings = settings.model_copy(update={"port": sockets[0].getsockname()[1]})
     logs.configure(settings)
@@ -126,7 +126,7 @@ def serve(
             "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process and its workers, "
             "until it ends"
         )
-    for problem in unknown_variables():
+    for problem in (*unknown_variables(), *warnings):
         logger.warning("%s", problem)
     greet(settings)
     run_server(settings, sockets, watch_files=reload)
@@ -427,13 +427,13 @@ def _listen(settings: Settings) -> list[socket.socket]:
         _refuse(f"{PREFIX}PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
 
 
-def _try_to_build(settings: Settings) -> None:
-    """Build tools, store and limits once, so that invalid settings are reported without a traceback."""
+def _try_to_build(settings: Settings) -> list[str]:
+    """Build tools, store and limits once, to report invalid settings without a traceback; return warnings."""
     # Imported here, because it imports the whole server, which other commands do not need.
     from app.main import build_limits, build_store, prepare_tools
 
     try:
-        asyncio.run(prepare_tools(settings))
+        warnings = asyncio.run(prepare_tools(settings))
     except SettingsError as error:
         _refuse("\n".join(error.problems), status=2)
     try:
@@ -445,6 +445,7 @@ def _try_to_build(settings: Settings) -> None:
             build(settings)
         except ValueError as error:
             _refuse(f"{PREFIX}{variable}: {error}", status=2)
+    return warnings
 
 
 def main() -> None:

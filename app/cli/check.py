@@ -12,6 +12,7 @@ from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
 from app.settings import Settings, SettingsError
+from app.tools import DetailedTool
 
 CHECK_TIMEOUT = 15  # seconds for each check
 
@@ -55,9 +56,10 @@ async def _check_tools(settings: Settings) -> bool:
     for name, tool in tools.items():
         async with aclosing(tool):
             parts = await tool.check()
-        works += [
-            _print("tool", not problem, f"{name} {part}: {problem or 'works'}") for part, problem in parts.items()
-        ]
+        details = tool.details() if isinstance(tool, DetailedTool) else {}
+        for part, problem in parts.items():
+            found = f"works{', ' * (part in details)}{details.get(part, '')}"
+            works.append(_print("tool", not problem, f"{name} {part}: {problem or found}"))
     return all(works)
 
 

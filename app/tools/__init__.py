@@ -62,6 +62,7 @@ __all__ = [
     "AccompaniedTool",
     "Declaration",
     "DeclaringTool",
+    "DetailedTool",
     "FileTool",
     "HostedFunction",
     "HostedTool",
@@ -364,11 +365,24 @@ class FileTool(Protocol):
 
 
 @runtime_checkable
+class DetailedTool(Protocol):
+    """A hosted tool that knows more of its parts than that they work."""
+
+    def details(self) -> Mapping[str, str]:
+        """Return what `check` has found out about parts that work, in words, by their names."""
+        ...
+
+
+@runtime_checkable
 class PreparingTool(Protocol):
     """A hosted tool that checks before the server starts what `from_settings` cannot."""
 
-    async def prepare(self) -> None:
-        """Raise ValueError if the tool cannot work with its settings; not if something is unreachable."""
+    async def prepare(self) -> Sequence[str] | None:
+        """
+        Raise ValueError if the tool cannot work with its settings; not if something is unreachable.
+
+        Returns warnings about parts that cannot work, beside others that can.
+        """
         ...
 
 

@@ -319,11 +319,18 @@ def test_check_says_what_works(tmp_path: Path) -> None:
 
 def test_check_reaches_every_mcp_server(tmp_path: Path) -> None:
     servers = {"time": f"{sys.executable} -m mcp_server_time", "gone": "http://127.0.0.1:9/mcp?key=hush-hush"}
+    servers["typo"] = "no-such-program --fast"
     checked = run(tmp_path, "check", ANTIPHON_MCP=json.dumps(servers))
     assert checked.returncode == 1
-    assert "ok    tool      mcp time: works" in checked.stdout
+    assert "ok    tool      mcp time: works, 2 tools: get_current_time, convert_time" in checked.stdout
+    assert "fail  tool      mcp typo: there is no program 'no-such-program' in the PATH" in checked.stdout
     assert "fail  tool      mcp gone: The MCP server cannot be reached." in checked.stdout
     assert "hush" not in checked.stdout + checked.stderr
+
+
+def test_serve_says_that_the_program_of_an_mcp_server_does_not_exist(tmp_path: Path) -> None:
+    with served(tmp_path, "--mcp", "typo=no-such-program --fast"):
+        assert "tools.mcp: servers.typo: there is no program 'no-such-program' in the PATH" in log_of(tmp_path)
 
 
 def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:

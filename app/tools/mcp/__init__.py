@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import TypeVar
@@ -24,7 +24,7 @@ from app.tools import Declaration, HostedTool, ToolHost, is_label, unknown_serve
 from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, is_same_place
 from app.tools.mcp.results import redactor_for
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
-from app.tools.mcp.session import MCPSession, open_connection, opened
+from app.tools.mcp.session import MCPSession, open_connection, opened, read_tool
 from app.tools.mcp.settings import CALLERS_URLS, Approval, MCPServer, MCPSettings, ToolFilter, read_settings
 from app.tools.search import ToolSearch
 
@@ -65,6 +65,7 @@ class MCPTool:
         self._settings = settings
         self._max_chars = max_result_chars
         self._closing: set[asyncio.Task[None]] = set()
+        self._details: dict[str, str] = {}
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPTool:
@@ -96,7 +97,9 @@ class MCPTool:
         deferred = declaration.tool.get("defer_loading") is True
         if chosen is None:
             url, headers = _url_of(declaration) or "", _headers_of(declaration)
-            address = ServerAddress(url=url, headers=headers, reach=self._settings.reach)
+            address = ServerAddress(
+                url=url, headers=headers, reach=self._settings.reach, check=self._settings.check_url
+            )
             approval = _validated(_APPROVAL, declaration, "require_approval", "always")
             tools = MCPServerTools(allowed, approval, deferred=deferred)
         else:
@@ -148,8 +151,7 @@ class MCPTool:
             checked_url(url, allowed=settings.allow_urls, reach=settings.reach)
         except OutboundRefused as error:
             raise InvalidRequest(str(error), param=field) from None
-        declared = [(name, server) for name, server in settings.servers.items() if is_same_place(url, server.url)]
-        if not declared:
+        if not (declared := settings.declared_at(url)):
             return None
         for name, server in declared:
             if server.serves(declaration.key_names) and declaration.access.allows_tool(*_rights(name)):
@@ -163,23 +165,51 @@ class MCPTool:
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
+    async def prepare(self) -> list[str]:
+        """Return a warning for each server whose program cannot be run."""
+        servers = self._settings.servers.items()
+        return [f"servers.{name}: {problem}" for name, server in servers if (problem := server.program_problem())]
+
     async def check(self) -> Mapping[str, str | None]:
         """Connect to every declared server and list its tools; return the error of each, or None."""
         servers = self._settings.servers.items()
-        errors = await asyncio.gather(*(self._check(server_address(name, server)) for name, server in servers))
+        errors = await asyncio.gather(*(self._check(name, server) for name, server in servers))
         return dict(zip(self._settings.servers, errors, strict=True))
 
-    async def _check(self, address: ServerAddress) -> str | None:
+    async def _check(self, name: str, server: MCPServer) -> str | None:
+        if problem := server.program_problem():
+            return problem
+        address = server_address(name, server)
         try:
             connection = await open_connection(address, stderr=True)
             try:
-                await connection.list_tools()
+                listed, _ = await connection.list_tools()
             finally:
                 if closing := connection.close():
                     await closing
         except MCPFailure as failure:
             return redactor_for(address.url, address.headers, address.env.values())(failure.message)
+        return self._examine(name, server, listed)
+
+    def _examine(self, name: str, server: MCPServer, listed: Sequence[Mapping[str, object]]) -> str | None:
+        """Note the tools of a server that may be called; return a problem if the settings allow none of them."""
+        tools = [tool for description in listed if (tool := read_tool(description))]
+        if not tools:
+            self._details[name] = "but has no tools"
+            return None
+        selection = MCPServerTools([server.allowed], "never")
+        allowed = [tool for tool in tools if selection.allows(tool)]
+        missing = selection.missing(allowed)
+        if not allowed:
+            return f"`allowed_tools` {missing}, which are {_names(tools)}"
+        number = f"{len(allowed)} of {len(tools)}" if len(allowed) < len(tools) else f"{len(tools)}"
+        details = f"{number} tools: {_names(allowed)}"
+        self._details[name] = f"{details}; but `allowed_tools` {missing}" if missing else details
         return None
+
+    def details(self) -> Mapping[str, str]:
+        """Return the tools of the servers that `check` has reached."""
+        return self._details
 
     async def aclose(self) -> None:
         """Wait for the sessions that are being closed, up to a timeout."""
@@ -228,6 +258,10 @@ def _url_of(declaration: Declaration) -> str | None:
     if url is not None and not isinstance(url, str):
         raise InvalidRequest("A `server_url` is a string.", param=f"{declaration.place}.server_url")
     return url or None
+
+
+def _names(tools: Sequence[Mapping[str, object]]) -> str:
+    return ", ".join(str(tool["name"]) for tool in tools)
 
 
 def _secret(declaration: Declaration, field: str) -> object:

@@ -33,17 +33,26 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from app import __version__
+from app.core.bounded_json import size_of
 from app.tools.guard import OutboundRefused
+from app.tools.mcp import messages
 from app.tools.mcp.http import MAX_RESULT_BYTES, Exchange, exchange, http_client
 from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # of a list of tools
+MAX_LIST_BYTES = 32 * 1024 * 1024  # of memory that a list may take
 _CLOSE_SECONDS = 5  # for closing a session
 _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # answers of an SSE server to streamable HTTP
 
 # The SDK logs URLs, session ids and messages. Failures are reported to callers as `MCPFailure` instead.
 for _name in ("mcp", "client", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
+
+messages.parse_leniently()
+
+# Beginnings of the messages of errors that the SDK itself makes where a connection has ended; it gives them a code that
+# servers use for errors of their own.
+_LOST = ("Connection closed", "SSE stream ")
 
 
 @dataclass(eq=False)
@@ -174,14 +183,14 @@ class ServerConnection:
             )
             return stdio_client(parameters, sys.stderr if self._stderr else cast(TextIO, subprocess.DEVNULL))
         seconds = max(address.open_seconds, address.call_seconds)
-        client = partial(http_client, address.url, address.headers, address.reach, seconds=seconds)
+        client = partial(http_client, address, seconds=seconds)
         if kind == "sse":
             return sse_client(
                 address.url,
                 sse_read_timeout=seconds,
-                httpx_client_factory=lambda *_, **__: client(resolver=address.resolver),
+                httpx_client_factory=lambda *_, **__: client(),
             )
-        return _streamable_http(address.url, client(resolver=address.resolver))
+        return _streamable_http(address.url, client())
 
     async def _serve(self, client: Client) -> None:
         async with anyio.create_task_group() as tasks:
@@ -197,7 +206,8 @@ class ServerConnection:
                 answer = await request.work(client)
         except Exception as error:
             failure = failure_of(error, seen.status)
-            if failure.error["code"] in (CONNECTION_CLOSED, 404):  # 404: the server has dropped the session
+            # 404: the server has dropped the session.
+            if failure.error["code"] in (CONNECTION_CLOSED, 404) and not failure.by_server:
                 self._failed = failure  # running requests may finish; new ones are refused
             if not request.answer.done():
                 request.answer.set_exception(failure)
@@ -219,12 +229,17 @@ async def _streamable_http(url: str, client: httpx2.AsyncClient) -> AsyncIterato
 
 async def _list_tools(client: Client, seconds: float) -> tuple[list[dict[str, object]], bool]:
     tools: list[dict[str, object]] = []
+    size = 0
     cursor = None
     seen: set[str] = set()
     with anyio.fail_after(seconds):
         for _ in range(MAX_PAGES):
             page = await client.list_tools(cursor=cursor, cache_mode="bypass")
-            tools += [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in page.tools]
+            listed = [tool.model_dump(by_alias=True, mode="json", exclude_none=True) for tool in page.tools]
+            size += size_of(listed)
+            if size > MAX_LIST_BYTES:
+                break
+            tools += listed
             cursor = page.next_cursor
             if not cursor:
                 return tools, True
@@ -249,6 +264,9 @@ async def _call_tool(client: Client, name: str, arguments: dict[str, object], se
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
+_UNREADABLE = "The MCP server's answer cannot be read."
+
+
 def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
     """Return the failure for an exception of the SDK, and the HTTP status of the refused request, if any."""
     while isinstance(error, BaseExceptionGroup):
@@ -262,14 +280,18 @@ def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
     if status is not None:
         return _refusal(status)
     match error:
-        case MCPError() if error.code == CONNECTION_CLOSED:
+        case MCPError() if error.code == CONNECTION_CLOSED and error.message.startswith(_LOST):
             return MCPFailure("The connection to the MCP server was lost.")
+        case MCPError() if error.code == mcp_types.PARSE_ERROR and error.message.startswith("Failed to parse"):
+            return MCPFailure(_UNREADABLE, mcp_types.PARSE_ERROR)  # the SDK quotes the answer
         case MCPError():
-            return MCPFailure(error.message, error.code)
+            return MCPFailure(error.message, error.code, by_server=True)
         case TimeoutError() | httpx2.TimeoutException():
             return MCPFailure("The MCP server did not answer in time.", REQUEST_TIMEOUT)
         case ValidationError() | json.JSONDecodeError() | httpx2.DecodingError():
-            return MCPFailure("The MCP server's answer cannot be read.", mcp_types.PARSE_ERROR)
+            return MCPFailure(_UNREADABLE, mcp_types.PARSE_ERROR)
+        case FileNotFoundError() | PermissionError():
+            return MCPFailure("The program of the MCP server cannot be run: it does not exist, or may not be executed.")
         case httpx2.HTTPError() | OSError() | subprocess.SubprocessError():
             return MCPFailure("The MCP server cannot be reached.")
     return MCPFailure("The session with the MCP server has failed.", mcp_types.INTERNAL_ERROR)

@@ -7,14 +7,15 @@ there was an error, but sends each message in the context of the caller.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 import httpcore2
 import httpx2
 
-from app.tools.guard import GuardedNetwork, OutboundRefused, Reach, Resolver, bounded, plain_headers, resolve, tls
+from app.tools.guard import GuardedNetwork, OutboundRefused, bounded, plain_headers, tls
+from app.tools.mcp.server import ServerAddress
 
 MAX_RESULT_BYTES = 32 * 1024 * 1024  # of one document, or of one event of a stream
 _MAX_STREAM_BYTES = 8 * MAX_RESULT_BYTES  # of a whole event stream
@@ -35,13 +36,11 @@ class ResponseTooLarge(httpx2.StreamError):
     """A response exceeds the size limit. The SDK treats it as unreadable, and continues."""
 
 
-def http_client(
-    url: str, headers: Mapping[str, str], reach: Reach, *, seconds: float, resolver: Resolver = resolve
-) -> httpx2.AsyncClient:
-    """Return a client for the server at a URL only; `seconds` is the timeout of each step, such as a read."""
+def http_client(address: ServerAddress, *, seconds: float) -> httpx2.AsyncClient:
+    """Return a client for the server at an address only; `seconds` is the timeout of each step, such as a read."""
     return httpx2.AsyncClient(
-        transport=_GuardedTransport(httpx2.URL(url), reach, resolver),
-        headers=dict(headers),
+        transport=_GuardedTransport(address),
+        headers=dict(address.headers),
         timeout=httpx2.Timeout(seconds),
         trust_env=False,
     )
@@ -50,9 +49,11 @@ def http_client(
 class _GuardedTransport(httpx2.AsyncBaseTransport):
     """Sends requests to one origin only, at checked addresses, and limits the size of responses."""
 
-    def __init__(self, url: httpx2.URL, reach: Reach, resolver: Resolver) -> None:
+    def __init__(self, address: ServerAddress) -> None:
+        url = httpx2.URL(address.url)
         self._origin = (url.scheme, url.host, url.port)
-        network = GuardedNetwork(reach, library=httpcore2, resolver=resolver)
+        self._check = address.check
+        network = GuardedNetwork(address.reach, library=httpcore2, resolver=address.resolver)
         self._http = httpx2.AsyncHTTPTransport(verify=tls(), trust_env=False)
         self._http._pool = httpcore2.AsyncConnectionPool(ssl_context=tls(), network_backend=network)  # type: ignore[arg-type]
 
@@ -60,6 +61,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         """Send a request, and record a status of 300 or more in the current `Exchange`."""
         if (request.url.scheme, request.url.host, request.url.port) != self._origin:
             raise OutboundRefused("The MCP server refers to another origin, to which no request is sent.")
+        self._check(str(request.url))  # the SDK follows redirects of the same origin
         request.headers["accept-encoding"] = "identity"
         response = await self._http.handle_async_request(request)
         current = exchange.get()

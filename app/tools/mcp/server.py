@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
@@ -31,6 +32,8 @@ class ServerAddress:
     open_seconds: float = 30
     call_seconds: float = 120
     resolver: Resolver = field(default=resolve, repr=False)
+    # Called with the URL of each request to a server that a caller has named; raises `OutboundRefused`.
+    check: Callable[[str], object] = field(default=str, repr=False)
 
     @property
     def fingerprint(self) -> str:
@@ -45,9 +48,18 @@ class MCPFailure(Exception):
     `error` is the `error` of the `mcp_call` item.
     """
 
-    def __init__(self, message: str, code: int = CONNECTION_CLOSED, error_type: str = "mcp_protocol_error") -> None:
+    def __init__(
+        self,
+        message: str,
+        code: int = CONNECTION_CLOSED,
+        error_type: str = "mcp_protocol_error",
+        *,
+        by_server: bool = False,
+    ) -> None:
+        """`by_server`: it is an error of the protocol that the server itself has sent, so the session goes on."""
         super().__init__(message)
         self.message = message
+        self.by_server = by_server
         self.error: dict[str, object] = {"type": error_type, "code": code, "message": message}
 
 
@@ -69,10 +81,31 @@ class MCPServerTools:
         name, read_only = tool["name"], is_read_only(tool)
         return needs_approval(self.approval, name, read_only) or adds_approval(self.added, name, read_only)
 
+    def missing(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        """
+        Return in words what the last filter, that of the request, asks for in vain; "" if there is nothing of that.
+
+        `tools` are those that may be called: whether there are others is not for the caller to know.
+        """
+        asked = self.allowed[-1] if self.allowed else ToolFilter()
+        names = [tool["name"] for tool in tools]
+        unknown = [
+            pattern for pattern in asked.tool_names or () if not any(fnmatchcase(name, pattern) for name in names)
+        ]
+        if unknown:
+            return f"has names that match none of its tools: {some_of(unknown)}"
+        return "" if tools or asked == ToolFilter() else "selects none of its tools"
+
     @property
     def fingerprint(self) -> str:
         """A hash that identifies the set of allowed tools."""
         return sha256(repr(self.allowed).encode(errors="replace")).hexdigest()[:32]
+
+
+def some_of(names: Sequence[object]) -> str:
+    """Return some names for a message."""
+    more = f" and {len(names) - 3} more" if names[3:] else ""
+    return f"{', '.join(repr(name) for name in names[:3])}{more}"
 
 
 def is_read_only(tool: Mapping[str, object]) -> bool:

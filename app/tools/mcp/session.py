@@ -15,12 +15,14 @@ from app.core.redaction import Redactor
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall
 from app.tools.mcp.results import failed, outcome_of, without_secrets
-from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
+from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, some_of
 
 if TYPE_CHECKING:
     from app.tools.mcp.connection import ServerConnection
 
 _CONNECTION = "app.tools.mcp.connection"
+
+MAX_SCHEMA_LEVELS = 100  # of a tool that is offered; `messages` cuts off what is nested deeper in a list
 
 # The notes that are stored with a list item, or encrypted, so that no caller can write them: the server and the filters
 # that the list was made from, and the hash of its tools.
@@ -55,8 +57,13 @@ class MCPSession:
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the tools that may be called. They are listed once per conversation; later turns use the list item."""
         source = f"{self._address.fingerprint}:{self._tools.fingerprint}"
-        earlier = self._earlier_list(items, report, source)
-        tools = earlier if earlier is not None else await self._list(report, source)
+        tools = self._earlier_list(items, report, source)
+        if tools is None:
+            tools = await self._list(report, source)
+        if tools is None:
+            return []
+        if missing := self._tools.missing(tools):
+            report.warn(f"`allowed_tools` of the MCP server {self._label!r} {missing}.")
         return [self._function(tool) for tool in tools if self._tools.allows(tool)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
@@ -85,13 +92,14 @@ class MCPSession:
         for item in reversed(items):
             if item["type"] == "mcp_list_tools" and item.get("server_label") == self._label:
                 listed = item.get("tools")
-                tools = [tool for tool in map(_read, listed if isinstance(listed, list) else ()) if tool]
+                tools = [tool for tool in map(read_tool, listed if isinstance(listed, list) else ()) if tool]
                 made = {_SOURCE: source, _DIGEST: _digest(tools)}
                 notes = report.notes(item)
                 return tools if {name: notes.get(name) for name in made} == made else None
         return None
 
-    async def _list(self, report: Report, source: str) -> list[dict[str, object]]:
+    async def _list(self, report: Report, source: str) -> list[dict[str, object]] | None:
+        """Return the tools that may be called, as the server lists them; None if it cannot be asked."""
         item = report.add("mcp_list_tools", server_label=self._label)
         try:
             connection = await self._connection()
@@ -100,14 +108,16 @@ class MCPSession:
             message = self._redactor(failure.message)
             item.close("failed", error=message)
             report.warn(f"The tools of the MCP server {self._label!r} cannot be used: {message}")
-            return []
+            return None
         if not complete:
             report.warn(f"The list of the tools of the MCP server {self._label!r} has no end; it was cut off.")
-        tools = [
-            tool
-            for description in listed
-            if (tool := _read(without_secrets(description, self._redactor))) and self._tools.allows(tool)
-        ]
+        tools = [tool for description in listed if (tool := read_tool(without_secrets(description, self._redactor)))]
+        if len(tools) < len(listed):
+            report.warn(f"The MCP server {self._label!r} lists tools without a name; left out.")
+        if deep := [tool["name"] for tool in tools if is_deep(tool["input_schema"])]:
+            which = f"Tools of the MCP server {self._label!r} whose schemas have more than {MAX_SCHEMA_LEVELS} levels"
+            report.warn(f"{which} were left out: {some_of(deep)}.")
+        tools = [tool for tool in tools if tool["name"] not in deep and self._tools.allows(tool)]
         item.note(**{_SOURCE: source, _DIGEST: _digest(tools)})
         item.close("completed", tools=tools)
         return tools
@@ -131,7 +141,7 @@ class MCPSession:
             return self._connections[-1]
 
 
-def _read(tool: object) -> dict[str, object] | None:
+def read_tool(tool: object) -> dict[str, object] | None:
     """Return a tool, from a server's list or an item, in the shape of `mcp_list_tools`; None if it is malformed."""
     if not isinstance(tool, Mapping) or not isinstance(name := tool.get("name"), str) or not name:
         return None
@@ -144,8 +154,16 @@ def _read(tool: object) -> dict[str, object] | None:
     return read
 
 
+def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
+    """Return whether a JSON value has more than `levels` of objects and arrays."""
+    if not isinstance(value, dict | list):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(is_deep(one, levels - 1) for one in inner)
+
+
 def _digest(tools: Sequence[Mapping[str, object]]) -> str:
-    """Return a hash of tools, as `_read` returns them."""
+    """Return a hash of tools, as `read_tool` returns them."""
     return sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -12,8 +12,10 @@ The settings of MCP servers: the table `[tools.mcp]`, and files in the `mcpServe
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -32,7 +34,7 @@ from pydantic import (
 
 from app.core.access import hash_of
 from app.core.types import JSONObject
-from app.tools.guard import Reach, URLPattern
+from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, Reach, URLPattern, checked_url, is_same_place
 from app.tools.validation import read_table
 
 LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -158,6 +160,19 @@ class MCPServer(_Settings):
         allowed = self.allowed_tools
         return allowed if isinstance(allowed, ToolFilter) else ToolFilter(tool_names=allowed)
 
+    def program_problem(self) -> str | None:
+        """Return why the program of the server cannot be run; None if it can be, or if there is none."""
+        if not self.command:
+            return None
+        if self.directory and not Path(self.directory).is_dir():
+            return f"there is no directory {self.directory!r}"
+        program, path = self.command[0], self.env.get("PATH")
+        in_path = os.sep not in program
+        place = program if in_path else str(Path(self.directory or "", program))
+        if shutil.which(place, path=path.get_secret_value() if path else None):
+            return None
+        return f"there is no program {program!r}{' in the PATH' if in_path else ''}"
+
     def serves(self, key_names: Collection[str]) -> bool:
         """Return whether a caller may use the server; see `Declaration.key_names`."""
         if self.keys is None:
@@ -184,6 +199,16 @@ class MCPSettings(_Settings):
     def reach(self) -> Reach:
         """The addresses that the URLs of callers may lead to."""
         return "private" if self.allow_private else "public"
+
+    def check_url(self, url: str) -> None:
+        """Raise `OutboundRefused` for a URL that no server of a caller may have, nor lead to."""
+        checked_url(url, allowed=self.allow_urls, reach=self.reach)
+        if self.declared_at(url):
+            raise OutboundRefused(URL_NOT_ALLOWED)
+
+    def declared_at(self, url: str) -> list[tuple[str, MCPServer]]:
+        """Return the declared servers at a URL, with their names."""
+        return [(name, server) for name, server in self.servers.items() if is_same_place(url, server.url)]
 
     @field_validator("servers")
     @classmethod

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.tools.mcp.connection import MAX_PAGES, ServerConnection
+from app.tools import Declaration, ToolHost
+from app.tools.mcp import MCPTool
+from app.tools.mcp.connection import MAX_LIST_BYTES, MAX_PAGES, ServerConnection
 from app.tools.mcp.http import MAX_RESULT_BYTES
+from app.tools.mcp.messages import without_deep
 from app.tools.mcp.server import MCPFailure, ServerAddress
+from app.tools.mcp.session import MAX_SCHEMA_LEVELS, is_deep
 from tests.support.upstream import CLOSE, HANG, RESET, Received, Step, Upstream, head, reply, sse, status
 
 Answer = Callable[[dict[str, Any]], list[Step]]
@@ -291,3 +299,208 @@ async def test_a_server_that_goes_away(broken: Broken) -> None:
     assert not connection.is_open
     await close(connection)
     await broken.open()
+
+
+async def test_an_error_of_the_servers_own_is_not_a_lost_connection(broken: Broken) -> None:
+    """The SDK has the same code for both."""
+    broken.methods["tools/call"] = lambda message: error(message, -32000, "The disk is full.")
+    connection = session(broken)
+    await connection.open()
+    with pytest.raises(MCPFailure) as failure:
+        await connection.call_tool("add", {})
+    assert failure.value.error == {"type": "mcp_protocol_error", "code": -32000, "message": "The disk is full."}
+    assert connection.is_open
+    await close(connection)
+
+
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string", "description": 'A "deep" one: [{'}
+    for _ in range(levels // 2):
+        schema = {"type": "object", "properties": {"a\\": schema}}
+    return schema
+
+
+GOOD = {"name": "add", "inputSchema": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+
+
+@pytest.mark.parametrize("levels", [90, 200, 300, 5_000])
+@pytest.mark.parametrize("framing", ["JSON", "SSE"])
+async def test_a_deep_schema_does_not_take_the_other_tools_with_it(broken: Broken, levels: int, framing: str) -> None:
+    page = {"tools": [{"name": "deep", "inputSchema": nested(levels)}, GOOD]}
+    text = json_text(page)
+
+    def answer(message: dict[str, Any]) -> list[Step]:
+        body = f'{{"jsonrpc": "2.0", "id": {json.dumps(message["id"])}, "result": {text}}}'
+        return reply(body.encode()) if framing == "JSON" else sse(body)
+
+    broken.methods["tools/list"] = answer
+    connection = session(broken)
+    await connection.open()
+    tools, whole = await connection.list_tools()
+    assert [tool["name"] for tool in tools] == ["deep", "add"] and whole
+    assert tools[1]["inputSchema"] == GOOD["inputSchema"]
+    assert is_deep(tools[0]["inputSchema"]) is (levels > MAX_SCHEMA_LEVELS)
+    await close(connection)
+
+
+def json_text(value: Any) -> str:
+    """JSON of any depth: `json.dumps` has a limit, too."""
+    if isinstance(value, dict):
+        parts: list[str] = []
+        stack: list[Any] = [value]
+        while stack:
+            one = stack.pop()
+            if isinstance(one, tuple):
+                parts.append(one[0])
+            elif isinstance(one, dict):
+                inner = [entry for name, field in one.items() for entry in ((",",), (f"{json.dumps(name)}:",), field)]
+                stack += [("}",), *inner[:0:-1], ("{",)]
+            elif isinstance(one, list):
+                inner = [entry for field in one for entry in ((",",), field)]
+                stack += [("]",), *inner[:0:-1], ("[",)]
+            else:
+                parts.append(json.dumps(one))
+        return "".join(parts)
+    return json.dumps(value)
+
+
+PROGRAM = """
+import json, sys
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "tools/list":
+        result = PAGE
+    elif message["method"] == "initialize":
+        info = {"name": "deep", "version": "1"}
+        result = json.dumps({"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info})
+    elif "id" not in message:
+        continue
+    answer = '"error": {"code": -32601, "message": "Method not found"}'
+    if message["method"] in ("tools/list", "initialize"):
+        answer = '"result": ' + result
+    print('{"jsonrpc": "2.0", "id": ' + json.dumps(message["id"]) + ", " + answer + "}", flush=True)
+"""
+
+
+async def test_a_deep_schema_of_a_program_does_not_either(tmp_path: Path) -> None:
+    page = json_text({"tools": [{"name": "deep", "inputSchema": nested(300)}, GOOD]})
+    program = tmp_path / "program.py"
+    program.write_text(f"PAGE = {page!r}\n{PROGRAM}")
+    connection = ServerConnection(ServerAddress(command=(sys.executable, str(program))))
+    await connection.open()
+    tools, _ = await connection.list_tools()
+    assert [tool["name"] for tool in tools] == ["deep", "add"]
+    await close(connection)
+
+
+@pytest.mark.parametrize(
+    ("data", "mended"),
+    [
+        (b"[]", b"[]"),
+        (b"[[[1]]]", b"[[null]]"),
+        (b'{"a": {"b": {"c": [1, {}]}}, "d": [1]}', b'{"a": {"b": null}, "d": [1]}'),
+        (b'[["]]\\"[{", [[[2]], 3]]]', b'[["]]\\"[{", null]]'),
+        (b"[[[1]", b"[[[1]"),  # no JSON
+        (b"[[[1]]]]", b"[[[1]]]]"),
+    ],
+)
+def test_what_is_nested_too_deeply_is_cut_off(data: bytes, mended: bytes) -> None:
+    assert without_deep(data, 2) == mended
+
+
+async def test_an_answer_that_cannot_be_read_is_not_quoted(broken: Broken) -> None:
+    broken.methods["tools/call"] = lambda message: reply(b'{"token": "hush-hush"}')
+    failure = await failing(session(broken))
+    assert failure == {
+        "type": "mcp_protocol_error",
+        "code": UNREADABLE,
+        "message": "The MCP server's answer cannot be read.",
+    }
+
+
+ANY = {"type": "object"}
+
+
+@pytest.mark.parametrize(
+    ("tool", "listed"),
+    [
+        ("no tool", {"name": "", "inputSchema": ANY}),
+        ({"name": 7, "inputSchema": ANY}, {"name": "", "inputSchema": ANY}),
+        ({"name": "x"}, {"name": "x", "inputSchema": ANY}),
+        ({"name": "x", "inputSchema": {}}, {"name": "x", "inputSchema": ANY}),
+        ({"name": "x", "inputSchema": []}, {"name": "x", "inputSchema": ANY}),
+        ({"name": "x", "inputSchema": {"type": ["object", "null"]}}, {"name": "x", "inputSchema": ANY}),
+        ({"name": "x", "inputSchema": {**ANY, "properties": [], "required": 1}}, {"name": "x", "inputSchema": ANY}),
+        ({"name": "x", "description": 7, "inputSchema": ANY}, {"name": "x", "inputSchema": ANY}),
+        ({"name": "x", "inputSchema": ANY, "outputSchema": {"type": "string"}}, {"name": "x", "inputSchema": ANY}),
+        (
+            {"name": "x", "inputSchema": ANY, "annotations": {"readOnlyHint": "yes", "destructiveHint": False}},
+            {"name": "x", "inputSchema": ANY, "annotations": {"destructiveHint": False}},
+        ),
+    ],
+)
+async def test_a_tool_that_deviates_does_not_take_the_others_with_it(
+    broken: Broken, tool: object, listed: dict[str, Any]
+) -> None:
+    pages = {None: {"tools": [tool, GOOD], "nextCursor": "2"}, "2": {"tools": [{**GOOD, "name": "subtract"}]}}
+    broken.methods["tools/list"] = lambda message: result(message, pages[message.get("params", {}).get("cursor")])
+    connection = session(broken)
+    await connection.open()
+    tools, whole = await connection.list_tools()
+    assert tools == [listed, GOOD, {**GOOD, "name": "subtract"}] and whole
+    await close(connection)
+
+
+async def test_a_list_takes_no_more_memory_than_allowed(broken: Broken) -> None:
+    pages = iter(range(10**6))
+    tool = {"name": "add", "description": "word " * (MAX_LIST_BYTES // 20), "inputSchema": {"type": "object"}}
+    broken.methods["tools/list"] = lambda message: result(message, {"tools": [tool], "nextCursor": str(next(pages))})
+    connection = session(broken)
+    await connection.open()
+    tools, whole = await connection.list_tools()
+    assert (len(tools), whole) == (3, False)
+    await close(connection)
+
+
+class Leading(Broken):
+    """A server that leads its clients to other paths of its own."""
+
+    def __init__(self, *, to: str, sse: bool = False) -> None:
+        super().__init__()
+        self._to, self._sse = to, sse
+
+    def answer_to(self, request: Received) -> list[Step]:
+        if request.path == self._to:
+            return super().answer_to(request)
+        self.requests.append(request)
+        if self._sse and request.method == "GET":
+            event = f"event: endpoint\ndata: {self._to}\n\n".encode()
+            return [head({"Content-Type": "text/event-stream"}), event, HANG]
+        return status(405 if self._sse else 307, headers={"Location": self._to})
+
+
+@pytest.mark.parametrize("by_sse", [False, True])
+@pytest.mark.parametrize(
+    ("to", "allowed", "led"),
+    [("/v1/admin", "/mine/*", False), ("/v1/mine/x", "/mine/*", True), ("/v1/admin", "/*", False)],
+)
+async def test_a_caller_cannot_be_led_to_where_it_may_not_go(by_sse: bool, to: str, allowed: str, led: bool) -> None:
+    """Nor to a server that the operator has declared, with other settings."""
+    async with Leading(to=to, sse=by_sse) as server:
+        table = {
+            "allow_urls": [f"{server.url}{allowed}"],
+            "allow_private": True,
+            "servers": {"admin": {"url": f"{server.url}/admin"}},
+        }
+        tool = MCPTool.from_settings(table, ToolHost())
+        url = f"{server.url}/mine/{'sse' if by_sse else 'mcp'}"
+        fields = {"type": "mcp", "server_label": "mine"}
+        declared = Declaration(fields, {**fields, "server_url": url}, "tools[0]", "", "resp_1", "chain")
+        async with tool.open(declared) as opened:
+            connection = ServerConnection(replace(opened._address, open_seconds=2))
+            with suppress(MCPFailure):
+                await connection.open()
+            await close(connection)
+        await tool.aclose()
+        assert any(request.path == to for request in server.requests) is led

@@ -13,6 +13,7 @@ import pytest
 from app.errors import InvalidRequest
 from app.tools import Declaration, HostedFunction, Outcome, ToolCall, ToolHost, ToolSession
 from app.tools.mcp import MCPTool
+from app.tools.mcp.connection import ServerConnection
 from tests.support.mcp_lab import LONG_NAME, Lab
 
 
@@ -278,6 +279,59 @@ async def test_only_what_both_allow_may_be_called(lab: Lab, asked: Any, found: s
         assert names(await session.functions([], Response())) == {"add", "echo"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["add", "nope"], "has names that match none of its tools: 'nope'"),
+        (["fail"], "has names that match none of its tools: 'fail'"),  # the operator does not allow it
+        (["a", "b", "c", "d"], "has names that match none of its tools: 'a', 'b', 'c' and 1 more"),
+        ({"read_only": True, "tool_names": ["e*"]}, "has names that match none of its tools: 'e*'"),
+        ({"read_only": False, "tool_names": None}, None),
+        (["ad?"], None),
+        (None, None),
+    ],
+)
+async def test_a_filter_that_matches_nothing_is_a_warning(lab: Lab, asked: Any, words: str | None) -> None:
+    tool = tool_of({"servers": {"lab": {"url": lab.url, "allowed_tools": ["add", "e*"]}}})
+    first = Response()
+    fields = {"allowed_tools": asked} if asked else {}
+    for response in (first, Response(first)):  # a list that is used again says the same
+        async with opened(tool, server_label="lab", **fields) as session:
+            await session.functions(response.history, response)
+        warnings = [f"`allowed_tools` of the MCP server 'lab' {words}."] if words else []
+        assert response.warnings == warnings
+
+
+async def test_a_filter_that_selects_nothing_is_a_warning() -> None:
+    async with Lab(only="echo").serve() as lab:
+        response = Response()
+        fields = {"allowed_tools": {"read_only": True}}
+        async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab", **fields) as session:
+            assert await session.functions([], response) == []
+    assert response.warnings == ["`allowed_tools` of the MCP server 'lab' selects none of its tools."]
+
+
+async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def list_tools(self: ServerConnection) -> tuple[list[dict[str, Any]], bool]:
+        listed, complete = await listing(self)
+        schema: dict[str, Any] = {}
+        for _ in range(60):
+            schema = {"properties": {"a": schema}}
+        odd: list[dict[str, Any]] = [{"name": ""}]
+        return [*odd, *({"name": name, "inputSchema": schema} for name in ("deep", "deeper")), *listed], complete
+
+    listing = ServerConnection.list_tools
+    monkeypatch.setattr(ServerConnection, "list_tools", list_tools)
+    response = Response()
+    async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
+        found = names(await session.functions([], response))
+    assert "add" in found and not found & {"deep", "deeper"}
+    deep = "Tools of the MCP server 'lab' whose schemas have more than 100 levels were left out: 'deep', 'deeper'."
+    assert response.warnings == ["The MCP server 'lab' lists tools without a name; left out.", deep]
+
+
 async def test_tools_may_wait_until_they_are_searched_for(lab: Lab) -> None:
     tool = tool_of({"servers": {"lab": {"url": lab.url}}})
     async with opened(tool, server_label="lab", defer_loading=True) as session:
@@ -407,15 +461,65 @@ async def test_a_server_that_is_for_others_is_not_there() -> None:
         tool.open(declaration("0" * 32, server_label="lab"))
 
 
-async def test_every_declared_server_is_checked(lab: Lab) -> None:
+async def test_every_declared_server_is_checked(lab: Lab, tmp_path: Path) -> None:
     tool = tool_of(
         {
             "servers": {
                 "lab": {"url": lab.url},
+                "few": {"url": lab.url, "allowed_tools": ["add", "ech?", "serch*"]},
+                "none": {"url": lab.url, "allowed_tools": ["serch*"]},
                 "time": {"command": [sys.executable, "-m", "mcp_server_time"]},
                 "gone": {"url": "http://127.0.0.1:9/mcp"},
+                "no_program": {"command": "no-such-program --fast"},
+                "no_file": {"command": [str(tmp_path / "server")]},
+                "no_folder": {"command": [sys.executable], "directory": str(tmp_path / "folder")},
             }
         }
     )
     found = await tool.check()
-    assert found == {"lab": None, "time": None, "gone": "The MCP server cannot be reached."}
+    assert {name: problem for name, problem in found.items() if name != "none"} == {
+        "lab": None,
+        "few": None,
+        "time": None,
+        "gone": "The MCP server cannot be reached.",
+        "no_program": "there is no program 'no-such-program' in the PATH",
+        "no_file": f"there is no program '{tmp_path}/server'",
+        "no_folder": f"there is no directory '{tmp_path}/folder'",
+    }
+    assert str(found["none"]).startswith(
+        "`allowed_tools` has names that match none of its tools: 'serch*', which are add,"
+    )
+    details = tool.details()
+    assert details["lab"].startswith("12 tools: add, echo, ")
+    assert (
+        details["few"]
+        == "2 of 12 tools: add, echo; but `allowed_tools` has names that match none of its tools: 'serch*'"
+    )
+    assert details["time"] == "2 tools: get_current_time, convert_time"
+    assert details.keys() == {"lab", "few", "time"}
+
+
+async def test_programs_that_do_not_exist_are_known_before_the_server_starts(tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    servers = {
+        "time": {"command": [sys.executable, "-m", "mcp_server_time"]},
+        "typo": {"command": "no-such-program --fast"},
+        "own": {"command": "server", "env": {"PATH": str(tmp_path)}},
+        "here": {"command": "./server", "directory": str(tmp_path)},
+    }
+    missing = "there is no program"
+    assert await tool_of({"servers": servers}).prepare() == [
+        f"servers.typo: {missing} 'no-such-program' in the PATH",
+        f"servers.own: {missing} 'server' in the PATH",
+        f"servers.here: {missing} './server'",
+    ]
+    program.touch(mode=0o755)
+    assert await tool_of({"servers": servers}).prepare() == [f"servers.typo: {missing} 'no-such-program' in the PATH"]
+
+
+async def test_a_program_that_does_not_exist_is_said_to_be_missing() -> None:
+    response = Response()
+    async with opened(tool_of({"servers": {"typo": "no-such-program"}}), server_label="typo") as session:
+        assert await session.functions([], response) == []
+    assert "program of the MCP server cannot be run" in response.items[0].fields["error"]
+    assert "no-such-program" not in response.items[0].fields["error"]

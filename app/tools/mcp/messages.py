@@ -1,0 +1,99 @@
+"""
+Messages of MCP servers that the SDK would discard as a whole because of a part of them.
+
+A message that is nested too deeply cannot be parsed, and a list with one tool that deviates from the protocol is
+invalid: all tools of the server would be lost. Here what is too deep is cut off, and what deviates is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import mcp_types
+from mcp.client import streamable_http
+from pydantic import ValidationError
+
+MAX_LEVELS = 150  # of a message; pydantic parses about 200
+MAX_MENDED = 4 * 1024 * 1024  # bytes: the search for what is too deep holds the event loop
+
+# A text, or a bracket outside of one.
+_TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
+
+
+def parse_leniently() -> None:
+    """Let the SDK's clients parse such messages."""
+    adapter = _Adapter(mcp_types.jsonrpc_message_adapter)
+    for module in (mcp_types, streamable_http):
+        setattr(module, "jsonrpc_message_adapter", adapter)  # noqa: B010 - the SDK declares its type
+
+
+class _Adapter:
+    """The type adapter with which the SDK parses messages."""
+
+    def __init__(self, adapter: Any) -> None:
+        self._adapter = adapter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._adapter, name)
+
+    def validate_json(self, data: str | bytes, **options: Any) -> Any:
+        """Parse a message; raises `ValidationError`."""
+        try:
+            message = self._adapter.validate_json(data, **options)
+        except ValidationError:
+            if len(data) > MAX_MENDED:
+                raise
+            written = data.encode(errors="surrogatepass") if isinstance(data, str) else data
+            if (mended := without_deep(written)) == written:
+                raise
+            message = self._adapter.validate_json(mended, **options)
+        if isinstance(message, mcp_types.JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
+            conforming = [*map(conforming_tool, tools)]
+            if any(tool["name"] for tool in conforming):  # otherwise it is no list of tools
+                message.result["tools"] = conforming
+        return message
+
+
+def without_deep(data: bytes, levels: int = MAX_LEVELS) -> bytes:
+    """Return JSON with null for each object and array that is nested in `levels` others."""
+    kept: list[bytes] = []
+    level = end = 0
+    for token in _TOKENS.finditer(data):
+        mark = data[token.start()]
+        if mark in b"[{":
+            level += 1
+            if level == levels + 1:
+                kept.append(data[end : token.start()])
+        elif mark in b"]}":
+            if level == levels + 1:
+                kept.append(b"null")
+                end = token.end()
+            level -= 1
+    return b"".join([*kept, data[end:]]) if level == 0 else data
+
+
+def conforming_tool(tool: object) -> dict[str, object]:
+    """Return a tool of a list in the form of the protocol, as far as it is used here; without a name it is unusable."""
+    described = tool if isinstance(tool, Mapping) and isinstance(tool.get("name"), str) else {"name": ""}
+    fields: dict[str, object] = {
+        field: text for field in ("name", "title", "description") if isinstance(text := described.get(field), str)
+    }
+    if isinstance(annotations := described.get("annotations"), Mapping):
+        hints = {name: hint for name, hint in annotations.items() if isinstance(hint, bool)}
+        fields |= {"annotations": hints} if hints else {}
+    return {**fields, "inputSchema": _conforming_schema(described.get("inputSchema"))}
+
+
+def _conforming_schema(schema: object) -> dict[str, object]:
+    """Return the schema of a tool's arguments, which are always an object."""
+    conforming = {**schema, "type": "object"} if isinstance(schema, dict) else {"type": "object"}
+    properties, required = conforming.get("properties"), conforming.get("required")
+    if not isinstance(properties, dict) or not all(isinstance(one, dict | bool) for one in properties.values()):
+        conforming.pop("properties", None)
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        conforming.pop("required", None)
+    if not isinstance(conforming.get("$schema"), str):
+        conforming.pop("$schema", None)
+    return conforming
