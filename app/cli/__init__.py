@@ -15,44 +15,29 @@ The command line.
     antiphon version
 
 Options are set as variables of the environment, where worker processes read them, too.
+
+Each command imports what it needs when it runs, so that the others and `--help` start at once.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
-import logging
 import os
-import platform
-import secrets
-import shutil
-import socket
-import subprocess
 import sys
-from contextlib import suppress
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
-import httpx
 import typer
-from rich.console import Console
 
 from app import __version__
-from app.cli import codex as configure
-from app.cli.check import reach
-from app.cli.client import ServerClient, ServerError, safe
 from app.cli.keys import keys_cli
-from app.cli.listening import default_pid_file, listen
-from app.cli.serve import address_of, greet, run_server
-from app.core.redaction import without_password
-from app.errors import APIError
-from app.observability import logging as logs
-from app.settings import Settings, SettingsError, load_settings, unknown_variables
-from app.settings.example import env_example
-from app.settings.loading import PREFIX, environment
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+    from app.cli.client import ServerClient
+    from app.settings import Settings
 
 cli = typer.Typer(
     name="antiphon",
@@ -60,6 +45,7 @@ cli = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its rendering would take most of the time of `--help`
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -67,7 +53,6 @@ cli.add_typer(keys_cli)
 
 _URL = "Base URL of an Antiphon, with /v1; that of the settings if left out."
 _KEY = "The key of the server; if left out, one of the settings."
-_MODELS_TIMEOUT = 15  # seconds to wait for a server's list of models
 
 
 def _print_version(wanted: bool) -> None:
@@ -111,17 +96,25 @@ def serve(
 ) -> None:
     """Start the server. Options override the variables (ANTIPHON_HOST etc.); `antiphon settings` prints all of them."""
     options = {name: value for name, value in locals().items() if name not in ("reload", "mcp") and value is not None}
+    import logging
+    import secrets
+
+    from app.cli.serve import greet, run_server
+    from app.observability import logging as logs
+    from app.settings import unknown_variables
+
     if mcp:
         options["mcp"] = _mcp_servers(mcp)
-    os.environ.update({f"{PREFIX}{name.upper()}": str(value) for name, value in options.items()})
+    os.environ.update({f"ANTIPHON_{name.upper()}": str(value) for name, value in options.items()})
     settings = _settings(status=2)
     warnings = _try_to_build(settings)
     sockets = _listen(settings)
     settings = settings.model_copy(update={"port": sockets[0].getsockname()[1]})
     logs.configure(settings)
+    logger = logging.getLogger(__name__)
     if settings.workers > 1 and not settings.secret_key:
         # Generated once for all workers, so that each can decrypt what the others encrypted.
-        os.environ[f"{PREFIX}SECRET_KEY"] = secrets.token_urlsafe(32)
+        os.environ["ANTIPHON_SECRET_KEY"] = secrets.token_urlsafe(32)
         logger.warning(
             "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process and its workers, "
             "until it ends"
@@ -134,9 +127,13 @@ def serve(
 
 def _mcp_servers(options: list[str]) -> str:
     """Return the value of ANTIPHON_MCP, extended by the servers of `--mcp`."""
+    import json
+
+    from app.settings.loading import environment
+
     servers: dict[str, str] = {}
     with suppress(ValueError):  # an invalid variable is reported when the settings are read
-        servers |= json.loads(environment().get(f"{PREFIX}MCP", "{}"))
+        servers |= json.loads(environment().get("ANTIPHON_MCP", "{}"))
     for option in options:
         name, separator, target = (part.strip() for part in option.partition("="))
         if not (name and separator and target):
@@ -145,12 +142,13 @@ def _mcp_servers(options: list[str]) -> str:
     return json.dumps(servers)
 
 
-@cli.command("reload")
+@cli.command("reload", short_help="Make the running server reload its settings.")
 def reload_settings(
     port: Annotated[int | None, typer.Option(help="Port of the server; that of the settings if left out.")] = None,
 ) -> None:
     """Make the running server on this machine reload its settings, and print what it did; exit 1 if it refused them."""
     from app.cli.reload import ReloadError, reload_server, summary
+    from app.observability.logging import printable
 
     try:
         reports = reload_server(_pid_file(port))
@@ -161,29 +159,40 @@ def reload_settings(
         problems = dict.fromkeys(problem for report in refused for problem in report.problems)
         processes = ", ".join(str(report.pid) for report in refused)
         text = f"The new settings are invalid; process {processes} continues with the old ones:\n" + "\n".join(problems)
-        _refuse(logs.printable(text, keep="\n"), status=1)
-    typer.echo(logs.printable(summary(reports), keep="\n"))
+        _refuse(printable(text, keep="\n"), status=1)
+    typer.echo(printable(summary(reports), keep="\n"))
 
 
 def _pid_file(port: int | None) -> Path:
     """Return the pid file of the server at a port; by default of that of the settings, which need not be valid."""
+    from app.cli.listening import default_pid_file
+    from app.settings import SettingsError, load_settings
+    from app.settings.loading import environment
+
     try:
         settings = load_settings(**({} if port is None else {"port": port}))
     except SettingsError as error:
         variables = environment()
-        if path := variables.get(f"{PREFIX}PID_FILE"):
+        if path := variables.get("ANTIPHON_PID_FILE"):
             return Path(path)
-        if port is None and not (written := variables.get(f"{PREFIX}PORT", "8080")).isdecimal():
+        if port is None and not (written := variables.get("ANTIPHON_PORT", "8080")).isdecimal():
             _refuse("\n".join(error.problems), status=1)
         return default_pid_file(int(written) if port is None else port)
     return settings.pid_file or default_pid_file(settings.port)
 
 
-@cli.command()
+@cli.command(short_help="Check the settings, backends, store and tools.")
 def check(config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None) -> None:
     """Check the settings, backends, store and tools, and print the results; exit 1 if any of them fails."""
+    import asyncio
+
+    from app.cli.check import reach
+    from app.cli.serve import address_of
+    from app.observability import logging as logs
+    from app.settings import unknown_variables
+
     if config is not None:
-        os.environ[f"{PREFIX}CONFIG"] = config
+        os.environ["ANTIPHON_CONFIG"] = config
     settings = _settings(status=1)
     count = len(settings.api_keys) + len(settings.keys)
     keys = f"{count} caller keys" if count else "open, no caller keys"
@@ -195,17 +204,27 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
         raise typer.Exit(1)
 
 
-@cli.command("probe")
+@cli.command("probe", short_help="Find out what a server supports.")
 def probe_backend(
     url: Annotated[str, typer.Argument(help="Base URL of a Chat Completions server.")],
     model: Annotated[str | None, typer.Option(help="Model to use; by default the first one listed.")] = None,
-    api_key: Annotated[str | None, typer.Option(envvar=f"{PREFIX}BACKEND_API_KEY", help="The key to send.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="ANTIPHON_BACKEND_API_KEY", help="The key to send.")] = None,
     name: Annotated[str, typer.Option(help="What to call the backend in the settings.")] = "local",
     seconds: Annotated[float, typer.Option(help="Seconds after which to stop.")] = 180,
 ) -> None:
     """Send a server some sixty small requests, and print what it supports and which settings fit."""
-    from app.cli.probe import probe
+    import asyncio
 
+    from app.cli.probe import probe
+    from app.core.redaction import without_password
+    from app.errors import APIError
+    from app.observability import logging as logs
+    from app.settings.validation import check_backend_url
+
+    try:
+        url = check_backend_url(url)
+    except ValueError as error:
+        _refuse(f"URL: {error}", status=2)
     try:
         report = asyncio.run(probe(url, api_key, model, seconds=seconds))
     except APIError as error:
@@ -215,7 +234,7 @@ def probe_backend(
     typer.echo(f"\n# The same, as variables:\n{report.variables()}")
 
 
-@cli.command("verify")
+@cli.command("verify", short_help="Check a Responses server against the specification.")
 def verify(
     url: Annotated[str, typer.Argument(help="Base URL of a Responses server.")],
     model: Annotated[str | None, typer.Option(help="Model to use; by default the first one listed.")] = None,
@@ -245,36 +264,51 @@ def verify(
     raise typer.Exit(status)
 
 
-@cli.command("settings")
+@cli.command("settings", short_help="Print all settings, as a `.env` file.")
 def show_settings() -> None:
     """Print all settings with descriptions and defaults, as a `.env` file."""
+    from app.settings.example import env_example
+
     typer.echo(env_example(), nl=False)
 
 
-@cli.command("codex", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@cli.command(
+    "codex",
+    short_help="Run Codex with this server.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
 def run_codex(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGUMENTS", help="Arguments for Codex.")] = None,
     url: Annotated[str | None, typer.Option(help="Base URL of an Antiphon; that of the settings if left out.")] = None,
     show: Annotated[bool, typer.Option("--print", help="Print the lines for Codex's config.toml instead.")] = False,
 ) -> None:
     """Run Codex with this server, without changing its configuration: `antiphon codex -- exec "Mend the tests."`."""
+    import shutil
+    from functools import partial
+
+    from app.cli import codex as configure
+    from app.cli.client import ServerError, first_model, has_web_search, safe
+
     base, key, own = _server(url)
     program = shutil.which("codex")
     if program is None and not show:
         _refuse("Codex is not installed: npm install --global @openai/codex", status=127)
-    model = (own.default_model if own else None) or _first_model(base, key, proxied=own is None)
-    searches = "web_search" in own.tool_tables() if own else _has_web_search(base, key)
+    try:
+        model = (own.default_model if own else None) or first_model(base, key, proxied=own is None)
+    except ServerError as error:
+        if not show:
+            _refuse(safe(error), status=1)
+        model = None
+    searches = "web_search" in own.tool_tables() if own else has_web_search(base, key)
     codex = partial(configure.codex_settings, base, keyed=bool(key), web_search=searches)
     if show:
         typer.echo(configure.toml(codex(model=model or "YOUR_MODEL")), nl=False)
         return
-    if model is None:
-        _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
     options = configure.options(codex(model=model))
     _become([str(program), *options, *(arguments or [])], {configure.KEY: key} if key else {})
 
 
-@cli.command("chat")
+@cli.command("chat", short_help="Talk to a model of a running server.")
 def run_chat(
     prompt: Annotated[str | None, typer.Argument(help="A message; left out, they are read line by line.")] = None,
     model: Annotated[
@@ -288,32 +322,29 @@ def run_chat(
     store: Annotated[bool, typer.Option(help="Let the server store the responses, which a conversation needs.")] = True,
 ) -> None:
     """Talk to a model of a running server: thoughts, calls and approvals are shown as they come."""
-    from app.cli.chat import Chat
+    from rich.console import Console
 
-    base, key, own = _server(url, api_key)
-    model = model or (own.default_model if own else None) or _first_model(base, key, proxied=own is None)
-    if model is None:
-        _refuse(f"There is no model at {base}. If nothing is there at all: antiphon serve", status=1)
+    from app.cli.chat import Chat
+    from app.cli.client import first_model
+
+    text = prompt if prompt is not None or sys.stdin.isatty() else sys.stdin.read()
+    if text is not None and not text.strip():
+        _refuse("There is no message: name one, `antiphon chat 'Hello!'`, or write it to standard input.", status=2)
     given = {"instructions": instructions, "reasoning": {"effort": effort} if effort else None}
-    parameters: dict[str, object] = {
-        "model": model,
-        "store": store,
-        **{name: value for name, value in given.items() if value},
-    }
+    parameters: dict[str, object] = {"store": store, **{name: value for name, value in given.items() if value}}
     if tools:
         parameters["tools"] = _tools_of(tools)
-    with ServerClient(base, key, proxied=own is None) as client:
+    with _client(url, api_key) as (client, key, own):
+        default = model or (own.default_model if own else None)
+        parameters["model"] = default or first_model(client.url, key, proxied=own is None)
         chat = Chat(client, Console(), parameters)
-        try:
-            if prompt is None and sys.stdin.isatty():
-                chat.interact()
-            else:
-                chat.send(prompt if prompt is not None else sys.stdin.read())
-        except ServerError as error:
-            _refuse(safe(error), status=1)
+        if text is None:
+            chat.interact()
+        else:
+            chat.send(text)
 
 
-@cli.command("show")
+@cli.command("show", short_help="Show a stored response and its conversation.")
 def show_response(
     response_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a stored response.")],
     url: Annotated[str | None, typer.Option(help=_URL)] = None,
@@ -321,17 +352,15 @@ def show_response(
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
 ) -> None:
     """Show a stored response: the conversation up to it, its forks, and the request that its backend was sent."""
+    from rich.console import Console
+
     from app.cli.show import show
 
-    base, key, own = _server(url, api_key)
-    with ServerClient(base, key, proxied=own is None) as client:
-        try:
-            show(client, Console(), response_id, as_json=as_json)
-        except ServerError as error:
-            _refuse(safe(error), status=1)
+    with _client(url, api_key) as (client, *_):
+        show(client, Console(), response_id, as_json=as_json)
 
 
-@cli.command("usage")
+@cli.command("usage", short_help="Show what keys have used, and what it cost.")
 def usage(
     first: Annotated[str | None, typer.Option("--from", help="The first day; by default of the month.")] = None,
     last: Annotated[str | None, typer.Option("--to", help="The last day; by default today.")] = None,
@@ -343,27 +372,44 @@ def usage(
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
 ) -> None:
     """Show what keys have used and what it cost: one's own key, or all of them with an admin's."""
+    from rich.console import Console
+
     from app.cli.usage import show_usage
 
-    base, server_key, own = _server(url, api_key)
     query = {"from": first, "to": last, "key": key, "model": model, "group": group}
-    with ServerClient(base, server_key, proxied=own is None) as client:
+    with _client(url, api_key) as (client, *_):
+        show_usage(client, Console(), query, as_json=as_json)
+
+
+@contextmanager
+def _client(url: str | None, api_key: str | None) -> Iterator[tuple[ServerClient, str | None, Settings | None]]:
+    """Connect to a running server, as `_server` returns it; if it refuses something, end with its words."""
+    from app.cli.client import ServerClient, ServerError, safe
+
+    base, key, own = _server(url, api_key)
+    with ServerClient(base, key, proxied=own is None) as client:
         try:
-            show_usage(client, Console(), query, as_json=as_json)
+            yield client, key, own
         except ServerError as error:
             _refuse(safe(error), status=1)
 
 
 def _server(url: str | None, key: str | None = None) -> tuple[str, str | None, Settings | None]:
     """Return the base URL of a running server, the key to show it, and the settings if it is that of the settings."""
+    from app.cli.codex import KEY
+    from app.cli.serve import address_of
+    from app.settings.loading import environment
+
     settings = _settings(status=2)
     base = (url or f"{address_of(settings, reachable=True)}/v1").rstrip("/")
     keys = [key.get_secret_value() for key in settings.api_keys] if url is None else []
-    key = key or environment().get(configure.KEY) or next(iter(keys), None)
+    key = key or environment().get(KEY) or next(iter(keys), None)
     return base, key, settings if url is None else None
 
 
 def _tools_of(path: Path) -> list[object]:
+    import json
+
     try:
         tools = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -371,28 +417,10 @@ def _tools_of(path: Path) -> list[object]:
     return tools if isinstance(tools, list) else [tools]
 
 
-def _first_model(url: str, key: str | None, *, proxied: bool) -> str | None:
-    """Return the first model that a server lists; None if it lists none or cannot be reached."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
-    try:
-        listed = httpx.get(f"{url}/models", headers=headers, timeout=_MODELS_TIMEOUT, trust_env=proxied)
-        return str(listed.raise_for_status().json()["data"][0]["id"])
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError):
-        return None
-
-
-def _has_web_search(url: str, key: str | None) -> bool:
-    """Return whether a server offers web search to callers with this key; False if it cannot be reached."""
-    try:
-        with ServerClient(url, key, proxied=True, timeout=_MODELS_TIMEOUT) as client:
-            tools = client.get("antiphon/about").get("tools")
-    except ServerError:
-        return False
-    return isinstance(tools, list) and any(tool.get("type") == "web_search" for tool in tools)
-
-
 def _become(command: list[str], variables: dict[str, str]) -> NoReturn:
     """Replace this process by another program, so that it gets the terminal's signals; on Windows, run and await it."""
+    import subprocess
+
     variables = {**os.environ, **variables}
     if os.name == "posix":
         os.execve(command[0], command, variables)
@@ -407,10 +435,14 @@ def _refuse(problem: str, *, status: int) -> NoReturn:
 @cli.command()
 def version() -> None:
     """Print the version."""
+    import platform
+
     typer.echo(f"antiphon {__version__} (Python {platform.python_version()}, {platform.system()})")
 
 
 def _settings(*, status: int) -> Settings:
+    from app.settings import SettingsError, load_settings
+
     try:
         return load_settings()
     except SettingsError as error:
@@ -420,17 +452,24 @@ def _settings(*, status: int) -> Settings:
 
 
 def _listen(settings: Settings) -> list[socket.socket]:
+    from app.cli.listening import listen
+    from app.cli.serve import address_of
+
     try:
         return listen(settings.host, settings.port)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        _refuse(f"{PREFIX}PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
+        _refuse(f"ANTIPHON_PORT: cannot listen on {address_of(settings)}: {reason}", status=1)
 
 
 def _try_to_build(settings: Settings) -> list[str]:
     """Build tools, store and limits once, to report invalid settings without a traceback; return warnings."""
-    # Imported here, because it imports the whole server, which other commands do not need.
+    import asyncio
+    import socket
+    from functools import partial
+
     from app.main import build_limits, build_store, prepare_tools
+    from app.settings import SettingsError
 
     try:
         warnings = asyncio.run(prepare_tools(settings))
@@ -439,12 +478,12 @@ def _try_to_build(settings: Settings) -> list[str]:
     try:
         socket.getaddrinfo(settings.host, settings.port)
     except OSError as error:
-        _refuse(f"{PREFIX}HOST: should be an address or a name of this machine: {error.strerror}", status=2)
+        _refuse(f"ANTIPHON_HOST: should be an address or a name of this machine: {error.strerror}", status=2)
     for variable, build in (("STORE_URL", build_store), ("LIMIT_STORE_URL", partial(build_limits, metrics=None))):
         try:
             build(settings)
         except ValueError as error:
-            _refuse(f"{PREFIX}{variable}: {error}", status=2)
+            _refuse(f"ANTIPHON_{variable}: {error}", status=2)
     return warnings
 
 

@@ -63,8 +63,19 @@ class ServerClient:
             yield
         except httpx.ConnectError:
             raise ServerError(f"There is no server at {self.url}. Start one: antiphon serve") from None
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise ServerError(f"The connection to {self.url} failed: {error}") from None
+        except httpx.TimeoutException:
+            raise ServerError(f"The server at {self.url} did not answer in time.") from None
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+            message = f"{self.url!r} is no base URL: it should be such as http://127.0.0.1:8080/v1"
+            raise ServerError(message) from None
+        except httpx.RemoteProtocolError:
+            raise ServerError(
+                f"The connection to {self.url} broke off, or what is there does not speak HTTP."
+            ) from None
+        except httpx.HTTPError as error:
+            raise ServerError(f"The connection to {self.url} failed: {error or 'it was closed'}") from None
+        except ValueError:
+            raise ServerError(f"What is at {self.url} is no Antiphon: its answer is no JSON.") from None
 
 
 def _check(response: httpx.Response) -> None:
@@ -74,8 +85,33 @@ def _check(response: httpx.Response) -> None:
         error = response.json()["error"]
         message = f"{error['message']} ({response.status_code} {error['code']})"
     except (ValueError, LookupError, TypeError):
-        message = f"The server returned status {response.status_code}."
+        message = f"{response.url} answered with status {response.status_code} and without an error in JSON."
     raise ServerError(message)
+
+
+_MODELS_TIMEOUT = 15  # seconds to wait for a server's list of models
+
+
+def first_model(url: str, key: str | None, *, proxied: bool) -> str:
+    """Return the first model that a server lists; raises `ServerError`, also if it lists none."""
+    with ServerClient(url, key, proxied=proxied, timeout=_MODELS_TIMEOUT) as client:
+        listed = client.get("models")
+    models = listed.get("data") if isinstance(listed, dict) else None
+    if isinstance(models, list) and models and isinstance(models[0], dict) and models[0].get("id"):
+        return str(models[0]["id"])
+    if isinstance(models, list):
+        raise ServerError(f"The server at {url} lists no models. Name one: --model NAME")
+    raise ServerError(f"What is at {url} is no Antiphon: its answer has no list of models. The URL should end in /v1.")
+
+
+def has_web_search(url: str, key: str | None) -> bool:
+    """Return whether a server offers web search to callers with this key; False if it cannot be reached."""
+    try:
+        with ServerClient(url, key, proxied=True, timeout=_MODELS_TIMEOUT) as client:
+            tools = client.get("antiphon/about").get("tools")
+    except ServerError:
+        return False
+    return isinstance(tools, list) and any(tool.get("type") == "web_search" for tool in tools)
 
 
 def safe(text: object) -> str:

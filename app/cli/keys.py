@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import secrets
 import sys
 from contextlib import suppress
 from typing import Annotated
 
 import typer
 
-from app.core.access import digest_of, hash_of
-from app.settings import SettingsError, load_settings
-from app.settings.keys import KEY_PREFIX, check_key_name, key_table
-
-keys_cli = typer.Typer(name="key", help="Make API keys with names.", no_args_is_help=True)
+keys_cli = typer.Typer(name="key", help="Make API keys with names.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @keys_cli.callback()
@@ -23,6 +17,8 @@ def _root() -> None:
 
 
 def _instructions(name: str) -> str:
+    from app.settings import SettingsError, load_settings
+
     with suppress(SettingsError):
         if name in load_settings().keys:
             return (
@@ -45,6 +41,12 @@ def make_key(
 
     The key itself is shown once, on standard error, so that `antiphon key new NAME >> antiphon.toml` adds the table.
     """
+    import getpass
+    import secrets
+
+    from app.core.access import digest_of, hash_of
+    from app.settings.keys import KEY_PREFIX, check_key_name, key_table
+
     try:
         check_key_name(name)
     except ValueError as error:

@@ -11,10 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse, Response
 
 from tests.support.build import delta
 from tests.support.scripted import Scripted
-from tests.support.serving import antiphon
+from tests.support.serving import antiphon, serving
 
 ROOT = Path(__file__).parents[2]
 WEATHER = [{"type": "function", "name": "get_weather", "parameters": {"properties": {"location": {"type": "string"}}}}]
@@ -122,3 +124,47 @@ async def test_a_key_is_shown(tmp_path: Path) -> None:
 async def test_where_there_is_no_server_it_says_how_to_start_one(tmp_path: Path) -> None:
     status, _, errors = await typed(tmp_path, "chat", "--url", "http://127.0.0.1:1/v1", "--model", "m", "Hello")
     assert status == 1 and "antiphon serve" in errors
+
+
+@pytest.mark.parametrize("input", ["", " \n"])
+async def test_chat_with_empty_input_says_that_there_is_no_message(input: str, tmp_path: Path) -> None:
+    status, output, errors = await typed(tmp_path, "chat", "--url", "http://127.0.0.1:9/v1", input=input)
+    assert (status, output) == (2, "")
+    assert errors.startswith("There is no message")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("error", "answered with status 500"),
+        ("refused", "Out of order. (503 server_error)"),
+        ("text", "its answer is no JSON"),
+        ("strange", "its answer has no list of models"),
+        ("none", "lists no models. Name one: --model NAME"),
+    ],
+)
+async def test_chat_at_a_server_without_a_list_of_models_says_why(path: str, words: str, tmp_path: Path) -> None:
+    app = FastAPI()
+    error = {"error": {"message": "Out of order.", "code": "server_error"}}
+    answers = {
+        "error": Response("Internal Server Error", 500),
+        "refused": JSONResponse(error, 503),
+        "text": Response("<html>Hello</html>"),
+        "strange": JSONResponse({"models": ["a"]}),
+        "none": JSONResponse({"object": "list", "data": []}),
+    }
+
+    @app.get("/{name}/models")
+    async def models(name: str) -> Response:
+        return answers[name]
+
+    async with serving(app) as url:
+        status, output, errors = await typed(tmp_path, "chat", "--url", f"{url}/{path}", "Hi.")
+    assert (status, output) == (1, "")
+    assert words in errors
+    assert "antiphon serve" not in errors
+
+
+async def test_chat_at_what_is_no_url_says_what_would_be_one(tmp_path: Path) -> None:
+    status, _, errors = await typed(tmp_path, "chat", "--url", "localhost:8080", "Hi.")
+    assert (status, "should be such as http://127.0.0.1:8080/v1" in errors) == (1, True)

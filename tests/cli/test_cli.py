@@ -103,6 +103,30 @@ def test_version(tmp_path: Path) -> None:
         assert run(tmp_path, command).stdout.startswith(f"antiphon {__version__} ")
 
 
+def test_help_imports_nothing_that_only_other_commands_need(tmp_path: Path) -> None:
+    program = (
+        "import sys; from app.cli import cli\ntry: cli(['--help'])\nexcept SystemExit: print('imported:', *sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    text, _, imported = ran.stdout.partition("imported:")
+    assert "Commands:" in text, ran.stderr
+    assert "..." not in text.partition("Commands:")[2]  # descriptions fit
+    needless = {"pydantic", "httpx", "fastapi", "starlette", "uvicorn", "asyncio", "orjson", "rich", "app.settings"}
+    assert needless & set(imported.split()) == set()
+
+
+def test_completion_that_is_not_offered_is_no_option(tmp_path: Path) -> None:
+    assert "completion" not in run(tmp_path, "--help").stdout
+    assert run(tmp_path, "--install-completion").returncode == 2
+
+
 def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
     assert run(tmp_path, "settings").stdout == env_example()
 

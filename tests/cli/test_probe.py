@@ -366,4 +366,5 @@ async def test_a_key_is_sent_and_never_shown() -> None:
 def test_on_the_command_line(tmp_path: Any) -> None:
     refused = run(tmp_path, "probe", "http://127.0.0.1:9/v1")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == "fail  http://127.0.0.1:9/v1: The server cannot be reached: ConnectError.\n"
+    assert "The server cannot be reached: it refuses connections" in refused.stderr
+    assert "ConnectError" not in refused.stderr

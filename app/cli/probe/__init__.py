@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import httpx
 
 from app.backends.profiles import load_profile
-from app.cli.probe.client import ProbedServer
+from app.cli.probe.client import ProbedServer, cause_of
 from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
 from app.errors import BackendError
@@ -101,7 +101,7 @@ async def probe(
         try:
             models, headers = await server.models()
         except httpx.HTTPError as error:
-            raise BackendError(f"The server cannot be reached: {type(error).__name__}.") from error
+            raise BackendError(cause_of(error)) from error
         names = [str(listed.get("id") or listed.get("name") or "") for listed in models]
         model = model or next(filter(None, names), "") or "default"
         findings = [Finding("models", f"{len(names)}: {', '.join(names[:5])}" if names else "not listed")]

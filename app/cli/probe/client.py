@@ -13,6 +13,7 @@ import httpx
 from app.backends.apis.chat.body_decoder import BodyDecoder
 from app.backends.apis.chat.normalize import REASONING_FIELDS
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
+from app.backends.server.errors.causes import explain, unreachable
 from app.backends.transport import HTTPToolsTransport
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.types import JSONObject
@@ -149,7 +150,7 @@ class ProbedServer:
         except TimeoutError:
             return ProbeResult(0, error=f"no answer within {self._seconds:.0f} seconds")
         except (httpx.HTTPError, httpx.StreamError) as error:
-            return ProbeResult(0, error=type(error).__name__)
+            return ProbeResult(0, error=cause_of(error))
 
     async def answer(self, prompt: str, **body: Any) -> ProbeResult:
         """
@@ -203,3 +204,12 @@ class ProbedServer:
 
 def _parsed(chunks: Iterable[RawOrRun]) -> list[RawChunk]:
     return [chunk for chunk in chunks if not isinstance(chunk, ChunkRun)]  # this decoder returns no runs
+
+
+def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:
+    """Return in words why a request failed, with the operating system's message."""
+    if not isinstance(error, httpx.TransportError):
+        return f"The answer cannot be read: {error}"
+    failed = unreachable(error)
+    explain(failed, error)
+    return failed.explanation.replace("The backend", "The server")
