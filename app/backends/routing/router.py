@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any, Generic, Self, TypeVar
@@ -354,17 +354,18 @@ class RawFailoverExchange(_Failover[RawAnswer]):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> bytes:
-        """Return the next part; the first from whichever server has one."""
+    def __anext__(self) -> Awaitable[bytes]:
+        return self._answer.__anext__() if self._begun else self._first_part()
+
+    async def _first_part(self) -> bytes:
+        """Return the first part, from whichever server has one; those after it come from the same server."""
         while True:
             try:
                 part = await anext(self._answer)
             except BackendError as error:
-                if self._begun:
-                    raise
                 failure = error
             else:
-                self._begun = self._begun or bool(part)
+                self._begun = bool(part)
                 return part
             await self._open_another(failure)
 
