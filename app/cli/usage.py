@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlencode
 
 from rich.box import SIMPLE_HEAD
@@ -42,5 +41,5 @@ def show_usage(client: ServerClient, console: Console, query: Mapping[str, str |
     console.print(table)
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6f}"

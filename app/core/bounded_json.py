@@ -34,7 +34,7 @@ class TooManyValues(orjson.JSONDecodeError):
         super().__init__(f"more than {limit} values", "", 0)
 
 
-def loads(data: bytes | str, limit: int = MAX_VALUES) -> Any:
+def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
     """Parse a JSON document; raises `orjson.JSONDecodeError`, or its subclass `TooManyValues`."""
     check_values(data, limit=limit)
     if len(data) <= LARGE:
@@ -120,7 +120,7 @@ class TextsTooLarge(orjson.JSONDecodeError):
         super().__init__("texts that take many times their size", "", 0)
 
 
-def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
+def loads_mended(data: bytes, mend: Callable[[bytes], bytes]) -> object:
     """
     Parse a JSON document like `orjson.loads`, and a large one without holding the GIL for long.
 
@@ -157,7 +157,7 @@ def loads_in_pieces(data: bytes, load: Callable[[bytes], Any] = orjson.loads, la
     return _with_texts(value, texts) if texts else value
 
 
-def outline(text: str) -> Any:
+def outline(text: str) -> object:
     """Parse like `loads`, but leave out the texts of a large document: the strings that are long are empty."""
     check_values(text)
     if len(text) <= LARGE:
@@ -208,7 +208,7 @@ def _width(text: str) -> int:
     return 1 if text.isascii() else min(4, sys.getsizeof(text) // len(text))
 
 
-def _load(data: bytes, mend: Callable[[bytes], bytes]) -> Any:
+def _load(data: bytes, mend: Callable[[bytes], bytes]) -> object:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -236,7 +236,7 @@ def _with_texts(value: Any, texts: dict[str, str]) -> Any:
     return value
 
 
-def is_large(value: Any) -> bool:
+def is_large(value: object) -> bool:
     """Return whether a JSON value is too large to be encoded in the event loop."""
     characters, values = _counts(value, LARGE, _MANY)
     return characters > LARGE or values > _MANY
@@ -261,7 +261,7 @@ def _counts(value: Any, most_characters: int, most_values: int) -> tuple[int, in
     return characters, seen
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """
     Encode a value like `orjson.dumps`, also one that JSON, or orjson, has no form for.
 
@@ -274,7 +274,7 @@ def dumps(value: Any) -> bytes:
         return orjson.dumps(_encodable(value))
 
 
-def _encodable(value: Any, levels: int = _LEVELS) -> Any:
+def _encodable(value: object, levels: int = _LEVELS) -> object:
     """Return a copy of a value that can be encoded."""
     if not levels:
         return None
@@ -295,7 +295,7 @@ class EncodedJSON(NamedTuple):
     data: bytes
 
 
-def dumps_in_pieces(value: Any) -> bytes:
+def dumps_in_pieces(value: object) -> bytes:
     """Encode a value like `orjson.dumps`, without holding the GIL for long, and without a copy of the result."""
     result = io.BytesIO()  # grows in place
     for part in parts_of_json(value):
@@ -303,7 +303,7 @@ def dumps_in_pieces(value: Any) -> bytes:
     return result.getvalue()
 
 
-def to_json(value: Any) -> str:
+def to_json(value: object) -> str:
     """
     Return a value as JSON, with unpaired surrogates replaced.
 
@@ -314,7 +314,7 @@ def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
-def pieces_of_json(value: Any) -> Iterator[bytes]:
+def pieces_of_json(value: object) -> Iterator[bytes]:
     """Encode a value like `orjson.dumps`, and yield the result in pieces; long strings are encoded when they come."""
     before = b""
     for part in [*parts_of_json(value)]:
@@ -335,7 +335,7 @@ def pieces_of_text(text: str) -> Iterator[bytes]:
         yield dumps(text[at : at + LONG])[1:-1]
 
 
-def parts_of_json(value: Any) -> Iterator[bytes | str]:
+def parts_of_json(value: object) -> Iterator[bytes | str]:
     """Yield the JSON of a value, except for long strings, which are yielded as they are, between quotation marks."""
     if isinstance(value, str) and len(value) > LONG:
         yield b'"'
@@ -368,7 +368,7 @@ def parts_of_json(value: Any) -> Iterator[bytes | str]:
         yield dumps(value)
 
 
-def _batches(keys: Iterable[T], values: Iterable[Any]) -> Iterator[list[T]]:
+def _batches(keys: Iterable[T], values: Iterable[object]) -> Iterator[list[T]]:
     """Yield the keys of values in groups that are encoded at once; a heavy value's is alone."""
     batch: list[T] = []
     total = 0
@@ -383,20 +383,20 @@ def _batches(keys: Iterable[T], values: Iterable[Any]) -> Iterator[list[T]]:
         yield batch
 
 
-def _is_heavy(value: Any) -> bool:
+def _is_heavy(value: object) -> bool:
     return json_weight(value) > LONG
 
 
 _VALUE = 16  # weight of a value besides the length of a string
 
 
-def json_weight(value: Any) -> int:
+def json_weight(value: object) -> int:
     """Return about how many characters of JSON a value takes, or some number more than `LONG`."""
     characters, values = _counts(value, LONG, LONG // _VALUE)
     return characters + _VALUE * values
 
 
-def size_of(value: Any) -> int:
+def size_of(value: object) -> int:
     """Return the bytes that a JSON value takes in memory; names of fields are left out, since objects share them."""
     size = 0
     values = [value]

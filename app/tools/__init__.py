@@ -123,7 +123,7 @@ class ToolHost:
         default_factory=dict
     )  # environment variables, for settings such as `api_key_env`
     max_result_chars: int = 60_000  # shown to the model for one call; the loop cuts longer results
-    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of all tools, by name
+    tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # of all tools, by name
     store_url: str = ""  # the store of responses
     workers_directory: Path | None = None  # private to the workers of this server; None where there is only one
 
@@ -190,7 +190,7 @@ class Source:
     it, such as `【3】`; a source without a mark is cited by links to its `url`.
     """
 
-    annotation: Mapping[str, Any]
+    annotation: Mapping[str, object]
     mark: str | None = None
 
 

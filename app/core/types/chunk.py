@@ -43,10 +43,10 @@ class ChunkDelta(TypedDict, total=False):
     content: str | None
     reasoning_content: str | None
     reasoning_field: str  # the field in which the server sent `reasoning_content`
-    reasoning_fragments: dict[str, list[Any]]  # by the server's field; joined before they are sent back
-    reasoning_upstream: dict[str, Any]  # other fields that have to be sent back with the reasoning
+    reasoning_fragments: dict[str, list[object]]  # by the server's field; joined before they are sent back
+    reasoning_upstream: dict[str, object]  # other fields that have to be sent back with the reasoning
     refusal: str | None
-    annotations: list[Any] | None
+    annotations: list[object] | None
     tool_calls: list[CallFragment] | None
 
 
@@ -55,7 +55,7 @@ class ChunkChoice(TypedDict, total=False):
 
     delta: ChunkDelta
     finish_reason: str | None  # `length`, `content_filter` or `error` if truncated; any other value: complete
-    logprobs: Any
+    logprobs: object
 
 
 class CitedSource(TypedDict):
@@ -71,7 +71,7 @@ class Chunk(TypedDict, total=False):
     id: str
     model: str
     choices: list[ChunkChoice]  # at most one
-    usage: dict[str, Any] | None  # of the answer so far
+    usage: dict[str, object] | None  # of the answer so far
     service_tier: str | None
     sources: list[CitedSource]  # only those that are new in this chunk
 

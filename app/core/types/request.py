@@ -183,7 +183,7 @@ class FunctionTool(Tolerant):
     type: Literal["function"]
     name: FunctionName
     description: NotRequired[str | None]
-    parameters: NotRequired[dict[str, Any] | None]
+    parameters: NotRequired[dict[str, object] | None]
     strict: NotRequired[StrictBool | None]
 
 

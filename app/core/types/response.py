@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from app.core.bounded_json import is_large
 from app.core.types import JSONObject
@@ -76,7 +75,7 @@ def _text(request: CreateResponse, schema: bool) -> dict[str, object]:
     return echoed
 
 
-def _tool(tool: Mapping[str, Any]) -> dict[str, object]:
+def _tool(tool: Mapping[str, object]) -> dict[str, object]:
     """Echo a tool; a function has all of its fields, null if they were not set."""
     if tool["type"] != "function":
         return dict(tool)

@@ -108,13 +108,13 @@ class SharedContainers(Containers):
 
     # Operations.
 
-    async def create(self, owner: str, **options: Any) -> Container:
+    async def create(self, owner: str, **options: object) -> Container:
         return _container(await self._do("create", owner=owner, **options))
 
     async def get(self, owner: str, container_id: str) -> Container:
         return _container(await self._do("get", owner=owner, container_id=container_id))
 
-    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
+    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: object) -> Container:
         fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **options}
         return _container(await self._do("of_conversation", **fields))
 
@@ -176,7 +176,7 @@ class SharedContainers(Containers):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Run the operation of a connection; it is cancelled when the other worker closes the connection."""
         assert self._local
-        lines: asyncio.Queue[Mapping[str, Any]] = asyncio.Queue()
+        lines: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
         work = asyncio.create_task(self._work(self._local, lines, writer))
         try:
             while line := await reader.readline():
@@ -251,7 +251,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         await writer.wait_closed()
 
 
-def _write(writer: asyncio.StreamWriter, message: Mapping[str, Any]) -> None:
+def _write(writer: asyncio.StreamWriter, message: Mapping[str, object]) -> None:
     writer.write(orjson.dumps(message) + b"\n")
 
 
@@ -274,7 +274,7 @@ async def _run(host: LocalContainers, operation: str, fields: Mapping[str, Any])
 _FIELDS = ("id", "owner", "name", "created_at", "last_active_at", "idle_minutes", "memory_limit")
 
 
-def _plain(result: Any) -> Any:
+def _plain(result: object) -> object:
     """Return the result of an operation as JSON."""
     return {name: getattr(result, name) for name in _FIELDS} if isinstance(result, Container) else result
 

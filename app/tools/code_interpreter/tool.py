@@ -108,7 +108,7 @@ class ContainerOptions(BaseModel):
     file_ids: Annotated[list[str], Field(max_length=MAX_MOUNTS)] = []
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
-    skills: Annotated[list[Any], Field(max_length=0)] | None = None
+    skills: Annotated[list[object], Field(max_length=0)] | None = None
 
 
 class ContainerReference(BaseModel):

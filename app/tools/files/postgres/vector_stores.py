@@ -138,7 +138,7 @@ class PostgresVectorStores(SQLVectorStores):
     ) -> tuple[list[Any], bool]:
         return await self._db.listed(select, table, where, values, page)
 
-    async def forget(self, entries: Sequence[Sequence[Any]]) -> None:
+    async def forget(self, entries: Sequence[Sequence[object]]) -> None:
         """Do nothing: the database records what it removes, and `sweep` of the file store erases it."""
 
     async def _text_of(self, store_id: str, file: int) -> list[str]:
