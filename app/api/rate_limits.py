@@ -112,8 +112,11 @@ class Limits:
         self._on_refusal = on_refusal
         self.replace(requests=requests, tokens=tokens, streams=streams, streams_per_key=streams_per_key)
         self._slots: dict[tuple[str, str], None] = {}  # that this process holds, by pool and holder; an ordered set
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._renewal: asyncio.Task[None] | None = None
+        # That may still be held though they are not in use, with the loop time at which their leases have expired.
+        self._unreleased: dict[tuple[str, str], float] = {}
+        self._late_releases: asyncio.Task[None] | None = None
         self._retry_at = 0.0  # when failed counters are queried again, in loop time
 
     def replace(self, *, requests: int, tokens: int, streams: int, streams_per_key: int) -> None:
@@ -156,13 +159,18 @@ class Limits:
             ("all", "streams", self._streams, "This server has"),
         )
         for pool, name, limit, subject in pools:
-            if not limit:
+            if not limit or self._waits:
                 continue
             slot = (pool, secrets.token_hex(8))
             admission.slots.append(slot)  # before the query: it may be cancelled after the slot was taken
             acquired = await self._query(self._counters.acquire(*slot, limit))
+            if acquired is False and self._unreleased:
+                await self._release_again()
+                acquired = await self._query(self._counters.acquire(*slot, limit))
             if not acquired:
                 admission.slots.remove(slot)
+            if acquired is None:  # it is not known whether the slot was taken
+                self.release([slot])
             if acquired is False:
                 message = f"{subject} {limit} responses in progress, which is the limit."
                 raise self._refusal(name, message, 1, admission.headers())
@@ -181,9 +189,10 @@ class Limits:
 
     async def aclose(self) -> None:
         """Wait for pending charges and releases, and close the counters."""
-        if self._renewal:
-            self._renewal.cancel()
-            await asyncio.wait({self._renewal})
+        for task in (self._renewal, self._late_releases):
+            if task:
+                task.cancel()
+                await asyncio.wait({task})
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=BACKOFF)
         await self._counters.aclose()
@@ -199,12 +208,16 @@ class Limits:
             if slot in self._slots:
                 await self._query(self._counters.acquire(*slot, sys.maxsize))
                 if slot not in self._slots:  # released meanwhile, perhaps before it was acquired
-                    await self._query(self._counters.release(*slot))
+                    self.release([slot])
+
+    @property
+    def _waits(self) -> bool:
+        """Whether the counters are not queried for now, since they have failed."""
+        return asyncio.get_running_loop().time() < self._retry_at
 
     async def _query(self, query: Coroutine[object, object, T]) -> T | None:
         """Return the result of a query to the counters; None if they are unavailable, or were within `BACKOFF`."""
-        now = asyncio.get_running_loop().time()
-        if now < self._retry_at:
+        if self._waits:
             query.close()
             return None
         try:
@@ -212,19 +225,19 @@ class Limits:
         except StoreUnavailable:
             if not self._retry_at:
                 logger.warning("rate limits are not enforced: their counters are unavailable")
-            self._retry_at = now + BACKOFF
+            self._retry_at = asyncio.get_running_loop().time() + BACKOFF
             return None
         if self._retry_at:
             logger.info("rate limits are enforced again")
             self._retry_at = 0.0
         return result
 
-    def charge(self, access: KeyAccess, tokens: int) -> asyncio.Task[None] | None:
+    def charge(self, access: KeyAccess, tokens: int) -> asyncio.Task[object] | None:
         """Start a task that takes used tokens from the key's bucket; None where there is nothing to take."""
         limit = self._limits_of(access).tokens
         if not (limit and tokens):
             return None
-        return self._start(self._counters.take(access.counted_as, [TokenTake("tokens", limit, tokens)]))
+        return self._start(self._query(self._counters.take(access.counted_as, [TokenTake("tokens", limit, tokens)])))
 
     async def check_tokens(self, access: KeyAccess) -> None:
         """Raise `LimitReached` while the key's bucket has no tokens."""
@@ -238,18 +251,36 @@ class Limits:
         raise self._bucket_empty(allowance, allowance.wait(1), allowance.headers())
 
     def release(self, slots: Sequence[tuple[str, str]]) -> None:
-        """Release slots, each a pool and its holder."""
-        for pool, holder in slots:
-            self._slots.pop((pool, holder), None)
-            self._start(self._counters.release(pool, holder))
+        """Release slots, each a pool and its holder; while the counters are unavailable, when they are so again."""
+        for slot in slots:
+            self._slots.pop(slot, None)
+            self._unreleased[slot] = asyncio.get_running_loop().time() + LEASE
+            self._start(self._release(slot))
 
-    def _start(self, query: Coroutine[object, object, object]) -> asyncio.Task[None]:
+    async def _release(self, slot: tuple[str, str]) -> None:
+        async def release() -> bool:
+            await self._counters.release(*slot)
+            return True
+
+        if await self._query(release()):
+            self._unreleased.pop(slot, None)
+        elif self._late_releases is None or self._late_releases.done():
+            self._late_releases = asyncio.create_task(self._keep_releasing())
+
+    async def _keep_releasing(self) -> None:
+        while self._unreleased:
+            await asyncio.sleep(BACKOFF)
+            await self._release_again()
+
+    async def _release_again(self) -> None:
+        """Release the slots that may still be held."""
+        now = asyncio.get_running_loop().time()
+        self._unreleased = {slot: expiry for slot, expiry in self._unreleased.items() if expiry > now}
+        await asyncio.gather(*map(self._release, [*self._unreleased]))
+
+    def _start(self, query: Coroutine[object, object, object]) -> asyncio.Task[object]:
         """Return a task that runs a query to the counters."""
-
-        async def run() -> None:
-            await self._query(query)
-
-        task = asyncio.create_task(run())
+        task: asyncio.Task[object] = asyncio.create_task(query)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -265,7 +296,7 @@ class Admission:
         self._limits = limits
         self._charged: Usage | None = None  # what has been charged and recorded of the response's usage
         self._cost: int | None = None  # of that, in nanos
-        self._charging: asyncio.Task[None] | None = None
+        self._charging: asyncio.Task[object] | None = None
         self._accounting: Accounting | None = None
         self._budget: list[BudgetState] = []
         self._headers: dict[str, str] | None = None

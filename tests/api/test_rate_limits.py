@@ -473,6 +473,52 @@ async def test_releases_do_not_wait_for_each_other() -> None:
     await limits.aclose()
 
 
+class FailingCounters(MemoryCounters):
+    """Counters that are unavailable while `fails` is set; `acquire` then takes the slot, and does not say so."""
+
+    fails = False
+
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        acquired = await super().acquire(pool, holder, limit)
+        self._answer()
+        return acquired
+
+    async def release(self, pool: str, holder: str) -> None:
+        self._answer()
+        await super().release(pool, holder)
+
+    def _answer(self) -> None:
+        if self.fails:
+            raise StoreUnavailable
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at the next request", "after a while"])
+async def test_slots_that_could_not_be_released_are_so_when_the_counters_are_available_again(
+    monkeypatch: pytest.MonkeyPatch, waits: bool
+) -> None:
+    monkeypatch.setattr("app.api.rate_limits.BACKOFF", 0.05)
+    counters = FailingCounters()
+    limits = Limits(counters, streams=3)
+    grants = [await limits.take(KeyAccess()) for _ in range(4)]
+    for grant in grants[:2]:
+        await limits.acquire(grant)
+    counters.fails = True
+    await limits.acquire(grants[2])  # which is not known to hold a slot
+    for grant in grants:
+        grant.close()
+    await until_left(limits)
+    counters.fails = False
+    if waits:
+        async with asyncio.timeout(60):
+            while counters._pools:
+                await asyncio.sleep(0.01)
+    else:
+        await asyncio.sleep(0.05)
+        await limits.acquire(grants[3])
+        assert len(grants[3].slots) == 1
+    await limits.aclose()
+
+
 async def test_a_slot_is_released_if_its_request_is_cancelled_while_it_is_acquired() -> None:
     counters = SlowCounters()
     limits = Limits(counters, streams=1)
