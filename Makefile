@@ -75,8 +75,8 @@ conformance-peers: $(CONFORMANCE_PEERS:%=$(VENV)/peers/%.stamp) ## install the s
 load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replicas restart, the cost of a turn; ARGS="streams" for one of them
 	$(BIN)/python -m tests.load.load $(ARGS)
 
-soak: $(VENV)/test.stamp ## two minutes of all kinds of requests, to find leaks; SECONDS=600 for longer
-	$(BIN)/python -m tests.load.soak --seconds $(or $(SECONDS),120)
+soak: $(VENV)/test.stamp ## two minutes of all kinds of requests, to find leaks; SECONDS=600 for longer, STORE=postgres for another store
+	$(BIN)/python -m tests.load.soak --seconds $(or $(SECONDS),120) --store $(or $(STORE),redis)
 
 fmt: $(VENV)/test.stamp ## format the code, and fix what ruff can
 	$(BIN)/ruff format .

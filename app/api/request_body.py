@@ -192,7 +192,7 @@ def _code(error_type: str, context: Mapping[str, object]) -> str:
 def field_path(location: tuple[int | str, ...]) -> str:
     """Return the path of the field at pydantic's error location, such as `input[2].content[0].text`."""
     path = ""
-    for step in location:
+    for step in location[:-2] if location[-1:] == ("[key]",) else location:  # a name that is invalid names no field
         if isinstance(step, int):
             path += f"[{step}]"
         elif not step.startswith("<"):

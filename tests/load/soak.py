@@ -1,7 +1,7 @@
 """
 Let all kinds of callers call for a while, and see whether anything of them is left.
 
-    python -m tests.load.soak --seconds 120
+    python -m tests.load.soak --seconds 120 --store redis
 
 Prints what the server has in use as time goes by. Ends with 1 if its memory goes on growing, if it keeps a file, a
 socket or a stream of the model that nobody needs any more, or if a caller got what it did not expect.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import math
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from tests.load.echo import Echo
 from tests.load.replicas import replicas, shown_if_it_fails
 from tests.load.tables import table
 from tests.load.traffic import CALLERS, Traffic, calling
+from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
 AT_ONCE = 24
@@ -56,21 +58,48 @@ def main() -> int:
     """Run it; return 1 if anything is left, or went wrong."""
     parser = argparse.ArgumentParser(description="See whether a server leaks.")
     parser.add_argument("--seconds", type=float, default=120, help="for which the callers call")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--store", choices=[*STORES], default="redis", help="where responses are stored")
+    options = parser.parse_args()
     with tempfile.TemporaryFile() as log, shown_if_it_fails(log):
-        problems = asyncio.run(soak(seconds, log))
+        problems = asyncio.run(soak(options.seconds, options.store, log))
     for problem in problems[:20]:
         print(f"WRONG: {problem}")
     return bool(problems)
 
 
-async def soak(seconds: float, log: IO[bytes]) -> list[str]:
+@contextlib.contextmanager
+def _in_memory() -> Iterator[str]:
+    yield "memory://"
+
+
+@contextlib.contextmanager
+def _in_sqlite() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield f"sqlite:///{directory}/antiphon.db"
+
+
+@contextlib.contextmanager
+def _in_redis() -> Iterator[str]:
+    with RedisServer() as server:
+        yield f"{server.url}?max_connections=8"
+
+
+@contextlib.contextmanager
+def _in_postgres() -> Iterator[str]:
+    with PostgresServer() as server:
+        yield f"{server.url}?max_connections=8"
+
+
+STORES = {"memory": _in_memory, "sqlite": _in_sqlite, "redis": _in_redis, "postgres": _in_postgres}
+
+
+async def soak(seconds: float, store: str, log: IO[bytes]) -> list[str]:
     """Let them call; print samples, and return what is wrong."""
-    with RedisServer() as redis:
+    with STORES[store]() as store_url:
         async with Echo(pace=0.01) as model:
             settings = {"backend_url": model.url, "limit_streams": 4 * AT_ONCE, "background_log_ttl": 60}
             async with (
-                replicas(1, log, store_url=f"{redis.url}?max_connections=8", **settings) as (server,),
+                replicas(1, log, store_url=store_url, **settings) as (server,),
                 calling(server.url) as observer,
             ):
                 began, called = time.monotonic(), Traffic(server.url, observer.http)
@@ -99,7 +128,7 @@ async def soak(seconds: float, log: IO[bytes]) -> list[str]:
                     samples.append(await sample())
                 await calling_on
                 samples.append(await _rest(sample, samples[0].files + SPARE))
-    print(f"{AT_ONCE} callers at once, of {len(CALLERS)} kinds\n")
+    print(f"{AT_ONCE} callers at once, of {len(CALLERS)} kinds; {store}\n")
     print(table([HEAD, *(each.row() for each in samples)]))
     return [*called.wrong, *_left(samples)]
 

@@ -17,6 +17,7 @@ from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ForwardQuery
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD
+from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
 from app.tools.code_interpreter.settings import MemoryLimit
@@ -43,7 +44,7 @@ class CreateContainer(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    name: str = Field(min_length=1, max_length=MAX_CONTAINER_NAME)
+    name: Annotated[str, WITHOUT_NUL] = Field(min_length=1, max_length=MAX_CONTAINER_NAME)
     expires_after: ContainerExpiry | None = None
     file_ids: list[str] | None = Field(None, max_length=50)
     memory_limit: MemoryLimit | None = None

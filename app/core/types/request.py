@@ -24,7 +24,7 @@ from pydantic import (
     Tag,
     model_validator,
 )
-from pydantic.functional_validators import BeforeValidator
+from pydantic.functional_validators import AfterValidator, BeforeValidator
 
 from app.core.bounded_json import TooManyValues, check_values
 from app.core.redaction import ToolSecrets, without_credentials
@@ -334,21 +334,35 @@ class PromptCacheOptions(_Body):
     prewarm: StrictBool = False  # only store the input; the model is not called
 
 
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("it has a NUL character, which not every store can hold")
+    return text
+
+
+WITHOUT_NUL = AfterValidator(_without_nul)  # for ids, names and the like; texts may have it
 Metadata = Annotated[
-    dict[Annotated[str, StringConstraints(max_length=64)], Annotated[str, StringConstraints(max_length=512)]],
+    dict[
+        Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL],
+        Annotated[str, StringConstraints(max_length=512), WITHOUT_NUL],
+    ],
     Field(max_length=16),
 ]
-Key = Annotated[str, StringConstraints(max_length=64)]
-Identifier = Annotated[str, StringConstraints(max_length=128)]  # 64 in the spec, and formerly in OpenAI's API
+Key = Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL]
+Identifier = Annotated[
+    str, StringConstraints(max_length=128), WITHOUT_NUL
+]  # 64 in the spec, and formerly in OpenAI's API
 # An id, or an object with it.
-Conversation = Annotated[str, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)]
+Conversation = Annotated[
+    str, WITHOUT_NUL, BeforeValidator(lambda value: value.get("id") if isinstance(value, dict) else value)
+]
 
 
 class PromptReference(_Body):
     """A prompt template of the server, and the values of its variables; OpenAI's API, not the spec's."""
 
-    id: Annotated[str, StringConstraints(max_length=128)]
-    version: Annotated[str, StringConstraints(max_length=64)] | None = None
+    id: Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]
+    version: Annotated[str, StringConstraints(max_length=64), WITHOUT_NUL] | None = None
     variables: dict[str, object] | None = None
 
 
@@ -365,7 +379,7 @@ class CreateResponse(_Body):
 
     model: str | None = None  # checked by `KeyAccess.check_model`, as for all other endpoints
     input: Input | None = None
-    previous_response_id: str | None = None
+    previous_response_id: Annotated[str, WITHOUT_NUL] | None = None
     conversation: Conversation | None = None
     include: list[str] = Field(default_factory=list)  # pydantic makes deep copies of other defaults
     tools: list[Tool] = Field(default_factory=list)
@@ -394,7 +408,7 @@ class CreateResponse(_Body):
     store: StrictBool = True
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] = "auto"
     top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
-    user: str | None = None
+    user: Annotated[str, WITHOUT_NUL] | None = None
 
     _notes: _Notes = PrivateAttr(default_factory=_Notes)
 

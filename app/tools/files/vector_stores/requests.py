@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.core.types.content import tag_of
-from app.core.types.request import Metadata
+from app.core.types.request import WITHOUT_NUL, Metadata
 from app.tools.files.vector_stores.filters import AttributeFilter
 from app.tools.files.vector_stores.ranking import DEFAULT_RESULTS, MOST_RESULTS, RankingOptions
 from app.tools.files.vector_stores.records import ChunkingStrategy
@@ -15,11 +15,12 @@ from app.tools.files.vector_stores.records import ChunkingStrategy
 MOST_FILES = 2000  # per batch
 MOST_AT_FIRST = 500  # in the request that creates a store
 
-FileId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128)]
-Name: TypeAlias = Annotated[str, StringConstraints(max_length=256)]
-AttributeValue: TypeAlias = Annotated[str, StringConstraints(max_length=512)] | bool | float
+FileId: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=128), WITHOUT_NUL]
+Name: TypeAlias = Annotated[str, StringConstraints(max_length=256), WITHOUT_NUL]
+AttributeValue: TypeAlias = Annotated[str, StringConstraints(max_length=512), WITHOUT_NUL] | bool | float
 AttributeValues: TypeAlias = Annotated[
-    dict[Annotated[str, StringConstraints(min_length=1, max_length=64)], AttributeValue], Field(max_length=16)
+    dict[Annotated[str, StringConstraints(min_length=1, max_length=64), WITHOUT_NUL], AttributeValue],
+    Field(max_length=16),
 ]
 
 
@@ -55,7 +56,7 @@ class Sizes(_Body):
     """The sizes of chunks, in tokens."""
 
     max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)] = 800
-    chunk_overlap_tokens: Annotated[int, Field(ge=0)] = 400
+    chunk_overlap_tokens: Annotated[int, Field(ge=0, le=2048)] = 400
 
     @model_validator(mode="after")
     def _overlap_fits(self) -> Sizes:
@@ -85,7 +86,7 @@ class CreateVectorStore(_Body):
     """`POST /vector_stores`."""
 
     name: Name = ""
-    description: Annotated[str, StringConstraints(max_length=512)] | None = None
+    description: Annotated[str, StringConstraints(max_length=512), WITHOUT_NUL] | None = None
     file_ids: Annotated[list[FileId], Field(max_length=MOST_AT_FIRST)] = Field(default_factory=list)
     chunking_strategy: Chunking = AutoChunking()
     expires_after: ExpiresAfter | None = None
