@@ -40,8 +40,8 @@ Upstream: TypeAlias = JSONObject
 # or ignore unknown events. All of them handle `response.incomplete` as the end of a truncated output.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
-# Notes of a call that decide what the model is shown.
-_SHOWN = frozenset({"output", "arguments"})
+# Notes that later turns need: what the model was shown of a hosted call, and what sessions have noted.
+_NEEDED = frozenset({"output", "arguments", "session"})
 
 
 @dataclass(slots=True)
@@ -376,7 +376,7 @@ class EventBuilder:
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
-        Add what the model was shown of finished hosted calls, and their items lack, in an encrypted reasoning item.
+        Add what later turns need of hosted calls and lists, and their items lack, in an encrypted reasoning item.
 
         It is for clients that store the items themselves; without encryption this does nothing.
         """
@@ -384,7 +384,7 @@ class EventBuilder:
             return
         for item_id in item_ids:
             upstream = self.upstream.get(item_id, {})
-            if upstream.get(NOTES, {}).keys() & _SHOWN or upstream.keys() - {NOTES}:
+            if upstream.get(NOTES, {}).keys() & _NEEDED or upstream.keys() - {NOTES}:
                 self._encryption.hold(item_id, resolve_upstream(upstream))
         if self._encryption.holds:
             self._add_encrypted(self._encryption)
