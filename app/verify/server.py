@@ -266,6 +266,15 @@ def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
     return exchange.status >= 500 and bool(_PLAIN.search(told))
 
 
+def _readable(exchange: HTTPExchange) -> HTTPExchange:
+    """Return an exchange unless it asked for a whole response, and got none; `schema.json` is about that."""
+    body = exchange.body
+    whole = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
+    if whole and not exchange.response:
+        raise Unclear("The answer is no JSON object: see schema.json.", exchange)
+    return exchange
+
+
 def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """
     Return an exchange that a check is about if the server answered it with success.
@@ -273,7 +282,7 @@ def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     Raises `Unsupported` if it says plainly that it has no such thing, which `fields` name, and `Broken` otherwise.
     """
     if exchange.ok:
-        return exchange
+        return _readable(exchange)
     if says_unsupported(exchange, *fields):
         raise Unsupported(exchange.outcome(), exchange)
     raise Broken(f"The request is answered with {exchange.outcome()}", exchange)
@@ -282,7 +291,7 @@ def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
 def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """Return an exchange that a check needs, and another check is about; raises `Unsupported` or `Unclear`."""
     if exchange.ok:
-        return exchange
+        return _readable(exchange)
     if says_unsupported(exchange, *fields):
         raise Unsupported(exchange.outcome(), exchange)
     raise Unclear(f"There is no answer to judge: {exchange.outcome()}", exchange)

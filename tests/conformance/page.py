@@ -13,8 +13,8 @@ _INTRODUCTION = """# Who keeps the specification
 
 `make conformance` holds the servers below against the {count} checks of [`antiphon verify`](verify.md) and writes this
 page. LiteLLM, open-responses-server and OGX run, as Antiphon does, in front of one Chat Completions server that answers
-by rules (`tests/conformance/upstream.py`); llama.cpp, transformers and vLLM run their own `/v1/responses` with the tiny
-model of [backends.md](backends.md) on a CPU. Each has the version and the settings named here.
+by rules (`tests/conformance/upstream.py`); llama.cpp, transformers and vLLM, where they are installed, run their own
+`/v1/responses` with the tiny model of [backends.md](backends.md). Each has the version and the settings named here.
 
 A check that does not pass is one of three things. **Failed**: the server does otherwise than the sentence of the check
 says. *Unsupported*: it says plainly that it does not have this (a 404, or an error that names the field), which is no
@@ -30,7 +30,7 @@ def totals(results: Results) -> str:
     for name, result in results.items():
         counts = " and ".join(str(_count(result, verdict)) for verdict in ("pass", "fail"))
         parts.append(f"{name.replace(',', ' over')} {counts}")
-    return f"Passed and failed, of {len(ALL_CHECKS)}: {'; '.join(parts)}."
+    return f"Passed and failed: {'; '.join(parts)}."
 
 
 def page(results: Results) -> str:

@@ -120,15 +120,18 @@ def main() -> None:
             print(f"{subject.name}: {error}")
             continue
         counts = list(results[subject.name]["statuses"].values())
-        print(f"{subject.name}: {counts.count('pass')} pass, {counts.count('fail')} fail")
-    if options.write:
-        ordered = {subject.name: results[subject.name] for subject in SUBJECTS if subject.name in results}
-        RESULTS.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
-        PAGE.write_text(page(ordered), encoding="utf-8")
-        text = README.read_text(encoding="utf-8")
-        before, found, rest = text.partition(BEGIN)
-        if found:
-            README.write_text(f"{before}{BEGIN}{totals(ordered)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+        print(f"{subject.name}: {counts.count('pass')} pass, {counts.count('fail')} fail", flush=True)
+        if options.write:
+            write({subject.name: results[subject.name] for subject in SUBJECTS if subject.name in results})
+
+
+def write(results: dict[str, Any]) -> None:
+    """Keep the results, and write the page and the line of README."""
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(results), encoding="utf-8")
+    before, found, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+    if found:
+        README.write_text(f"{before}{BEGIN}{totals(results)}{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

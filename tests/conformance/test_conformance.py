@@ -1,0 +1,74 @@
+"""What `make conformance` is made of, without the servers of others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conformance.page import page, totals
+from tests.conformance.run import BEGIN, END, PAGE, README, RESULTS
+from tests.conformance.servers import SUBJECTS
+from tests.conformance.upstream import app
+
+HELLO = {"model": "demo", "messages": [{"role": "user", "content": "Say hello."}]}
+
+
+async def ask(**fields: Any) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://upstream") as http:
+        return await http.post("/v1/chat/completions", json={**HELLO, **fields})
+
+
+async def test_the_scripted_server_answers_whole_and_streamed() -> None:
+    whole = (await ask()).json()
+    assert whole["choices"][0]["message"]["content"] == "Hello there, friend!"
+    assert whole["usage"]["total_tokens"] == whole["usage"]["prompt_tokens"] + whole["usage"]["completion_tokens"]
+    lines = [line for line in (await ask(stream=True)).text.split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+    text = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
+    assert text == "Hello there, friend!"
+
+
+async def test_the_scripted_server_joins_a_call() -> None:
+    function = {"name": "get_weather", "parameters": {"type": "object", "properties": {"location": {"type": "string"}}}}
+    whole = (await ask(tools=[{"type": "function", "function": function}], tool_choice="required")).json()
+    (call,) = whole["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert "location" in json.loads(call["function"]["arguments"])
+    assert whole["choices"][0]["finish_reason"] == "tool_calls"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", 17),
+        ("top_p", "high"),
+        ("max_tokens", 0),
+        ("messages", [{"role": "nobody", "content": "Hi."}]),
+        ("tools", [{"type": "function", "function": {}}]),
+        ("tool_choice", "sometimes"),
+        ("response_format", {"type": "xml"}),
+        ("reasoning_effort", "endless"),
+        ("stream", "maybe"),
+    ],
+)
+async def test_the_scripted_server_refuses_what_others_refuse(field: str, value: object) -> None:
+    answer = await ask(**{field: value})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+
+
+def test_the_page_and_the_line_of_readme_are_those_of_the_results() -> None:
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert f"{BEGIN}{totals(results)}{END}" in README.read_text(encoding="utf-8")
+    assert set(results) <= {subject.name for subject in SUBJECTS}
+    text, made = PAGE.read_text(encoding="utf-8"), page(results)
+    for name, result in results.items():
+        assert f"| {name} | {result['version']} | {result['date']} |" in text
+        assert all(f"- `{id}`: " in text for id in result["details"])
+        assert set(result["details"]) == {id for id, status in result["statuses"].items() if status == "fail"}
+    assert [line for line in made.splitlines() if line.startswith("- ")] == [
+        line for line in text.splitlines() if line.startswith("- ")
+    ]
