@@ -212,6 +212,7 @@ def declared_tools(
             include=frozenset(request.include),
             key_names=caller.key_names,
             access=caller.access,
+            warnings=context.warnings,
         )
         if tool["type"] in types
         else None

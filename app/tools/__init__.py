@@ -143,6 +143,7 @@ class Declaration:
     key_names: frozenset[str] = frozenset()
     access: KeyAccess = UNRESTRICTED  # the rights of the caller's key
     deadline: float | None = None  # end of the response at the latest, in the time of the event loop
+    warnings: Warnings = field(default_factory=Warnings)  # of the response, about what is left out of the declaration
 
     def require(self, *rights: str) -> None:
         """Raise `PermissionDenied` unless the caller's key has one of these rights; the error shows the first."""

@@ -125,7 +125,7 @@ class ImageGenerationTool:
         return cls(settings, ImagesAPI(backend.options().transport, settings.timeout))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        declared = read_declaration(ImageDeclaration, declaration.tool, declaration.place)
+        declared = read_declaration(ImageDeclaration, declaration.tool, declaration.place, declaration.warnings)
         mask = None
         if declared.input_image_mask and (url := declared.input_image_mask.image_url):
             mask = _image_of(url)

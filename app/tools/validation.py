@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, Warnings, did_you_mean, label
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -18,18 +18,21 @@ def read_table(model: type[M], table: Mapping[str, object]) -> M:
     try:
         return model.model_validate(dict(table))
     except ValidationError as error:
-        problems = map(_table_problem, _details(error))
+        problems = (_table_problem(model, detail) for detail in _details(error))
         raise ValueError("; ".join(dict.fromkeys(problems))) from None
 
 
-def read_declaration(model: type[M], declaration: Mapping[str, object], place: str) -> M:
+def read_declaration(model: type[M], declaration: Mapping[str, object], place: str, warnings: Warnings) -> M:
     """
     Validate a declaration, or a part of one; raises `InvalidRequest` for its first invalid field.
 
-    `place` is its path in the request, such as `tools[0]`.
+    `place` is its path in the request, such as `tools[0]`. Fields that the model does not have are named in `warnings`.
     """
     try:
-        return model.model_validate(dict(declaration))
+        read = model.model_validate(dict(declaration))
+        for path in _undeclared(read, declaration, place):
+            warnings.add(f"The parameter {label(path)} is not known to this tool and was left out.")
+        return read
     except ValidationError as error:
         detail = _details(error)[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in _path(detail)]
@@ -37,6 +40,19 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], place: s
         code = "missing_required_parameter" if detail["type"] == "missing" else "invalid_value"
         message = detail["msg"].removeprefix("Value error, ")
         raise InvalidRequest(f"Invalid '{field}': {message}.", param=field, code=code) from None
+
+
+_DIRECT = ("allowed_callers", ["direct"])  # as it always is
+
+
+def _undeclared(read: BaseModel, declaration: Mapping[str, object], place: str) -> Iterator[str]:
+    """Yield the paths of the fields that a model has ignored."""
+    for name, value in declaration.items():
+        if name not in type(read).model_fields:
+            if name != "type" and value not in (None, [], {}) and (name, value) != _DIRECT:
+                yield f"{place}.{name}"
+        elif isinstance(value, Mapping) and isinstance(inner := getattr(read, name), BaseModel):
+            yield from _undeclared(inner, value, f"{place}.{name}")
 
 
 def _details(error: ValidationError) -> Sequence[Any]:
@@ -49,7 +65,28 @@ def _path(detail: Mapping[str, Any]) -> list[str | int]:
     return [step for step in path if isinstance(step, int) or re.fullmatch(r"[a-z_][\w.-]*", step, re.ASCII)]
 
 
-def _table_problem(detail: Mapping[str, Any]) -> str:
+def _table_problem(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
+    *above, _ = path = _path(detail) or [""]
     message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    field = ".".join(map(str, _path(detail)))
-    return f"{field}: {'unknown key' if detail['type'] == 'extra_forbidden' else message}"
+    if detail["type"] == "extra_forbidden":
+        message = f"unknown key.{did_you_mean(str(path[-1]), known_keys(model, above))}".rstrip(".")
+    elif detail["type"] == "missing":
+        message = "is missing"
+    return f"{'.'.join(map(str, path))}: {message}"
+
+
+def known_keys(model: type[BaseModel], path: Sequence[object]) -> set[str]:
+    """Return the keys of the table at a path in the table of a model."""
+    models = [model]
+    for step in path:
+        fields = [inner.model_fields[str(step)] for inner in models if str(step) in inner.model_fields]
+        if fields:  # otherwise it is a name that the settings give, such as that of a server
+            models = [inner for field in fields for inner in _models_in(field.annotation)]
+    return {name for inner in models for name in inner.model_fields}
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

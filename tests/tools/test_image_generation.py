@@ -122,6 +122,17 @@ async def test_an_image_is_made(images: ImagesServer) -> None:
     assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 20, 30)
 
 
+async def test_image_options_that_are_not_known_are_named_in_a_warning(images: ImagesServer) -> None:
+    mask = {"image_url": f"data:image/png;base64,{PNG}", "feather": 3}
+    tool = {**TOOL, "svg": {"model": "x"}, "frame_count": 4, "input_image_mask": mask, "allowed_callers": ["direct"]}
+    async with client(images, drawing(prompt="A cat"), ANSWER) as (openai_client, _):
+        raw = await openai_client.responses.with_raw_response.create(model="m", input="Draw.", tools=[tool])
+    warning = raw.headers["x-antiphon-warning"]
+    for path in ("tools[0].svg", "tools[0].frame_count", "tools[0].input_image_mask.feather"):
+        assert f"'{path}' is not known to this tool and was left out" in warning
+    assert "allowed_callers" not in warning
+
+
 async def test_models_that_the_operator_names_may_be_chosen(images: ImagesServer) -> None:
     tool = {**TOOL, "model": "gpt-image-1-mini"}
     async with client(images, drawing(prompt="A cat"), ANSWER, models=["gpt-image-*"]) as (openai_client, _):

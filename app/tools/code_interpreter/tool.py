@@ -181,7 +181,7 @@ class CodeInterpreter:
         elif not isinstance(value, Mapping):
             message = f"Invalid '{place}': should be the id of a container, or an object such as {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
-        return self._session(declaration, read_declaration(model, value, place), shell, place)
+        return self._session(declaration, read_declaration(model, value, place, declaration.warnings), shell, place)
 
     @asynccontextmanager
     async def _session(

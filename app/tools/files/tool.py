@@ -109,7 +109,7 @@ class FileSearch:
         self._ingestion.start()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        declared = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place)
+        declared = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
         return self._session(declaration, declared)
 
     @asynccontextmanager

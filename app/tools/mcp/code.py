@@ -94,7 +94,7 @@ class MCPCodeInterpreter:
             return None
         place, container = f"{declaration.place}.container", declaration.tool.get("container")
         if isinstance(container, Mapping):
-            read_declaration(MCPCodeContainer, container, place)
+            read_declaration(MCPCodeContainer, container, place, declaration.warnings)
             container = None
         elif not isinstance(container, str) or not container.startswith("cntr_"):
             message = f"Invalid '{place}': should be the id of a container, or {{'type': 'auto'}}."

@@ -113,7 +113,7 @@ class WebSearchTool:
         return cls(settings, provider_class.from_settings(settings, settings.key(host.environment)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
-        declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place)
+        declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
         pages = self._pages if self._settings.open_pages and declared.external_web_access is not False else None
         return self._open(WebSearchSession(self._provider, pages, declaration, declared))
 
