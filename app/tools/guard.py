@@ -63,7 +63,19 @@ _COMPATIBLE = ip_network("::/96")
 # Ranges that `ipaddress` reports as global: 6to4 relays, IPv6 documentation addresses.
 _NOT_PUBLIC = (ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
 # Metadata services of clouds, which hand out credentials; link-local ones are refused anyway.
-_METADATA = frozenset(map(ip_address, ("168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254")))
+_METADATA = frozenset(
+    map(
+        ip_address,
+        (
+            "168.63.129.16",  # Azure
+            "100.100.100.200",  # Alibaba
+            "192.0.0.192",  # Oracle
+            "fd00:ec2::254",  # AWS, and its pods
+            "fd00:ec2::23",
+            "fd20:ce::254",  # Google
+        ),
+    )
+)
 
 
 def is_allowed(address: Address, reach: Reach) -> bool:
@@ -146,15 +158,15 @@ class URLPattern:
         host = url.host.rstrip(".")
         host_matches = host.endswith(self.host[1:]) if self.host.startswith("*.") else self.host in ("*", host)
         path = url.raw_path.partition(b"?")[0].decode("ascii", "replace")
-        # A server may decode `%2e%2e/` to `../`, which leaves the allowed path.
         return host_matches and (
-            self.path in ("/*", "*") or (fnmatchcase(path, self.path) and not _ESCAPED.search(path))
+            self.path in ("/*", "*") or (fnmatchcase(path, self.path) and not _LEAVES_PATH.search(path))
         )
 
 
 URL_NOT_ALLOWED = "Requests to this URL are not allowed."
 
-_ESCAPED = re.compile(r"%(2e|2f|5c)", re.IGNORECASE)
+# A server may decode `%2e%2e/`, or `%252e%252e/`, to `../`, and take `..;` for it.
+_LEAVES_PATH = re.compile(r"%(25|2e|2f|5c)|/\.\.?(;|/|$)", re.IGNORECASE)
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f\\]")
 _NUMBER = re.compile(r"\d+|0x[\da-f]*", re.IGNORECASE)
 
@@ -203,7 +215,8 @@ def is_same_place(url: str, known: str | None) -> bool:
 
 def _place_of(url: httpx.URL) -> tuple[str, bytes, int | None, list[str]]:
     steps: list[str] = []
-    for step in unquote(url.path).split("/"):
+    for part in unquote(url.path).split("/"):
+        step = part.partition(";")[0]
         if step == "..":
             del steps[-1:]
         elif step not in ("", "."):

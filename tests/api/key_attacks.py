@@ -119,6 +119,7 @@ _SERVERS: dict[str, Attack] = {
     "the same with a query": Attack(URL, tools(mcp("mine", server_url="URL_OF_SECRET?a=b")), WRONG),
     "the same with a slash": Attack(URL, tools(mcp("mine", server_url="URL_OF_SECRET/")), WRONG),
     "the same with dots": Attack(URL, tools(mcp("mine", server_url="URL_OF_SECRET/../mcp")), WRONG),
+    "the same with a parameter of the path": Attack(URL, tools(mcp("mine", server_url="URL_OF_SECRET/x/..;a")), WRONG),
     "the same with an escape": Attack(URL, tools(mcp("mine", server_url="URL_OF_SECRET/%2e")), WRONG),
     "the same with a fragment": Attack(URL, tools(mcp("mine", server_url="URL_OF_SECRET#x")), WRONG),
     "the same with a user": Attack(URL, tools(mcp("mine", server_url="USER_OF_SECRET")), WRONG),
