@@ -452,6 +452,8 @@ def _problem(detail: Any) -> str:
     if not detail["loc"]:
         return str(message)  # a rule about several settings, which names them itself
     first, *rest = map(str, detail["loc"])
+    if detail["type"] == "missing":
+        message = "is missing"
     if detail["type"] == "extra_forbidden":
         tables: dict[str, type[BaseModel]] = {"keys": KeySettings, "prices": PriceSettings, "webhooks": WebhookSettings}
         table = tables.get(first, BackendSettings)

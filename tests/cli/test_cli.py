@@ -168,6 +168,27 @@ def test_an_address_that_is_none_is_refused_too(tmp_path: Path, variables: dict[
     assert "hush" not in refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("tools", "said"),
+    [
+        ({"code_interpreter": {}}, "tools.code_interpreter: provider: is missing"),
+        ({"code_interpreter": {"provider": "docker"}}, "provider: should be bubblewrap, or mcp:NAME"),
+        (
+            {"code_interpreter": {"provider": "bubblewrap", "python": "/opt/python"}},
+            "python: should be a path under /usr",
+        ),
+        ({"web_search": {"provder": "searxng"}}, "provder: unknown key. Did you mean 'provider'?"),
+        ({"file_search": {"embeddings": {"modle": "e"}}}, "embeddings.modle: unknown key. Did you mean 'model'?"),
+    ],
+)
+def test_check_with_an_invalid_table_of_a_tool_says_what_would_be_valid(
+    tmp_path: Path, tools: dict[str, object], said: str
+) -> None:
+    checked = run(tmp_path, "check", ANTIPHON_TOOLS=json.dumps(tools))
+    assert checked.returncode == 1
+    assert said in checked.stdout + checked.stderr
+
+
 def test_a_port_that_is_taken_ends_the_server(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = run(tmp_path, "serve", "--port", str(taken.getsockname()[1]))

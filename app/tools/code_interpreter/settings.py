@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
 
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]
+
+
+def _provider(provider: object) -> object:
+    if provider != "bubblewrap":
+        raise ValueError("should be bubblewrap, or mcp:NAME with the name of a server of [tools.mcp.servers]")
+    return provider
+
+
+def _under_usr(python: str) -> str:
+    if python and not python.startswith("/usr/"):
+        raise ValueError(
+            "should be a path under /usr, such as /usr/bin/python3: the containers have no other directory"
+        )
+    return python
 
 
 class CodeSettings(BaseModel):
@@ -14,10 +28,10 @@ class CodeSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
-    provider: Literal["bubblewrap"]
+    provider: Annotated[Literal["bubblewrap"], BeforeValidator(_provider)]
     """What the containers are made with: `bubblewrap`, a sandbox on this machine (Linux). With `mcp:NAME` a server of
     `[tools.mcp.servers]` runs the code: see `app.tools.mcp.code`."""
-    python: str = Field("", pattern=r"^(/usr/.*)?$")
+    python: Annotated[str, AfterValidator(_under_usr)] = ""
     """The Python of the containers, under `/usr`; left out: `/usr/bin/python3`, or that of `/usr/local`."""
     memory_limit: MemoryLimit = "1g"
     """The most memory that a container may have; what a request without a limit of its own gets is `1g`."""
