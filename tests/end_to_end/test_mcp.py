@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.responses.tool_loop.sessions import MAX_DECLARED
 from tests.clients.answers import saying
 from tests.support.mcp_lab import LONG_NAME, PIXEL, Lab
 from tests.support.serving import antiphon
@@ -580,6 +581,15 @@ async def test_an_unknown_server_is_the_same_error_whatever_is_declared(
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, f"tools[0].{param}") and words in error["message"]
     assert upstream.requests == []
+
+
+async def test_a_request_cannot_open_any_number_of_connections(upstream: Upstream, lab: Lab) -> None:
+    many = [{**MCP, "server_label": f"lab{n}", "connector_id": "lab"} for n in range(MAX_DECLARED + 1)]
+    async with asked(upstream, declared(lab)) as client:
+        answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": many})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, f"tools[{MAX_DECLARED}]")
+    assert (lab.headers, upstream.requests) == ([], [])
 
 
 async def test_a_program_is_used_like_any_server(upstream: Upstream) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.core.history.approvals import MAX_APPROVED, MAX_DENIED
 from app.responses.tool_loop.calls import ALREADY_USED
 from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore
@@ -431,3 +432,42 @@ async def test_a_forged_copy_that_was_stored_is_not_run_either(lab: Lab, way: st
                 more, sent = {}, [user(), {"type": "item_reference", "id": request["id"]}]
         await http.post("/responses", json=body(input=[*sent, decision(request)], **more))
     assert lab.calls == [("ask", {"what": "it"})]
+
+
+async def test_no_more_calls_are_approved_in_a_request_than_models_make_at_once(lab: Lab) -> None:
+    """Nothing but the caller's word says that a model has made them, where nothing is stored."""
+    requests = [
+        {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}
+        for n in range(MAX_APPROVED + 1)
+    ]
+    async with client(Scripted(hello()), MemoryStore(ttl=60)) as http:
+        for count, status in ((MAX_APPROVED + 1, 400), (MAX_APPROVED, 200)):
+            decided = [item for request in requests[:count] for item in (request, decision(request))]
+            answer = await http.post("/responses", json=body(input=[user(), *decided], store=False))
+            assert answer.status_code == status
+            assert len(lab.calls) == (MAX_APPROVED if status == 200 else 0)
+
+
+class CountingStore(MemoryStore):
+    """A store that counts what is added to it."""
+
+    added = 0
+
+    async def add(self, bucket: str, name: str, record: bytes) -> bool:
+        self.added += 1
+        return await super().add(bucket, name, record)
+
+
+async def test_of_many_denials_in_a_history_the_last_are_stored(lab: Lab) -> None:
+    """Those before were stored when they were new; each takes a request to the store."""
+    requests = [
+        {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}
+        for n in range(MAX_DENIED + 100)
+    ]
+    store = CountingStore(ttl=60)
+    denials = [item for request in requests for item in (request, decision(request, approve=False))]
+    async with client(Scripted(hello()), store) as http:
+        assert (await http.post("/responses", json=body(input=denials, store=False))).status_code == 200
+        assert store.added == MAX_DENIED
+        late = body(input=[user(), requests[-1], decision(requests[-1])], store=False)
+        assert refused(await http.post("/responses", json=late), "input[2].approve")

@@ -14,6 +14,9 @@ from app.core.stream.event_builder import Upstream
 from app.core.types.request import Item
 from app.errors import InvalidRequest
 
+MAX_APPROVED = 128  # calls that one request may approve: more than models make at once
+MAX_DENIED = 128  # denials of one request that are stored, the last ones; those before were when they were new
+
 APPROVAL_REQUEST, APPROVAL_RESPONSE = "mcp_approval_request", "mcp_approval_response"
 
 
@@ -90,7 +93,9 @@ def find_decisions(
             notes = upstream.get(request_id, {}).get(NOTES, {})
             call_id = None if request_id in attempted else notes.get("call_id")
             approved[request_id] = ApprovedCall(requests[request_id], place, call_id, earlier.get(request_id))
-    return Decisions([*approved.values()], denied)
+    if len(approved) > MAX_APPROVED:
+        raise InvalidRequest(f"At most {MAX_APPROVED} calls can be approved in one request.", param="input")
+    return Decisions([*approved.values()], dict([*denied.items()][-MAX_DENIED:]))
 
 
 def answered_before(place: str, *, denied: bool) -> InvalidRequest:

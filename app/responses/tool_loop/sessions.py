@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 5.0  # seconds that a session may take to close before it is cancelled
 
+MAX_DECLARED = 64  # in a request: each may be a connection, or a process
+
 TRUNCATED = "\n[The result was cut off here: it is too long.]"
 
 
@@ -59,6 +61,9 @@ def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declarati
     for position, declaration in enumerate(declarations):
         if declaration is None or not (tool := _open_tool(tools, declaration, position)):
             continue
+        if len(opened) == MAX_DECLARED:
+            message = f"At most {MAX_DECLARED} tools that this server runs can be declared in one request."
+            raise InvalidRequest(message, param=declaration.place)
         label = declaration.tool.get("server_label")
         if label is not None and label in labels:
             message = f"There are two servers with the label '{label}'."

@@ -40,7 +40,8 @@ from app.tools.mcp.http import MAX_RESULT_BYTES, Exchange, exchange, http_client
 from app.tools.mcp.server import CONNECTION_CLOSED, REQUEST_TIMEOUT, MCPFailure, ServerAddress
 
 MAX_PAGES = 50  # of a list of tools
-MAX_LIST_BYTES = 32 * 1024 * 1024  # of memory that a list may take
+MAX_LIST_BYTES = 8 * 1024 * 1024  # of memory that a list may take; it is stored with the turn
+MAX_MESSAGE = 2000  # characters of a server's error
 _CLOSE_SECONDS = 5  # for closing a session
 _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # answers of an SSE server to streamable HTTP
 
@@ -285,7 +286,7 @@ def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
         case MCPError() if error.code == mcp_types.PARSE_ERROR and error.message.startswith("Failed to parse"):
             return MCPFailure(_UNREADABLE, mcp_types.PARSE_ERROR)  # the SDK quotes the answer
         case MCPError():
-            return MCPFailure(error.message, error.code, by_server=True)
+            return MCPFailure(error.message[:MAX_MESSAGE], error.code, by_server=True)
         case TimeoutError() | httpx2.TimeoutException():
             return MCPFailure("The MCP server did not answer in time.", REQUEST_TIMEOUT)
         case ValidationError() | json.JSONDecodeError() | httpx2.DecodingError():

@@ -14,6 +14,7 @@ from app.tools import Outcome
 Block: TypeAlias = Mapping[str, Any]  # of a result's `content`, as the protocol has it
 
 CUT = "\n[The rest of the result was cut off.]"
+MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # of one result, in base64; they are stored with the turn
 _LONG_SEGMENT = 16  # characters from which on a segment of a URL's path is treated as a secret
 
 
@@ -52,9 +53,10 @@ def outcome_of(result: Mapping[str, Any], redactor: Redactor, max_chars: int) ->
         content = [{"type": "text", "text": text}]
         error = {"type": "mcp_tool_execution_error", "content": content}
         return Outcome.failed(f"Error: {text}", {"output": None, "error": error})
-    output: str | list[Part] = text
-    if images := [image for block in blocks if (image := _image(block))]:
-        output = [{"type": "input_text", "text": text}, *images]
+    images, left_out = _images(blocks)
+    if left_out:
+        text += f"\n[{left_out} images of this result are not shown: they are too many or too large.]"
+    output: str | list[Part] = [{"type": "input_text", "text": text}, *images] if images else text
     return Outcome(output, {"output": text, "error": None})
 
 
@@ -92,6 +94,20 @@ def _block_text(block: Block) -> str:
                 return f"{resource.get('uri')}:\n{text}"
             return f"[resource: {resource.get('uri')} {resource.get('mimeType') or ''}".rstrip() + "]"
     return ""
+
+
+def _images(blocks: Iterable[Block]) -> tuple[list[Part], int]:
+    """Return the images of a result that are shown to the model, and the number of the others."""
+    shown: list[Part] = []
+    left, left_out = MAX_IMAGE_CHARS, 0
+    for image in filter(None, map(_image, blocks)):
+        size = len(str(image["image_url"]))
+        if size > left or len(shown) == MAX_IMAGES:
+            left_out += 1
+            continue
+        left -= size
+        shown.append(image)
+    return shown, left_out
 
 
 def _image(block: Block) -> Part | None:

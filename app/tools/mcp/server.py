@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Any, Literal, TypeAlias
 
+from app.errors import label
 from app.tools.guard import Reach, Resolver, resolve
 from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
 
@@ -105,7 +106,7 @@ class MCPServerTools:
 def some_of(names: Sequence[object]) -> str:
     """Return some names for a message."""
     more = f" and {len(names) - 3} more" if names[3:] else ""
-    return f"{', '.join(repr(name) for name in names[:3])}{more}"
+    return f"{', '.join(map(label, names[:3]))}{more}"
 
 
 def is_read_only(tool: Mapping[str, object]) -> bool:

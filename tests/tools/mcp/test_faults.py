@@ -15,7 +15,7 @@ import pytest
 
 from app.tools import Declaration, ToolHost
 from app.tools.mcp import MCPTool
-from app.tools.mcp.connection import MAX_LIST_BYTES, MAX_PAGES, ServerConnection
+from app.tools.mcp.connection import MAX_LIST_BYTES, MAX_MESSAGE, MAX_PAGES, ServerConnection
 from app.tools.mcp.http import MAX_RESULT_BYTES
 from app.tools.mcp.messages import without_deep
 from app.tools.mcp.server import MCPFailure, ServerAddress
@@ -311,6 +311,11 @@ async def test_an_error_of_the_servers_own_is_not_a_lost_connection(broken: Brok
     assert failure.value.error == {"type": "mcp_protocol_error", "code": -32000, "message": "The disk is full."}
     assert connection.is_open
     await close(connection)
+
+
+async def test_a_long_error_is_cut(broken: Broken) -> None:
+    broken.methods["tools/call"] = lambda message: error(message, -32602, "x" * 1_000_000)
+    assert len((await failing(session(broken)))["message"]) == MAX_MESSAGE
 
 
 def nested(levels: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.redaction import Redactor
-from app.tools.mcp.results import CUT, failed, outcome_of, redactor_for, without_secrets
+from app.tools.mcp.results import CUT, MAX_IMAGE_CHARS, MAX_IMAGES, failed, outcome_of, redactor_for, without_secrets
 
 PLAIN = Redactor()
 IMAGE = {"type": "image", "data": "aGk=", "mimeType": "image/png"}
@@ -52,6 +52,24 @@ def test_images_are_shown_to_the_model(block: dict[str, Any]) -> None:
     assert outcome.output[1] == {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
     assert outcome.output[0]["text"] == outcome.fields["output"]
     assert outcome.fields["output"].startswith("Here:\n[")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shown", "words"),
+    [
+        ([10] * MAX_IMAGES, MAX_IMAGES, None),
+        ([10] * (MAX_IMAGES + 3), MAX_IMAGES, "[3 images of this result are not shown"),
+        ([MAX_IMAGE_CHARS, 10], 1, "[1 images of this result are not shown"),
+        ([MAX_IMAGE_CHARS // 2, MAX_IMAGE_CHARS, 10], 2, "[1 images of this result are not shown"),
+    ],
+)
+def test_images_that_are_too_many_or_too_large_are_not_shown(sizes: list[int], shown: int, words: str | None) -> None:
+    outcome = outcome_of({"content": [{**IMAGE, "data": "a" * size} for size in sizes]}, PLAIN, 10_000)
+    assert isinstance(outcome.output, list) and len(outcome.output) == 1 + shown
+    assert outcome.output[0]["text"] == outcome.fields["output"]
+    assert ("not shown" in str(outcome.fields["output"])) is bool(words) and (words or "") in str(
+        outcome.fields["output"]
+    )
 
 
 def test_a_tool_that_fails_says_why() -> None:
