@@ -53,10 +53,15 @@ class Group:
             return int(events["oom_kill"])
         return 0
 
-    def remove(self) -> None:
-        """Remove the group, which must have no processes."""
-        with contextlib.suppress(OSError):
+    def remove(self) -> bool:
+        """Remove the group, unless it still has processes."""
+        try:
             self.directory.rmdir()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def _write(self, name: str, value: str) -> None:
         with contextlib.suppress(OSError):  # older kernels lack some files, and groups those of other controllers

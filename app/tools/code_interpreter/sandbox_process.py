@@ -18,6 +18,7 @@ from app.tools.code_interpreter.watch import Watch, Watched, descendants, kill
 
 STOP_GRACE = 5.0  # seconds for the supervisor to answer after a call has timed out or was stopped
 MAX_ANSWER = 32 * 1024 * 1024  # bytes of one answer of the supervisor
+_REMOVE_INTERVAL = 0.02  # seconds between attempts to remove a control group
 _CALLS = ("python", "shell")  # the requests that run code
 
 
@@ -149,4 +150,7 @@ class Sandbox:
             while await self._process.stdout.read(65536):
                 pass
         if self._group:
-            self._group.remove()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STOP_GRACE):
+                    while not self._group.remove():  # the last processes are ending
+                        await asyncio.sleep(_REMOVE_INTERVAL)

@@ -397,7 +397,7 @@ def _images(answer: Mapping[str, object]) -> list[str]:
 
 def _ending(answer: Mapping[str, object], seconds: float) -> str | None:
     """Return why the code was stopped, as a sentence for the model; None if it finished."""
-    ended = answer.get("exceeded") or answer.get("ended")
-    if ended == "done":
-        return None
-    return _ENDINGS.get(str(ended), _STOPPED).format(seconds=seconds, code=answer.get("exit_code"))
+    ended, exceeded = str(answer.get("ended")), str(answer.get("exceeded") or "")
+    if ended == "done":  # the kernel may have ended another process of the container
+        return f"A process was stopped: {_EXCEEDED.get(exceeded)}." if exceeded else None
+    return _ENDINGS.get(exceeded or ended, _STOPPED).format(seconds=seconds, code=answer.get("exit_code"))

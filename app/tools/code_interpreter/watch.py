@@ -38,6 +38,7 @@ class Watched:
     supervisor: int
     calls: int = 0  # begun so far
     busy: bool = False  # whether a call is running
+    ended: bool = False  # whether it is watched no more
     exceeded: str = ""  # the limit for which code of the running or latest call was killed: memory, files, sockets
     last_files: int = 0  # how many there were at the latest look
     kills: int = 0  # looks in a row at which the code was killed
@@ -65,6 +66,7 @@ class Watch:
     def discard(self, sandbox: Watched) -> None:
         """Watch it no more."""
         with self._lock:
+            sandbox.ended = True
             self._watched.discard(sandbox)
             self._wake.notify()
 
@@ -107,7 +109,8 @@ def look(sandbox: Watched) -> None:
     calls, idle = sandbox.calls, not sandbox.busy
     pids = code_processes(sandbox)
     exceeded = exceeded_limit(sandbox, pids)
-    if not exceeded and not (idle and any(map(runs, pids)) and sandbox.calls == calls):
+    restless = idle and any(map(runs, pids)) and sandbox.calls == calls
+    if sandbox.ended or not (exceeded or restless):
         sandbox.kills = 0
         return
     sandbox.exceeded = sandbox.exceeded or exceeded
