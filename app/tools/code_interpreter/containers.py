@@ -2,28 +2,24 @@
 Containers: each has a sandbox with a Python process, its state, and files under `/mnt/data`.
 
 A container belongs to an owner, the hash of a caller's key: for other owners it does not exist. Its sandbox is started
-on first use. Sandboxes are child processes of one server process and end with it; `shared.py` shares them between
-workers.
+on first use, and again after it was put away for another one. Sandboxes are child processes of one server process and
+end with it (`local.py`); `shared.py` shares them between workers.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-import secrets
-import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from app.core.types import JSONObject
-from app.errors import APIError, InvalidRequest, NotFound, TooManyRequests
-from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
-from app.tools.code_interpreter.sandbox_process import STOP_GRACE, Sandbox, SandboxEnded
-from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
+from app.errors import APIError, InvalidRequest, NotFound
+from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, SandboxEnded
+from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page
 
@@ -38,8 +34,10 @@ class ContainerFailed(APIError):
     status = 503
     code = "container_failed"
 
-    def __init__(self) -> None:
-        super().__init__("The container has ended, and with it its files. It begins anew when it is used again.")
+    def __init__(
+        self, message: str = "The container has ended, and with it its files. It begins anew when it is used again."
+    ) -> None:
+        super().__init__(message)
 
 
 @dataclass(slots=True)
@@ -74,7 +72,7 @@ class ContainerFile:
 
 @dataclass(slots=True)
 class Container:
-    """A container, whether or not its sandbox is running."""
+    """A container, whether or not it runs."""
 
     id: str
     owner: str
@@ -84,10 +82,7 @@ class Container:
     idle_minutes: int
     memory_limit: MemoryLimit
     mounts: Sequence[File] = ()  # uploaded files that are copied into a new sandbox
-    sandbox: Sandbox | None = None
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
-    deleted: bool = False
 
     def resource(self) -> dict[str, object]:
         """Return the container as the API shows it."""
@@ -132,7 +127,7 @@ class Containers(ABC):
         """
         Create a container; its sandbox is started on first use.
 
-        Raises `NotFound` for an unknown file, `InvalidRequest`, and `APIError` (429) if there are too many containers.
+        Raises `NotFound` for an unknown file, and `InvalidRequest`.
         """
 
     @abstractmethod
@@ -157,7 +152,11 @@ class Containers(ABC):
 
     @abstractmethod
     def use(self, container: Container) -> AbstractAsyncContextManager[SandboxChannel]:
-        """Open the sandbox of a container for one caller at a time; raises `ContainerFailed` if it cannot run."""
+        """
+        Open the sandbox of a container for one caller at a time.
+
+        Raises `ContainerFailed` if it cannot run, and `TooManyRequests` if too many run.
+        """
 
     @abstractmethod
     async def changes(
@@ -206,7 +205,7 @@ class Containers(ABC):
 
     async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, object]:
         """Write a file from pieces of its content, and return its resource; raises `InvalidRequest`."""
-        path = _path_for(filename)
+        path = path_for(filename)
         async with self.use(container) as sandbox:
             await self._write(sandbox, path, pieces)
             await self.changes(container, sandbox, "user")
@@ -228,7 +227,7 @@ class Containers(ABC):
         """Return a page of a container's files."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
-            return _page([file.resource() for file in container.files.values()], page)
+            return page_of([file.resource() for file in container.files.values()], page)
 
     async def file(self, container: Container, file_id: str) -> ContainerFile:
         """Return a file; raises `NotFound`."""
@@ -262,185 +261,7 @@ class Containers(ABC):
         return {"id": file_id, "object": "container.file.deleted", "deleted": True}
 
 
-class LocalContainers(Containers):
-    """Containers whose sandboxes are child processes of this process, and end with it."""
-
-    def __init__(
-        self, bubblewrap: Bubblewrap, settings: CodeSettings, *, clock: Callable[[], float] = time.time
-    ) -> None:
-        super().__init__(settings)
-        self._bubblewrap = bubblewrap
-        self._clock = clock
-        self._containers: dict[str, Container] = {}
-        self._conversations: dict[tuple[str, str], str] = {}  # container ids by owner and chain
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    # Containers.
-
-    async def create(
-        self,
-        owner: str,
-        *,
-        name: str = "auto",
-        file_ids: Sequence[str] = (),
-        memory_limit: MemoryLimit | None = None,
-        idle_minutes: int | None = None,
-    ) -> Container:
-        memory_limit = memory_limit or "1g"
-        if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
-            message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
-            raise InvalidRequest(message, param="memory_limit", code="invalid_value")
-        mounts = [await self._upload(owner, file_id) for file_id in file_ids]
-        self.expire()
-        if len(self._containers) >= self.settings.max_containers:
-            message = "There are too many containers. Delete one, or wait until one expires."
-            raise TooManyRequests(message, code="too_many_containers", retry_after=60)
-        now = self._clock()
-        container_id = f"cntr_{secrets.token_hex(24)}"
-        minutes = idle_minutes or self.settings.idle_minutes
-        container = Container(container_id, owner, name, int(now), now, minutes, memory_limit, mounts)
-        self._containers[container_id] = container
-        self._plan()
-        return container
-
-    async def get(self, owner: str, container_id: str) -> Container:
-        self.expire()
-        container = self._containers.get(container_id)
-        if container is None or container.owner != owner:
-            raise NotFound(f"Container with id '{container_id}' not found.", param="container_id")
-        return container
-
-    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
-        current = self._conversations.get((owner, chain))
-        for container_id in (*earlier, *([current] if current else ())):
-            try:
-                return await self.get(owner, container_id)
-            except NotFound:
-                continue
-        container = await self.create(owner, **options)
-        self._conversations[owner, chain] = container.id
-        return container
-
-    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        self.expire()
-        own = [container for container in self._containers.values() if container.owner == owner]
-        return _page([container.resource() for container in own if name in (None, container.name)], page)
-
-    async def delete(self, owner: str, container_id: str) -> dict[str, object]:
-        self._drop(await self.get(owner, container_id))
-        return {"id": container_id, "object": "container.deleted", "deleted": True}
-
-    def expire(self) -> None:
-        """Delete the containers that have been idle for too long."""
-        now = self._clock()
-        for container in [*self._containers.values()]:
-            if container.last_active_at + container.idle_minutes * 60 <= now and not container.lock.locked():
-                self._drop(container)
-
-    def _plan(self) -> None:
-        """Schedule the next call of `expire`."""
-        if self._timer:
-            self._timer.cancel()
-            self._timer = None
-        if self._containers:
-            expiry = min(
-                container.last_active_at + container.idle_minutes * 60 for container in self._containers.values()
-            )
-            delay = max(1.0, expiry - self._clock())
-            self._timer = asyncio.get_running_loop().call_later(delay, self._tick)
-
-    def _tick(self) -> None:
-        self.expire()
-        self._plan()
-
-    def _drop(self, container: Container) -> None:
-        container.deleted = True
-        del self._containers[container.id]
-        self._conversations = {
-            key: container_id for key, container_id in self._conversations.items() if container_id != container.id
-        }
-        if container.sandbox:
-            container.sandbox.kill()
-            task = asyncio.create_task(container.sandbox.aclose())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    # Sandboxes.
-
-    @asynccontextmanager
-    async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        async with container.lock:
-            try:
-                container.last_active_at = self._clock()
-                yield await self._started(container)
-            except SandboxEnded:
-                raise ContainerFailed from None
-            finally:
-                container.last_active_at = self._clock()
-                if container.deleted and container.sandbox:
-                    await container.sandbox.aclose()
-
-    async def _started(self, container: Container) -> Sandbox:
-        if container.deleted:
-            raise NotFound(f"Container with id '{container.id}' not found.", param="container_id")
-        if container.sandbox and container.sandbox.alive:
-            return container.sandbox
-        settings = self.settings
-        memory = memory_bytes(container.memory_limit)
-        limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
-        container.files.clear()
-        container.sandbox = sandbox = await self._bubblewrap.start(limits)
-        for file in container.mounts:
-            assert self.uploads
-            await self._write(sandbox, _path_for(file.filename), self.uploads.content(file))
-        await self.changes(container, sandbox, "user")
-        return sandbox
-
-    async def changes(
-        self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
-    ) -> Sequence[ContainerFile]:
-        changed: list[ContainerFile] = []
-        try:
-            entries = await _list_files(sandbox)
-        except SandboxEnded:
-            if container.sandbox:
-                await container.sandbox.aclose()
-            raise
-        previous, container.files = container.files, {}
-        for path, size, time_changed in entries:
-            file = previous.get(path)
-            if file is None or (file.bytes, file.changed) != (size, time_changed):
-                file_id, created = (
-                    (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", self._now())
-                )
-                file = ContainerFile(file_id, container.id, path, size, time_changed, created, source)
-                changed.append(file)
-            container.files[path] = file
-        return changed
-
-    def _now(self) -> int:
-        return int(self._clock())
-
-    async def aclose(self) -> None:
-        if self._timer:
-            self._timer.cancel()
-        for container in [*self._containers.values()]:
-            self._drop(container)
-        if self._tasks:
-            await asyncio.wait({*self._tasks})
-
-
-async def _list_files(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
-    """Return path, bytes and modification time (ns) of each file; raises `SandboxEnded` for a malformed answer."""
-    answer = await sandbox.request("files")
-    try:
-        return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
-    except (KeyError, TypeError, ValueError):
-        raise SandboxEnded from None
-
-
-def _path_for(filename: str) -> str:
+def path_for(filename: str) -> str:
     """Return the path of a file in the container; raises `InvalidRequest` for an invalid file name."""
     name = "".join(char for char in filename.replace("\\", "/").rpartition("/")[2] if char.isprintable())
     if name in ("", ".", "..") or len(name.encode("utf-8", "replace")) > MAX_CONTAINER_NAME - 1:
@@ -448,7 +269,7 @@ def _path_for(filename: str) -> str:
     return f"{_DATA}/{name}"
 
 
-def _page(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
+def page_of(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
     """Return a page of a list in order of creation; raises `UnknownCursor`."""
     ordered = entries[::-1] if page.descending else entries
     start = 0

@@ -46,7 +46,14 @@ class CodeSettings(BaseModel):
     idle_minutes: int = Field(20, ge=1, le=24 * 60)
     """Minutes after its last use in which a container is deleted, with its files."""
     max_containers: int = Field(16, ge=1)
-    """Containers of all callers."""
+    """Containers of all callers that run at the same time. If another one is needed, the one that has been idle for
+    longest is put away: its processes end, and its files are kept."""
+    max_key_containers: int | None = Field(None, ge=1)
+    """Containers of one API key that run at the same time; left out: three quarters of `max_containers`, or all on a
+    server without keys."""
+    saved_files: ByteSize = Field(ByteSize(4 * 1024**3), ge=0)
+    """How much the files of containers that were put away may take, in the folder for temporary files. Beyond that,
+    those that have been idle for longest are deleted."""
     max_output_chars: int = Field(100_000, ge=1000)
     """Characters of what one call prints; the rest is dropped."""
 

@@ -26,15 +26,15 @@ import orjson
 from app.core.types import JSONObject
 from app.errors import APIError
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
+from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, STOP_GRACE, SandboxEnded
 from app.tools.code_interpreter.containers import (
     Container,
     ContainerFailed,
     ContainerFile,
     Containers,
-    LocalContainers,
     SandboxChannel,
 )
-from app.tools.code_interpreter.sandbox_process import MAX_ANSWER, STOP_GRACE, SandboxEnded
+from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.files import Page
 

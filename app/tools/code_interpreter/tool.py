@@ -31,9 +31,9 @@ from app.tools.code_interpreter.containers import (
     Container,
     ContainerFile,
     Containers,
-    LocalContainers,
     SandboxChannel,
 )
+from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
 from app.tools.files.uploads import Files
 from app.tools.validation import read_declaration, read_table
@@ -86,7 +86,10 @@ _ENDINGS = {
     },
 }
 _STOPPED = "The code was stopped. Its variables are lost; the files are there."
-_LOST = "The Python process was started anew: the variables of earlier calls are lost; the files are there."
+_LOST = {
+    "variables": "The Python process was started anew: the variables of earlier calls are lost; the files are there.",
+    "files": "The container was started anew: the variables and files of earlier calls are lost.",
+}
 _CUT = "\n[The output was cut off here: it is too long.]"
 _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
@@ -287,7 +290,7 @@ class PythonSession(_Session):
         sources, file_list = self._sources(files, call.items)
         outputs = [{"type": "logs", "logs": logs}] if logs else []
         outputs += [{"type": "image", "url": url} for url in images]
-        note = _LOST if answer.get("lost") else ""
+        note = _LOST.get(str(answer.get("lost")), "")
         result: str | list[Any] = "\n\n".join(filter(None, [note, logs, file_list])) or "(no output)"
         if images:
             text = {"type": "input_text", "text": f"{result}\n\nThe user is shown the images."}
@@ -360,6 +363,8 @@ class ShellSession(_Session):
     async def _command(self, sandbox: SandboxChannel, command: str, seconds: float, limit: int) -> dict[str, object]:
         answer = await sandbox.request("shell", within=seconds, command=command, timeout=seconds, limit=limit)
         stdout, stderr = (str(answer.get(name) or "") for name in ("stdout", "stderr"))
+        if answer.get("lost") == "files":
+            stderr = f"{_LOST['files']}\n{stderr}"
         if exceeded := _EXCEEDED.get(str(answer.get("exceeded"))):
             stderr += f"\nThe command was stopped: {exceeded}."
         if answer.get("ended") == "timeout":

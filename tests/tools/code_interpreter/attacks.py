@@ -53,7 +53,7 @@ REFUSED = {
     "writes to /usr": "open('/usr/escaped', 'w'); print('escaped')",
     "writes to the root": "open('/escaped', 'w'); print('escaped')",
     "writes to /dev": "open('/dev/escaped', 'w'); print('escaped')",
-    "replaces the worker": "open('/run/sandbox/worker.py', 'w'); print('escaped')",
+    "replaces the worker": "open('/run/sandbox/sandbox/worker.py', 'w'); print('escaped')",
     "sets a kernel setting": "open('/proc/sys/kernel/core_pattern', 'w').write('|/bin/sh'); print('escaped')",
     "triggers sysrq": "open('/proc/sysrq-trigger', 'w').write('b'); print('escaped')",
     "reads the kernel's memory": "open('/proc/kcore', 'rb').read(1); print('escaped')",

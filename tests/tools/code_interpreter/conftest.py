@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits, SandboxUnavailable
-from app.tools.code_interpreter.sandbox_process import Sandbox
+from app.tools.code_interpreter.bubblewrap.process import Sandbox
 from app.tools.code_interpreter.settings import CodeSettings
 
 MEBIBYTE = 1024 * 1024

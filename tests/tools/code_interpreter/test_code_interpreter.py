@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from app.errors import NotFound
 from app.tools import ToolHost
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.containers import LocalContainers
+from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.tool import CodeInterpreter
 from app.tools.files import Page
@@ -393,12 +393,14 @@ async def test_a_foreign_container_is_as_one_that_never_was(place: Place) -> Non
     assert (await place.client.containers.retrieve(id)).id == id
 
 
-async def test_there_are_only_so_many_containers(place: Place) -> None:
-    for number in range(4):
-        await place.client.containers.create(name=str(number))
-    with pytest.raises(openai.RateLimitError) as error:
-        await place.client.containers.create(name="more")
-    assert error.value.code == "too_many_containers"
+async def test_more_conversations_than_containers_may_run_keep_their_files(place: Place) -> None:
+    first = await place.respond(runs("x = 1; open('kept', 'w').write('content')"))
+    for _ in range(3):  # of four, a key may have three
+        await place.respond(runs("2"))
+    again = await place.respond(runs("open('kept').read()"), previous_response_id=first.id)
+    assert logs(again.output[0]) == "'content'\n"
+    assert place.shown().startswith("The Python process was started anew: the variables of earlier calls are lost")
+    assert again.output[0].container_id == first.output[0].container_id
 
 
 async def test_an_idle_container_expires_with_its_processes(bubblewrap: Bubblewrap) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from openai import AsyncOpenAI
 
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
-from app.tools.code_interpreter.watch import descendants
+from app.tools.code_interpreter.bubblewrap.watch import descendants
 from tests.clients.answers import calling, saying
 from tests.faults.servers import server
 from tests.support.upstream import Upstream

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from app.tools.code_interpreter.seccomp import _NUMBERS, code_filter, seccomp_filter
+from app.tools.code_interpreter.bubblewrap.seccomp import _NUMBERS, code_filter, seccomp_filter
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 SIGCONT, SIGTERM = 18, 15

@@ -21,7 +21,10 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, ClassVar
+
+from .archive import Unpacker, pack
 
 _DATA = "/mnt/data"
 _MAX_REPLY = 24 * 1024 * 1024  # bytes of the worker's reply to one run, with images
@@ -70,7 +73,8 @@ class _Worker:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         read, write = os.pipe()
-        command = [sys.executable, "-u", "-I", "/run/sandbox/worker.py", str(theirs.fileno())]
+        program = os.path.join(os.path.dirname(__file__), "worker.py")
+        command = [sys.executable, "-u", "-I", program, str(theirs.fileno())]
         self.process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -96,7 +100,9 @@ class _Supervisor:
         self._control, self._answers = control, answers
         self._buffer = b""
         self._worker: _Worker | None = None
-        self._lost = False  # whether variables were lost since the answer to the latest Python call
+        self._lost = ""  # what was lost since the latest call: `variables`, or `files` too
+        self._packed: Iterator[bytes] = iter(())
+        self._unpacker: Unpacker | None = None
 
     def serve(self) -> None:
         """Answer requests until the server closes its end."""
@@ -140,7 +146,7 @@ class _Supervisor:
         signal_all(signal.SIGCONT)
         if self._worker and self._worker.process.poll() is not None:
             self._drop_worker()  # killed between calls
-        lost, self._lost = self._lost, False
+        lost, self._lost = self._lost, ""
         self._worker = worker = self._worker or _Worker()
         output = _Output(worker.output, request["limit"])
         worker.channel.setblocking(True)
@@ -175,7 +181,7 @@ class _Supervisor:
             answer["images"] = json.loads(reply).get("images", [])
         else:
             self._drop_worker()
-            self._lost = False  # which the caller sees from `ended`
+            self._lost = ""  # which the caller sees from `ended`
         return answer
 
     def _kill(self) -> int | None:
@@ -190,7 +196,7 @@ class _Supervisor:
     def _drop_worker(self) -> None:
         if self._worker:
             self._worker.close()
-            self._worker, self._lost = None, True
+            self._worker, self._lost = None, self._lost or "variables"
 
     def do_shell(self, request: dict[str, Any]) -> dict[str, object]:
         signal_all(signal.SIGCONT)
@@ -227,7 +233,14 @@ class _Supervisor:
         code = process.wait()
         for output in outputs:
             output.read()
-        answer = {"ended": ended, "exit_code": code, "stdout": outputs[0].text(), "stderr": outputs[1].text()}
+        answer = {
+            "ended": ended,
+            "exit_code": code,
+            "stdout": outputs[0].text(),
+            "stderr": outputs[1].text(),
+            "lost": self._lost,
+        }
+        self._lost = self._lost and "variables"  # of which the next Python call tells
         process.stdout.close()
         process.stderr.close()
         return answer
@@ -271,6 +284,30 @@ class _Supervisor:
                 data = data[os.write(fd, data) :]
         finally:
             os.close(fd)
+        return {}
+
+    def do_pack(self, request: dict[str, Any]) -> dict[str, object]:
+        """Return the next part of all files as a stream; without `data` at its end."""
+        if request["first"]:
+            self._packed = pack(_DATA)
+        data = bytearray()
+        while len(data) < request["size"] and (piece := next(self._packed, None)) is not None:
+            data += piece
+        return {"data": base64.b64encode(data).decode()} if data else {}
+
+    def do_unpack(self, request: dict[str, Any]) -> dict[str, object]:
+        """Write the next part of such a stream; without `data` this was the last one."""
+        self._unpacker = self._unpacker or Unpacker(_DATA)
+        if "data" in request:
+            self._unpacker.feed(base64.b64decode(request["data"]))
+        else:
+            self._unpacker.close()
+            self._unpacker = None
+        return {}
+
+    def do_resumed(self, request: dict[str, Any]) -> dict[str, object]:
+        """Note what the container has lost since it ran in another sandbox, for the answer to the next call."""
+        self._lost = request["lost"]
         return {}
 
     def do_delete(self, request: dict[str, Any]) -> dict[str, object]:
@@ -352,7 +389,8 @@ def _bound(options: dict[str, Any]) -> None:
         resource.setrlimit(name, (value, value))
 
 
-def serve_requests() -> None:
+def supervise() -> None:
+    """Serve the requests of the server until it closes its end."""
     options = json.loads(sys.argv[1])
     control, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -365,7 +403,3 @@ def serve_requests() -> None:
     supervisor = _Supervisor(control, answers)
     supervisor._answer({"ready": True})
     supervisor.serve()
-
-
-if __name__ == "__main__":
-    serve_requests()

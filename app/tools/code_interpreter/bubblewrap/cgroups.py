@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import time
 from pathlib import Path
 
 _PREFIX = "antiphon-"
 _CONTROLLERS = ("memory", "pids")
+_REMOVE_ATTEMPTS, _REMOVE_INTERVAL = 250, 0.02  # and seconds between two
 _MARGIN = 64 * 1024 * 1024  # bytes for the processes of bubblewrap and the supervisor, and for kernel structures
 
 
@@ -53,15 +55,14 @@ class Group:
             return int(events["oom_kill"])
         return 0
 
-    def remove(self) -> bool:
-        """Remove the group, unless it still has processes."""
-        try:
-            self.directory.rmdir()
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
+    def remove(self) -> None:
+        """Remove the group once its last processes have ended, which were killed."""
+        for _ in range(_REMOVE_ATTEMPTS):
+            with contextlib.suppress(OSError):
+                self.directory.rmdir()
+            if not self.directory.exists():
+                return
+            time.sleep(_REMOVE_INTERVAL)
 
     def _write(self, name: str, value: str) -> None:
         with contextlib.suppress(OSError):  # older kernels lack some files, and groups those of other controllers
@@ -85,7 +86,8 @@ class Groups:
         for directory in self._directory.glob(f"{_PREFIX}*-*"):
             pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
             if not Path(f"/proc/{pid}").exists():
-                Group(directory).remove()
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
 
 
 def find_groups() -> Groups | None:

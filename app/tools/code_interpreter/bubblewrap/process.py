@@ -13,12 +13,11 @@ import contextlib
 import orjson
 
 from app.core.types import JSONObject
-from app.tools.code_interpreter.cgroups import Group
-from app.tools.code_interpreter.watch import Watch, Watched, descendants, kill
+from app.tools.code_interpreter.bubblewrap.cgroups import Group
+from app.tools.code_interpreter.bubblewrap.watch import Watch, Watched, descendants, kill
 
 STOP_GRACE = 5.0  # seconds for the supervisor to answer after a call has timed out or was stopped
 MAX_ANSWER = 32 * 1024 * 1024  # bytes of one answer of the supervisor
-_REMOVE_INTERVAL = 0.02  # seconds between attempts to remove a control group
 _CALLS = ("python", "shell")  # the requests that run code
 
 
@@ -150,7 +149,4 @@ class Sandbox:
             while await self._process.stdout.read(65536):
                 pass
         if self._group:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(STOP_GRACE):
-                    while not self._group.remove():  # the last processes are ending
-                        await asyncio.sleep(_REMOVE_INTERVAL)
+            await asyncio.to_thread(self._group.remove)

@@ -22,11 +22,11 @@ from typing import Any
 
 import orjson
 
-from app.tools.code_interpreter.cgroups import Group, Groups, find_groups
-from app.tools.code_interpreter.sandbox_process import MAX_ANSWER, Sandbox, SandboxEnded
-from app.tools.code_interpreter.seccomp import code_filter, seccomp_filter
+from app.tools.code_interpreter.bubblewrap.cgroups import Group, Groups, find_groups
+from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, Sandbox, SandboxEnded
+from app.tools.code_interpreter.bubblewrap.seccomp import code_filter, seccomp_filter
+from app.tools.code_interpreter.bubblewrap.watch import FILE_BYTES, Watch
 from app.tools.code_interpreter.settings import CodeSettings
-from app.tools.code_interpreter.watch import FILE_BYTES, Watch
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,8 @@ _ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
     "MALLOC_ARENA_MAX": "2",
 }
-_SCRIPTS = Path(__file__).parent / "sandbox"
+_PROGRAMS = Path(__file__).parent / "sandbox"
+_SUPERVISOR = "import sys; sys.path.insert(0, '/run/sandbox'); from sandbox.supervisor import supervise; supervise()"
 _LAUNCH = Path(__file__).parent / "launch.py"
 
 
@@ -133,7 +134,7 @@ class Bubblewrap:
         chosen = random.sample(cpus, min(limits.cpus, len(cpus)))
         with self._files() as files, self._group(limits) as group:
             command = [*_launch(group, cpus=chosen), *self._command(limits, files)]
-            command += [self._python, "-I", "/run/sandbox/supervisor.py"]
+            command += [self._python, "-I", "-c", _SUPERVISOR]
             process = await asyncio.create_subprocess_exec(
                 *command,
                 orjson.dumps(options).decode(),
@@ -176,8 +177,7 @@ class Bubblewrap:
             "/etc/passwd": _PASSWD,
             "/run/sandbox/fonts.conf": _FONTS,
             "/run/sandbox/matplotlibrc": b"",  # Debian has it in /etc
-            "/run/sandbox/supervisor.py": (_SCRIPTS / "supervisor.py").read_bytes(),
-            "/run/sandbox/worker.py": (_SCRIPTS / "worker.py").read_bytes(),
+            **{f"/run/sandbox/sandbox/{path.name}": path.read_bytes() for path in _PROGRAMS.glob("*.py")},
         }
         files: dict[str, int] = {}
         try:

@@ -1,0 +1,319 @@
+"""
+Containers whose sandboxes are child processes of this process, and end with it.
+
+A limited number runs at a time (`slots.py`). The others keep only their files (`saved_files.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.core.access import KeyAccess
+from app.errors import InvalidRequest, NotFound
+from app.tools.code_interpreter.bubblewrap import Bubblewrap, SandboxLimits
+from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, Sandbox, SandboxEnded
+from app.tools.code_interpreter.containers import (
+    Container,
+    ContainerFailed,
+    ContainerFile,
+    Containers,
+    SandboxChannel,
+    page_of,
+    path_for,
+)
+from app.tools.code_interpreter.saved_files import SavedFiles
+from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
+from app.tools.code_interpreter.slots import ContainerSlot, ContainerSlots
+from app.tools.files import File, Page
+
+logger = logging.getLogger(__name__)
+
+MAX_CONTAINERS = 10_000  # that exist, whether or not they run
+SWEEP_INTERVAL = 10.0  # seconds between two searches for containers that have expired
+SAVE_SECONDS = 60.0  # for the files of one container
+_SAVED_OVERHEAD = 1024  # bytes of a stream for each file, beside its content
+_EVERYBODY = KeyAccess().owner  # the owner of all containers on a server without keys
+
+
+@dataclass(slots=True)
+class LocalContainer(Container):
+    """A container of this process."""
+
+    mounts: Sequence[File] = ()  # uploaded files that are copied into a new sandbox
+    chain: str | None = None  # of the conversation that it was created for
+    sandbox: Sandbox | None = None
+    slot: ContainerSlot | None = None
+    saved: SavedFiles | None = None  # while it does not run
+    lost: str = ""  # what it will have lost when it runs again: `variables`, or `files` too
+    users: int = 0  # requests that use it, or wait for it
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
+    deleted: bool = False
+
+
+class LocalContainers(Containers):
+    """Containers whose sandboxes are child processes of this process."""
+
+    def __init__(
+        self, bubblewrap: Bubblewrap, settings: CodeSettings, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(settings)
+        self._bubblewrap = bubblewrap
+        self._clock = clock
+        self._containers: dict[str, LocalContainer] = {}
+        self._conversations: dict[tuple[str, str], str] = {}  # container ids by owner and chain
+        self._slots = ContainerSlots(settings.max_containers, self._limit_of)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def _limit_of(self, owner: str) -> int:
+        if owner == _EVERYBODY:
+            return self.settings.max_containers
+        return self.settings.max_key_containers or max(1, self.settings.max_containers * 3 // 4)
+
+    # Containers.
+
+    async def create(
+        self,
+        owner: str,
+        *,
+        name: str = "auto",
+        file_ids: Sequence[str] = (),
+        memory_limit: MemoryLimit | None = None,
+        idle_minutes: int | None = None,
+    ) -> LocalContainer:
+        memory_limit = memory_limit or "1g"
+        if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
+            message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
+            raise InvalidRequest(message, param="memory_limit", code="invalid_value")
+        mounts = [await self._upload(owner, file_id) for file_id in file_ids]
+        now = self._clock()
+        container_id = f"cntr_{secrets.token_hex(24)}"
+        minutes = idle_minutes or self.settings.idle_minutes
+        container = LocalContainer(container_id, owner, name, int(now), now, minutes, memory_limit, mounts=mounts)
+        self._containers[container_id] = container
+        if len(self._containers) > MAX_CONTAINERS:
+            self._bound()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep)
+        return container
+
+    async def get(self, owner: str, container_id: str) -> LocalContainer:
+        container = self._containers.get(container_id)
+        if container is None or container.owner != owner or self._expired(container):
+            raise NotFound(f"Container with id '{container_id}' not found.", param="container_id")
+        return container
+
+    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> LocalContainer:
+        current = self._conversations.get((owner, chain))
+        for container_id in (*earlier, *([current] if current else ())):
+            try:
+                return await self.get(owner, container_id)
+            except NotFound:
+                continue
+        container = await self.create(owner, **options)
+        container.chain = chain
+        self._conversations[owner, chain] = container.id
+        return container
+
+    async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
+        own = [one for one in self._containers.values() if one.owner == owner and not self._expired(one)]
+        return page_of([container.resource() for container in own if name in (None, container.name)], page)
+
+    async def delete(self, owner: str, container_id: str) -> dict[str, object]:
+        self._drop(await self.get(owner, container_id))
+        return {"id": container_id, "object": "container.deleted", "deleted": True}
+
+    def _expired(self, container: LocalContainer) -> bool:
+        return not container.users and container.last_active_at + container.idle_minutes * 60 <= self._clock()
+
+    def _sweep(self) -> None:
+        """Delete the containers that have been idle for too long."""
+        for container in [*filter(self._expired, self._containers.values())]:
+            self._drop(container)
+        sweep = asyncio.get_running_loop().call_later
+        self._timer = sweep(SWEEP_INTERVAL, self._sweep) if self._containers else None
+
+    def _bound(self) -> None:
+        """Delete containers that do not run, if there are too many or their files are too large."""
+        while True:
+            resting = [container for container in self._containers.values() if not container.users]
+            saved = Counter[str]()
+            for container in resting:
+                saved[container.owner] += container.saved.size if container.saved else 0
+            if len(self._containers) > MAX_CONTAINERS:
+                shares = Counter(container.owner for container in resting)
+            elif saved.total() > self.settings.saved_files:
+                shares, resting = saved, [container for container in resting if container.saved]
+            else:
+                return
+            if not resting:
+                return
+            # Of the owner with the largest share, the one that has been idle for longest.
+            self._drop(min(resting, key=lambda one: (-shares[one.owner], one.last_active_at)))
+
+    def _drop(self, container: LocalContainer) -> None:
+        """Delete a container."""
+        container.deleted = True
+        del self._containers[container.id]
+        if container.chain is not None and self._conversations.get((container.owner, container.chain)) == container.id:
+            del self._conversations[container.owner, container.chain]
+        if container.saved:
+            container.saved.close()
+            container.saved = None
+        if container.sandbox:
+            container.sandbox.kill()
+            self._begin(self._end(container))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Sandboxes.
+
+    @asynccontextmanager
+    async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
+        assert isinstance(container, LocalContainer)
+        container.users += 1
+        try:
+            async with container.lock:
+                container.last_active_at = self._clock()
+                try:
+                    yield await self._started(container)
+                except SandboxEnded:
+                    await self._end(container)
+                    if container.saved:
+                        raise ContainerFailed("The container could not be started. Try again.") from None
+                    container.lost = "files"
+                    raise ContainerFailed from None
+                finally:
+                    container.last_active_at = self._clock()
+                    if container.deleted or container.sandbox is None:
+                        await self._end(container)
+        finally:
+            container.users -= 1
+            if container.slot and not container.users:
+                self._slots.rest(container.slot, container.last_active_at)
+
+    async def _started(self, container: LocalContainer) -> Sandbox:
+        """Return the sandbox of a container, and start it if it does not run."""
+
+        def vacate() -> None:
+            self._begin(self._put_away(container))
+
+        unknown = NotFound(f"Container with id '{container.id}' not found.", param="container_id")
+        if container.deleted:
+            raise unknown
+        if container.sandbox and container.sandbox.alive:
+            assert container.slot
+            self._slots.use(container.slot)
+            return container.sandbox
+        if container.slot is None:
+            within = self.settings.call_seconds + 2 * STOP_GRACE  # a call that runs now has ended by then
+            container.slot = await self._slots.take(container.owner, vacate, within)
+            if container.deleted:
+                raise unknown
+        else:
+            container.lost = "files"  # it has ended by itself
+        settings = self.settings
+        memory = memory_bytes(container.memory_limit)
+        limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
+        sandbox = await self._bubblewrap.start(limits)
+        try:
+            await self._fill(container, sandbox)
+        except BaseException:
+            await sandbox.aclose()
+            raise
+        container.sandbox = sandbox
+        return sandbox
+
+    async def _fill(self, container: LocalContainer, sandbox: Sandbox) -> None:
+        """Write a container's files into its new sandbox: those that it had, or those that are mounted."""
+        if container.saved:
+            try:
+                await container.saved.restore(sandbox)
+            except OSError as error:
+                logger.warning("%s", error)
+                container.lost = "files"
+            container.saved.close()
+            container.saved = None
+        else:
+            container.files.clear()
+            for file in container.mounts:
+                assert self.uploads
+                await self._write(sandbox, path_for(file.filename), self.uploads.content(file))
+            await self.changes(container, sandbox, "user")
+        if container.lost:
+            await sandbox.request("resumed", lost=container.lost)
+            container.lost = ""
+
+    async def _put_away(self, container: LocalContainer) -> None:
+        """Save the files of a container that is not in use, and end its sandbox, so that another one can run."""
+        async with container.lock:
+            if container.sandbox is None:
+                return
+            try:
+                async with asyncio.timeout(SAVE_SECONDS):
+                    most = 2 * self.settings.disk + _SAVED_OVERHEAD * len(container.files)
+                    container.saved = await SavedFiles.save(container.sandbox, most)
+                container.lost = "variables"
+            except (SandboxEnded, OSError) as error:  # TimeoutError is one
+                logger.warning("the files of a container are lost: %s", error or type(error).__name__)
+                container.lost = "files"
+            finally:
+                await self._end(container)
+        if container.deleted and container.saved:
+            container.saved.close()
+        elif container.saved:
+            self._bound()
+
+    async def _end(self, container: LocalContainer) -> None:
+        """End a container's sandbox, if it has one, and leave its slot."""
+        sandbox, container.sandbox = container.sandbox, None
+        if sandbox:
+            await sandbox.aclose()
+        slot, container.slot = container.slot, None
+        if slot:
+            self._slots.leave(slot)
+
+    async def changes(
+        self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
+    ) -> Sequence[ContainerFile]:
+        changed: list[ContainerFile] = []
+        entries = await _list_files(sandbox)
+        previous, container.files = container.files, {}
+        for path, size, time_changed in entries:
+            file = previous.get(path)
+            if file is None or (file.bytes, file.changed) != (size, time_changed):
+                file_id, created = (
+                    (file.id, file.created_at) if file else (f"cfile_{secrets.token_hex(16)}", int(self._clock()))
+                )
+                file = ContainerFile(file_id, container.id, path, size, time_changed, created, source)
+                changed.append(file)
+            container.files[path] = file
+        return changed
+
+    async def aclose(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+        for container in [*self._containers.values()]:
+            self._drop(container)
+        if self._tasks:
+            await asyncio.wait({*self._tasks})
+
+
+async def _list_files(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
+    """Return path, bytes and modification time (ns) of each file; raises `SandboxEnded` for a malformed answer."""
+    answer = await sandbox.request("files")
+    try:
+        return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]
+    except (KeyError, TypeError, ValueError):
+        raise SandboxEnded from None

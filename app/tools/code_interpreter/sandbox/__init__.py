@@ -1,6 +1,0 @@
-"""
-Programs that run inside a sandbox: `supervisor.py`, which serves the server's requests, and `worker.py`, which runs the
-model's code.
-
-Both are copied into the sandbox and run by the Python under `/usr`, so they use only the standard library.
-"""

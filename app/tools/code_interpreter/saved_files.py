@@ -1,0 +1,65 @@
+"""
+The files of containers that do not run: as the streams that their supervisors have packed, which are not looked into.
+
+Each is in a file without a name in the folder for temporary files, which ends with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import tempfile
+from typing import IO
+
+from app.tools.code_interpreter.bubblewrap.process import Sandbox, SandboxEnded
+
+_PIECE = 1024 * 1024  # bytes per request
+_WITHIN = 60.0  # seconds for one request
+
+
+class SavedFiles:
+    """The files of one container."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.size = 0  # bytes
+
+    @classmethod
+    async def save(cls, sandbox: Sandbox, most: int) -> SavedFiles:
+        """Save the files of a sandbox, `most` bytes; raises `SandboxEnded` and `OSError`."""
+        saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
+        try:
+            while data := await _packed(sandbox, first=not saved.size):
+                saved.size += len(data)
+                if saved.size > most:
+                    raise OSError("the files of a container are too large to be saved")
+                await asyncio.to_thread(saved._file.write, data)
+        except BaseException:
+            saved.close()
+            raise
+        return saved
+
+    async def restore(self, sandbox: Sandbox) -> None:
+        """Write the files into another sandbox; raises `SandboxEnded` and `OSError`."""
+        await asyncio.to_thread(self._file.seek, 0)
+        data = b"-"
+        while data:
+            data = await asyncio.to_thread(self._file.read, _PIECE)
+            piece = {"data": base64.b64encode(data).decode()} if data else {}
+            answer = await sandbox.request("unpack", within=_WITHIN, **piece)
+            if "error" in answer:
+                raise OSError(f"the files of a container could not be restored: {str(answer['error'])[:100]}")
+
+    def close(self) -> None:
+        """Delete the files."""
+        self._file.close()
+
+
+async def _packed(sandbox: Sandbox, *, first: bool) -> bytes:
+    """Return the next part of the stream; raises `SandboxEnded`."""
+    answer = await sandbox.request("pack", within=_WITHIN, first=first, size=_PIECE)
+    try:
+        return base64.b64decode(str(answer.get("data", "")), validate=True)
+    except binascii.Error:
+        raise SandboxEnded from None

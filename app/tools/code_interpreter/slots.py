@@ -1,0 +1,112 @@
+"""
+Which containers run: so many at a time, and not all of one owner.
+
+A container that is to run takes a slot. If there is none left, the idle container that can best be spared gives up its
+own: of the owner with the most, the one that has been idle for longest. If all are in use, the next slot that is left
+goes to the owner with the fewest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from app.errors import TooManyRequests
+
+
+@dataclass(eq=False, slots=True)
+class ContainerSlot:
+    """The right of one container to run, until it is left."""
+
+    owner: str
+    vacate: Callable[[], None]  # called if another container needs it: begins what ends with `leave`
+    idle_since: float | None = None  # None while it is in use, or is to be vacated
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    slot: ContainerSlot
+    granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    vacating: ContainerSlot | None = None  # what is being vacated for it
+
+
+class ContainerSlots:
+    """The slots of all containers."""
+
+    def __init__(self, total: int, limit_of: Callable[[str], int]) -> None:
+        """`limit_of` returns the most slots of an owner."""
+        self._total, self._limit_of = total, limit_of
+        self._taken: set[ContainerSlot] = set()
+        self._waiters: list[_Waiter] = []
+
+    async def take(self, owner: str, vacate: Callable[[], None], within: float) -> ContainerSlot:
+        """Wait for a slot, at most so many seconds; raises `TooManyRequests`. It is in use at first."""
+        waiter = _Waiter(ContainerSlot(owner, vacate))
+        self._waiters.append(waiter)
+        self._serve()
+        try:
+            async with asyncio.timeout(within):
+                await waiter.granted
+        except BaseException as error:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            else:
+                self.leave(waiter.slot)
+            if isinstance(error, TimeoutError):
+                message = "All containers are in use. Try again, or delete containers that you do not need."
+                raise TooManyRequests(message, code="too_many_containers", retry_after=10) from None
+            raise
+        return waiter.slot
+
+    def leave(self, slot: ContainerSlot) -> None:
+        """Give a slot to the next one that waits."""
+        self._taken.discard(slot)
+        for waiter in self._waiters:
+            if waiter.vacating is slot:
+                waiter.vacating = None
+        self._serve()
+
+    def use(self, slot: ContainerSlot) -> None:
+        """Keep a slot, while its container is in use."""
+        slot.idle_since = None
+
+    def rest(self, slot: ContainerSlot, now: float) -> None:
+        """Let others have the slot of a container that is not in use."""
+        slot.idle_since = now
+        self._serve()
+
+    def _serve(self) -> None:
+        """Grant slots, and have idle ones vacated for those who wait."""
+        while waiter := next(filter(self._may_have, self._in_turn()), None):
+            self._waiters.remove(waiter)
+            self._taken.add(waiter.slot)
+            waiter.granted.set_result(None)
+        for waiter in self._in_turn():
+            if waiter.vacating is None and (spared := self._spared(waiter.slot.owner)):
+                spared.idle_since, waiter.vacating = None, spared
+                spared.vacate()
+
+    def _in_turn(self) -> list[_Waiter]:
+        """Return those who wait: of the owners with the fewest slots first, and then as they came."""
+        taken = self._counts()
+        return sorted(self._waiters, key=lambda waiter: taken[waiter.slot.owner])
+
+    def _may_have(self, waiter: _Waiter) -> bool:
+        owner = waiter.slot.owner
+        return len(self._taken) < self._total and self._counts()[owner] < self._limit_of(owner)
+
+    def _counts(self) -> Counter[str]:
+        return Counter(slot.owner for slot in self._taken)
+
+    def _spared(self, owner: str) -> ContainerSlot | None:
+        """Return the idle slot that can best be spared for another one of an owner."""
+        taken = self._counts()
+        full = taken[owner] >= self._limit_of(owner)
+
+        def worth(slot: ContainerSlot) -> tuple[int, float]:
+            return -taken[slot.owner] - (slot.owner == owner), slot.idle_since or 0.0
+
+        idle = [slot for slot in self._taken if slot.idle_since is not None and (slot.owner == owner or not full)]
+        return min(idle, key=worth, default=None)
