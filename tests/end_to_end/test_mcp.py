@@ -569,7 +569,6 @@ async def test_a_server_that_no_caller_may_name(upstream: Upstream, lab: Lab) ->
     [
         ({}, "server_label", "knows no MCP server named 'lab'"),
         ({"connector_id": "lab"}, "connector_id", "knows no MCP server named 'lab'"),
-        ({"server_url": "https://mcp.example.com/mcp"}, "server_url", "only calls MCP servers that its operator"),
         ({"server_label": ""}, "server_label", "needs a label"),
     ],
 )
@@ -590,6 +589,27 @@ async def test_a_request_cannot_open_any_number_of_connections(upstream: Upstrea
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, f"tools[{MAX_DECLARED}]")
     assert (lab.headers, upstream.requests) == ([], [])
+
+
+@pytest.mark.parametrize("tools", [{"mcp": {}}, {"mcp": {"servers": {"time": "mcp-server-time"}}}])
+async def test_server_url_that_is_not_allowed_is_refused(upstream: Upstream, tools: dict[str, Any]) -> None:
+    async with antiphon(backend_url=upstream.url, tools=tools) as url, httpx.AsyncClient(base_url=url) as client:
+        tool = {**MCP, "server_url": "https://mcp.example.com/mcp"}
+        answer = await client.post("/v1/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "tools[0].server_url")
+    assert "only calls MCP servers that its operator" in error["message"]
+    assert upstream.requests == []
+
+
+async def test_server_url_without_a_table_for_mcp_is_left_out_with_a_warning(upstream: Upstream) -> None:
+    upstream.say(saying("Hello."))
+    async with antiphon(backend_url=upstream.url) as url, httpx.AsyncClient(base_url=url) as client:
+        tool = {**MCP, "server_url": "https://mcp.example.com/mcp"}
+        answer = await client.post("/v1/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
+    assert answer.status_code == 200 and "[tools.mcp]" in answer.headers["x-antiphon-warning"]
+    (request,) = upstream.requests
+    assert b"mcp.example.com" not in request.body
 
 
 async def test_a_program_is_used_like_any_server(upstream: Upstream) -> None:

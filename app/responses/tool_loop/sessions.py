@@ -89,7 +89,9 @@ def _open_tool(tools: Mapping[str, HostedTool], declaration: Declaration, positi
         else:
             if session:
                 return DeclaredTool(name, frozenset(tool.types), item_type, position, session)
-    if refusal is None and item_type in NAMED_TYPES:
+    served = any(item_type in tool.types for tool in tools.values())
+    # Where the server has no tool of the type at all, a URL is left out with the warning that names the missing table.
+    if refusal is None and item_type in NAMED_TYPES and (served or not declaration.secrets.get("server_url")):
         refusal = unknown_server(declaration)
     if refusal:
         raise refusal
