@@ -180,7 +180,7 @@ def create_app(
             stack.push_async_callback(labels.aclose)
             for tool in tools.values():
                 if isinstance(tool, StartingTool):
-                    tool.start()
+                    tool.start(api.account_of)
                 stack.push_async_callback(tool.aclose)
             if reload and isinstance(backend, Router):
                 hangup = SettingsReload(settings, reload, backend, auth, limits, responses, accounting)
@@ -366,6 +366,7 @@ def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) 
         journal=_usage_journal(settings),
         on_usage=metrics.used if metrics else lambda access, row: None,
         on_refusal=metrics.limited if metrics else lambda _: None,
+        on_tool_request=metrics.tool_request if metrics else lambda model, usage: None,
     )
 
 

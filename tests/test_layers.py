@@ -44,7 +44,16 @@ ROOMS = (
     "sse",
 )
 CORE = {f"app.core.{room}" for room in ROOMS}
-ROOTS = {"app", "app.errors", "app.extras", "app.importing", "app.isolation", "app.pdf_reader", "app.tasks"}
+ROOTS = {
+    "app",
+    "app.errors",
+    "app.extras",
+    "app.importing",
+    "app.isolation",
+    "app.pdf_reader",
+    "app.tasks",
+    "app.unreachable",
+}
 BELOW = ROOTS | CORE
 TYPES = {"app", "app.core.bounded_json", "app.core.types", "app.errors"}
 STREAM = TYPES | {"app.core.items"}
@@ -58,6 +67,7 @@ LAYERS = {
     "app.pdf_reader": set(),
     "app.process": set(),
     "app.tasks": set(),
+    "app.unreachable": set(),
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.charsets": {"app"},
@@ -77,10 +87,19 @@ LAYERS = {
     "app.stores.*": BELOW
     | {"app.storage", "app.stores", "app.stores.event_log", "app.stores.counters", "app.stores.usage"},
     "app.tools.html_text": {"app"},
+    "app.tools.endpoint": BELOW | {"app.tools", "app.tools.*"},
     "app.tools.validation": BELOW,
-    "app.tools.*": BELOW | {"app.tools", "app.tools.html_text", "app.tools.validation"},
+    "app.tools.*": BELOW | {"app.tools", "app.tools.endpoint", "app.tools.html_text", "app.tools.validation"},
     # A resource of its own, with routes.
-    "app.tools.files": BELOW | {"app.storage", "app.tools", "app.tools.html_text", "app.tools.validation"},
+    "app.tools.files": BELOW
+    | {
+        "app.storage",
+        "app.tools",
+        "app.tools.endpoint",
+        "app.tools.guard",
+        "app.tools.html_text",
+        "app.tools.validation",
+    },
     # Another one, which mounts files.
     "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
     # What a profile may hold is checked where the settings are read.

@@ -76,6 +76,13 @@ class Auth:
             raise Unauthorized("This API key is no longer accepted.")
         return caller if access is caller.access else replace(caller, access=access, owner=access.owner)
 
+    def access_of(self, name: str) -> KeyAccess:
+        """Return what the key with a name in usage may do; a key that is gone has no limits, and may be charged."""
+        if not self._accesses:
+            return UNRESTRICTED
+        accesses = (access for _, access in self._accesses.values() if access.name == name)
+        return next(accesses, KeyAccess(name, counted_as=name))
+
     def _access(self, digest: str) -> KeyAccess | None:
         """Return what the key with a digest may do; None if there is none. Raises `Unauthorized` if it has expired."""
         known, access = self._accesses.get(digest, ("", UNRESTRICTED))

@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 from app.api.accounting import Accounting
 from app.api.auth import Auth
 from app.api.idempotency import Idempotency
-from app.api.rate_limits import Admission, Limits
+from app.api.rate_limits import Admission, KeyAccount, Limits
 from app.api.request_body import BodyLimits
 from app.responses import Caller, Responses
 
@@ -29,16 +29,19 @@ class ApiContext:
     accounting: Accounting
     idempotency: Idempotency
 
-    def owner(self, headers: Mapping[str, str], *tools: str) -> str:
+    def caller(self, headers: Mapping[str, str], *tools: str) -> Caller:
         """
-        Return whose objects the caller with these headers may use.
+        Return the caller with these headers, for objects of hosted tools.
 
-        Raises `Unauthorized`, and `PermissionDenied` if the key may use none of the hosted tools that the objects are
-        for.
+        Raises `Unauthorized`, and `PermissionDenied` if the key may use none of these tools.
         """
         caller = self.auth.caller(headers)
         caller.access.check_tool(*tools)
-        return caller.owner
+        return caller
+
+    def owner(self, headers: Mapping[str, str], *tools: str) -> str:
+        """Return whose objects the caller with these headers may use; raises as `caller`."""
+        return self.caller(headers, *tools).owner
 
     def owner_dependency(self, *tools: str) -> Any:
         """Return `owner` as the default of a route's parameter."""
@@ -50,10 +53,13 @@ class ApiContext:
 
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
         """Return what `owner` does, for a request that counts against the rate limits; raises `LimitReached` too."""
-        caller = self.auth.caller(headers)
-        caller.access.check_tool(*tools)
+        caller = self.caller(headers, *tools)
         await self.admit(caller)
         return caller.owner
+
+    def account_of(self, key: str) -> KeyAccount:
+        """Return the account of the key with this name in usage, for what is done for it later."""
+        return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
 
     async def admit(self, caller: Caller) -> Admission:
         """

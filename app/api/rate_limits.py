@@ -286,18 +286,53 @@ class Limits:
         return task
 
 
-class Admission:
+class KeyAccount:
+    """The account of a key, to which also hosted tools charge their requests to backends (`app.tools.Account`)."""
+
+    def __init__(self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None) -> None:
+        """`accounting` records the usage; None: nothing does."""
+        self.access = access
+        self._limits = limits
+        self._accounting = accounting
+        self._cost: int | None = None  # of what was charged here, in nanos
+        self._charging: set[asyncio.Task[object]] = set()
+
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """Charge a request that a hosted tool has sent to a backend."""
+        if self._accounting:
+            self._accounting.on_tool_request(model, usage)
+        self._charge(model, backend, usage, requests=1)
+
+    def _charge(self, model: str, backend: str, usage: Usage, requests: int) -> None:
+        """Take tokens from the key's bucket, and record them with their cost."""
+        if self._accounting:
+            cost = self._accounting.record(self.access, model, backend, usage, requests=requests)
+            if cost is not None:
+                self._cost = cost + (self._cost or 0)
+        if task := self._limits.charge(self.access, usage["total_tokens"]):
+            self._charging.add(task)
+            task.add_done_callback(self._charging.discard)
+
+    async def check_limits(self) -> None:
+        """
+        Raise `LimitReached` or `BudgetExceeded` if what was charged so far, here or elsewhere, has used up what the key
+        may use in this minute, day or month.
+        """
+        if self._charging:
+            await asyncio.wait([*self._charging])
+        await self._limits.check_tokens(self.access)
+        if self._accounting:
+            await self._accounting.check(self.access)
+
+
+class Admission(KeyAccount):
     """An admitted request. As an observer of its response it charges the tokens and releases the slots."""
 
     def __init__(self, limits: Limits, access: KeyAccess) -> None:
-        self.access = access
+        super().__init__(limits, access)
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
-        self._limits = limits
-        self._charged: Usage | None = None  # what has been charged and recorded of the response's usage
-        self._cost: int | None = None  # of that, in nanos
-        self._charging: asyncio.Task[object] | None = None
-        self._accounting: Accounting | None = None
+        self._charged: Usage | None = None  # what has been charged of the response's usage
         self._budget: list[BudgetState] = []
         self._headers: dict[str, str] | None = None
 
@@ -329,32 +364,23 @@ class Admission:
         if lifecycle.usage:
             self.charge(lifecycle, cast(Usage, lifecycle.usage))
         lifecycle.cost = self._cost
-        if self._cost is not None and self._headers is not None:
-            self._headers["x-antiphon-cost"] = format_money(self._cost)
+        self._show_cost()
         self.close()
 
+    def _show_cost(self) -> None:
+        if self._cost is not None and self._headers is not None:
+            self._headers["x-antiphon-cost"] = format_money(self._cost)
+
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Take the tokens of a response's usage so far that were not taken yet, and record them with their cost."""
+        """Charge what was not charged yet of a response's usage so far."""
         if usage is self._charged or not (used := usage_since(self._charged, usage))["total_tokens"]:
             return
-        if self._accounting:
-            model, requests = str(lifecycle.response["model"]), 0 if self._charged else 1
-            cost = self._accounting.record(self.access, model, lifecycle.backend, used, requests=requests)
-            if cost is not None:
-                self._cost = cost + (self._cost or 0)
-        self._charged = usage
-        self._charging = self._limits.charge(self.access, used["total_tokens"])
+        requests, self._charged = 0 if self._charged else 1, usage
+        self._charge(str(lifecycle.response["model"]), lifecycle.backend, used, requests)
 
-    async def check(self) -> None:
-        """
-        Raise `LimitReached` or `BudgetExceeded` if the rounds so far, or other responses, have used up what the key
-        may use in this minute, day or month.
-        """
-        if self._charging:
-            await asyncio.wait({self._charging})
-        await self._limits.check_tokens(self.access)
-        if self._accounting:
-            await self._accounting.check(self.access)
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        super().charge_request(model, backend, usage)
+        self._show_cost()
 
     def close(self) -> None:
         """Release the slots; closing twice is fine."""

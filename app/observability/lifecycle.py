@@ -126,10 +126,15 @@ class ResponseLifecycle:
         for limiter in self._limiters():
             limiter.charge(self, usage)
 
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """Charge a request of a hosted tool to a backend, beside the usage of the response."""
+        for limiter in self._limiters():
+            limiter.charge_request(model, backend, usage)
+
     async def check_limits(self) -> None:
         """Raise `APIError` if the caller may not use any more now."""
         for limiter in self._limiters():
-            await limiter.check()
+            await limiter.check_limits()
 
     def _limiters(self) -> list[UsageLimiter]:
         return [cast(UsageLimiter, observer) for observer in self.observers if _limits_usage(type(observer))]
@@ -245,7 +250,11 @@ class UsageLimiter(Protocol):
         """Charge what was not charged yet of a response's usage so far. It must be fast and must not raise."""
         ...
 
-    async def check(self) -> None:
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """Charge a request that a hosted tool has sent to a backend. It must be fast and must not raise."""
+        ...
+
+    async def check_limits(self) -> None:
         """Raise `APIError` if the caller may not use any more now."""
         ...
 

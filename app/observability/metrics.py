@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -56,6 +56,7 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 _Exchange = TypeVar("_Exchange", BackendExchange, RawExchange)
 
 ERROR_LABELS = 50  # maximum number of error codes that are labels
+TOOL_MODELS = 50  # and of models of images and embeddings
 
 # Buckets in seconds. The first three extend those of OpenTelemetry's conventions for generative AI.
 TO_FIRST = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60)
@@ -77,6 +78,7 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self.models = ModelLabels()
         self._kinds = BoundedLabels(ERROR_LABELS)
+        self._tool_models = BoundedLabels(TOOL_MODELS)
         if directory is None:
             ProcessCollector(registry=registry)
             PlatformCollector(registry=registry)
@@ -168,16 +170,23 @@ class Metrics:
             self._first(model).observe(first)
         if (each := lifecycle.seconds_per_token) is not None:
             self._each(model).observe(each)
-        if usage := lifecycle.usage:
-            for kind, count in (
-                ("input", usage["input_tokens"]),
-                ("cached_input", usage["input_tokens_details"]["cached_tokens"]),
-                ("output", usage["output_tokens"]),
-                ("reasoning", usage["output_tokens_details"]["reasoning_tokens"]),
-            ):
-                tokens = self._tokens(model, kind)  # a series from the first response on, even if it stays 0
-                if count:
-                    tokens.inc(count)
+        if lifecycle.usage:
+            self._count_tokens(lifecycle.usage, model)
+
+    def tool_request(self, model: str, usage: Mapping[str, Any]) -> None:
+        """Count the tokens of a request that a hosted tool has sent to a backend, which has answered it."""
+        self._count_tokens(usage, self._tool_models(model))
+
+    def _count_tokens(self, usage: Mapping[str, Any], model: str) -> None:
+        for kind, count in (
+            ("input", usage["input_tokens"]),
+            ("cached_input", usage["input_tokens_details"]["cached_tokens"]),
+            ("output", usage["output_tokens"]),
+            ("reasoning", usage["output_tokens_details"]["reasoning_tokens"]),
+        ):
+            tokens = self._tokens(model, kind)  # a series from the first response on, even if it stays 0
+            if count:
+                tokens.inc(count)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
         """Count what responses of a key used. Only keys with a table in the settings have a label of their own."""

@@ -43,14 +43,14 @@ Exceptions are logged as bugs, and the item ends as failed. Outcomes, functions,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from app.core.access import UNRESTRICTED, KeyAccess
-from app.core.types import JSONObject
+from app.core.types import JSONObject, Usage
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.core.types.tool_usage import Counts
@@ -60,6 +60,7 @@ __all__ = [
     "NAMED_TYPES",
     "TOOLS",
     "AccompaniedTool",
+    "Account",
     "Declaration",
     "DeclaringTool",
     "DetailedTool",
@@ -148,6 +149,10 @@ class Declaration:
     def require(self, *rights: str) -> None:
         """Raise `PermissionDenied` unless the caller's key has one of these rights; the error shows the first."""
         self.access.check_tool(*rights, param=f"{self.place}.type")
+
+    def require_model(self, model: str, field: str = "type") -> None:
+        """Raise `PermissionDenied` unless the caller's key may use this model, which `field` has led to."""
+        self.access.check_model(model, param=f"{self.place}.{field}")
 
 
 def is_label(label: object) -> TypeGuard[str]:
@@ -244,8 +249,29 @@ class ReportedItem(Protocol):
         ...
 
 
-class Report(Protocol):
-    """Reports the progress of a session. What it reports after the end of the response is ignored."""
+class Account(Protocol):
+    """
+    The account of an API key, to which requests of tools to backends are charged as those of the key itself are.
+
+    A tool checks the model (`Declaration.require_model`) and the limits before a request, and charges what the backend
+    reports as soon as it is known, whatever becomes of the call.
+    """
+
+    async def check_limits(self) -> None:
+        """Raise `TooManyRequests` while the key has used up its tokens of this minute, or its budget."""
+        ...
+
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """Charge one request to a backend: to the key's limits and budget, by the price of the model."""
+        ...
+
+
+class Report(Account, Protocol):
+    """
+    Reports the progress of a session, and charges its requests to the caller's key.
+
+    What it reports after the end of the response is ignored.
+    """
 
     def event(self, name: str, **fields: object) -> None:
         """Emit a `progress` event of the running call's item, such as `partial_image`; not while listing."""
@@ -320,8 +346,12 @@ class LinkedTool(Protocol):
 class StartingTool(Protocol):
     """A hosted tool with tasks of its own."""
 
-    def start(self) -> None:
-        """Start them, in the event loop of the server; `aclose` ends them."""
+    def start(self, account_of: Callable[[str], Account]) -> None:
+        """
+        Start them, in the event loop of the server; `aclose` ends them.
+
+        `account_of` returns the account of the key with a name: of the caller for whom something is done later.
+        """
         ...
 
 

@@ -29,10 +29,13 @@ from app.core.redaction import redact
 from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.core.types.tool_usage import Counts, image_usage
-from app.errors import InvalidRequest, StoreUnavailable
+from app.core.types.usage import request_usage
+from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
-from app.tools.guard import GuardedTransport, OutboundRefused
+from app.tools.endpoint import endpoint_client, endpoint_options
+from app.tools.guard import OutboundRefused
 from app.tools.validation import read_declaration, read_table
+from app.unreachable import why_no_answer
 
 MAX_IMAGE_ANSWER_BYTES = 200_000_000  # of an images API's answer: base64, partial images included
 MAX_EDITED_IMAGES = 4  # the latest images of the conversation
@@ -53,6 +56,12 @@ class ImageSettings(BaseModel):
     """Globs of other models that callers may name."""
     timeout: float = Field(300, gt=0)
     """Seconds that an image may take."""
+
+    def choose_model(self, declared: str | None) -> str | None:
+        """Return the declared model if it is allowed, else that of the settings; None for the backend's default."""
+        if declared and any(fnmatchcase(declared, pattern) for pattern in self.models):
+            return declared
+        return self.model
 
 
 class ImageMask(BaseModel):
@@ -113,19 +122,13 @@ class ImageGenerationTool:
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> ImageGenerationTool:
         settings = read_table(ImageSettings, table)
-        backend = host.backends.get(settings.backend)
-        if backend is None:
-            raise ValueError(f"backend: there is no backend {settings.backend!r}; there are {', '.join(host.backends)}")
-        if not backend.url:
-            raise ValueError(f"backend: {settings.backend!r} has no URL, and so no images API")
-        if backend.passes_keys:
-            raise ValueError(
-                f"backend: {settings.backend!r} is used with the callers' own keys, which tools do not have"
-            )
-        return cls(settings, ImagesAPI(backend.options().transport, settings.timeout))
+        options = endpoint_options(host, settings.backend, "backend", "images API")
+        return cls(settings, ImagesAPI(options, settings.timeout))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
         declared = read_declaration(ImageDeclaration, declaration.tool, declaration.place, declaration.warnings)
+        model = self._settings.choose_model(declared.model)
+        declaration.require_model(model or "", "model" if model and model == declared.model else "type")
         mask = None
         if declared.input_image_mask and (url := declared.input_image_mask.image_url):
             mask = _image_of(url)
@@ -155,7 +158,8 @@ class ImageSession:
         self._api = api
         self._declared = declared
         self._mask = mask
-        self._settings = settings
+        self._backend = settings.backend
+        self._model = settings.choose_model(declared.model)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the function; it can edit if the conversation has images."""
@@ -164,7 +168,7 @@ class ImageSession:
         edits = action != "generate" and next(_images_of(items, report), None) is not None
         if edits and action == "auto":
             properties["action"] = {"type": "string", "enum": ["generate", "edit"], "description": _ACTION}
-        if self._declared.model and self._model() != self._declared.model:
+        if self._declared.model and self._model != self._declared.model:
             report.warn(f"The image model '{self._declared.model}' is not offered here, so another one is used.")
         return [
             HostedFunction(
@@ -175,13 +179,6 @@ class ImageSession:
             )
         ]
 
-    def _model(self) -> str | None:
-        """Return the image model: the declared one if it is allowed, else that of the settings."""
-        declared = self._declared.model
-        if declared and any(fnmatchcase(declared, pattern) for pattern in self._settings.models):
-            return declared
-        return self._settings.model
-
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         """Generate or edit an image."""
         prompt = call.arguments.get("prompt")
@@ -189,15 +186,18 @@ class ImageSession:
             return Outcome.failed("`prompt` should be a text that says what to make.")
         try:
             images = await self._images_to_edit(call, report)
+            await report.check_limits()
         except StoreUnavailable:
             return Outcome.failed("The image to be edited could not be loaded.")
+        except TooManyRequests as error:
+            return Outcome.failed(error.message)
         action = "edit" if images else "generate"
-        options = {**self._declared.options(), "model": self._model(), "prompt": prompt}
+        options = {**self._declared.options(), "model": self._model, "prompt": prompt}
         if not images:
             options.pop("input_fidelity", None)
         partial = self._declared.partial_images or 0
+        answer: JSONObject = {}
         try:
-            answer: JSONObject = {}
             async for event in self._api.images(options, images, self._mask if images else None, partial):
                 if event.get("type", "").endswith(".partial_image"):
                     self._report_partial(event, report)
@@ -206,6 +206,9 @@ class ImageSession:
             result = _result_of(answer)
         except ImageFailed as error:
             return Outcome.failed(str(error))
+        finally:
+            if usage := request_usage(answer.get("usage")):
+                report.charge_request(self._model or "", self._backend, usage)
         item = next((entry for entry in answer.get("data") or () if isinstance(entry, dict)), {})
         revised = item.get("revised_prompt") or answer.get("revised_prompt") or prompt
         echoed = {name: answer.get(name, options.get(name)) for name in _ECHOED}
@@ -313,17 +316,7 @@ class ImagesAPI:
     """The images API of a backend."""
 
     def __init__(self, options: TransportOptions, timeout: float) -> None:
-        headers = {**options.headers}
-        if options.api_key:
-            headers[options.auth_header] = f"{options.auth_scheme} {options.api_key}".strip()
-        self._url = (options.base_url or "").rstrip("/")
-        self._query = {**options.query}
-        self._http = httpx.AsyncClient(
-            headers=headers,
-            timeout=timeout,
-            transport=GuardedTransport("any", max_bytes=MAX_IMAGE_ANSWER_BYTES),
-            trust_env=False,
-        )
+        self._http = endpoint_client(options, timeout=timeout, max_bytes=MAX_IMAGE_ANSWER_BYTES)
 
     async def images(
         self, options: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None, partial: int
@@ -351,20 +344,19 @@ class ImagesAPI:
             raise ImageFailed(str(error)) from None
         except httpx.TimeoutException:
             raise ImageFailed("The backend did not make the image in time.") from None
-        except httpx.HTTPError:
-            raise ImageFailed("The backend that makes images cannot be reached.") from None
+        except httpx.HTTPError as error:
+            raise ImageFailed(f"The backend that makes images does not answer: {why_no_answer(error)}.") from None
 
     def _request(
         self, fields: Mapping[str, object], images: Sequence[InputImage], mask: InputImage | None
     ) -> AbstractAsyncContextManager[httpx.Response]:
         if not images:
-            url = f"{self._url}/images/generations"
-            return self._http.stream("POST", url, json=dict(fields), params=self._query)
+            return self._http.stream("POST", "images/generations", json=dict(fields))
         files = [("image[]" if len(images) > 1 else "image", _as_file(image)) for image in images]
         if mask:
             files.append(("mask", _as_file(mask)))
         form = {name: _as_form(value) for name, value in fields.items()}
-        return self._http.stream("POST", f"{self._url}/images/edits", data=form, files=files, params=self._query)
+        return self._http.stream("POST", "images/edits", data=form, files=files)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -33,6 +33,10 @@ class ImagesServer:
         self.status = 200
         self.streams = True
         self.image = PNG
+        self.usage: dict[str, Any] = {
+            **{"input_tokens": 10, "output_tokens": 20, "total_tokens": 30},
+            "input_tokens_details": {},
+        }
         self.app = FastAPI()
         self.app.post("/v1/images/generations")(self.generate)
         self.app.post("/v1/images/edits")(self.edit)
@@ -53,7 +57,7 @@ class ImagesServer:
         error = {"error": {"message": "Your prompt was refused.", "type": "image_generation_user_error"}}
         if self.status != 200:
             return JSONResponse(error, self.status)
-        usage = {"input_tokens": 10, "output_tokens": 20, "total_tokens": 30, "input_tokens_details": {}}
+        usage = self.usage
         if str(body.get("stream")).lower() == "true":
             if not self.streams:
                 return JSONResponse({"error": {"message": "Unknown parameter: 'stream'."}}, 400)

@@ -80,7 +80,8 @@ class Accounting:
     """
     Records the usage of all keys, and checks their budgets.
 
-    `on_usage` is called with each row before it is written, and `on_refusal` with the name of a limit that is reached.
+    `on_usage` is called with each row before it is written, `on_refusal` with the name of a limit that is reached, and
+    `on_tool_request` with the model and the usage of each request of a hosted tool to a backend.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Accounting:
         days: int = 400,
         on_usage: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None,
         on_refusal: Callable[[str], None] = lambda limit: None,
+        on_tool_request: Callable[[str, Usage], None] = lambda model, usage: None,
         journal: UsageJournal | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -100,6 +102,7 @@ class Accounting:
         self._days = days
         self._on_usage = on_usage
         self._on_refusal = on_refusal
+        self.on_tool_request = on_tool_request
         self._clock = clock
         self._journal = journal
         self._today = ("", 0.0)  # the day, and the Unix time of its end

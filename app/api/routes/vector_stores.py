@@ -34,8 +34,12 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     limits, owner_of = api.body_limits, api.owner_dependency("file_search")
 
     @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))
-    async def create(request: Request, owner: str = owner_of) -> Response:
-        return json_response(await stores.create(owner, await read_body(request, CreateVectorStore, limits)))
+    async def create(request: Request) -> Response:
+        caller = api.caller(request.headers, "file_search")
+        body = await read_body(request, CreateVectorStore, limits)
+        if body.file_ids:
+            await api.admit(caller)
+        return json_response(await stores.create(caller.owner, body, caller.access))
 
     @router.get("/vector_stores", summary="List vector stores")
     async def listed(query: PageParameters, owner: str = owner_of) -> Response:
@@ -64,9 +68,11 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
         openapi_extra=request_body(SearchVectorStore),
     )
     async def search(request: Request, vector_store_id: str) -> Response:
-        owner = await api.admitted_owner(request.headers, "file_search")
+        caller = api.caller(request.headers, "file_search")
+        admission = await api.admit(caller)
+        request.state.limit_headers = admission.headers()
         body = await read_body(request, SearchVectorStore, limits)
-        return await sized_response(await stores.search(owner, vector_store_id, body))
+        return await sized_response(await stores.search(caller.owner, vector_store_id, body, caller.access, admission))
 
     _add_files(router, api, stores)
     _add_batches(router, api, stores)
@@ -83,9 +89,10 @@ def _add_files(router: APIRouter, api: ApiContext, stores: VectorStores) -> None
         openapi_extra=request_body(AddFile),
     )
     async def add(request: Request, vector_store_id: str) -> Response:
-        owner = await api.admitted_owner(request.headers, "file_search")
+        caller = api.caller(request.headers, "file_search")
+        await api.admit(caller)
         body = await read_body(request, AddFile, api.body_limits)
-        return json_response(await stores.add_file(owner, vector_store_id, body))
+        return json_response(await stores.add_file(caller.owner, vector_store_id, body, caller.access))
 
     @router.get("/vector_stores/{vector_store_id}/files", summary="List the files of a vector store")
     async def listed(
@@ -125,9 +132,10 @@ def _add_batches(router: APIRouter, api: ApiContext, stores: VectorStores) -> No
         openapi_extra=request_body(CreateBatch),
     )
     async def create(request: Request, vector_store_id: str) -> Response:
-        owner = await api.admitted_owner(request.headers, "file_search")
+        caller = api.caller(request.headers, "file_search")
+        await api.admit(caller)
         body = await read_body(request, CreateBatch, api.body_limits)
-        return json_response(await stores.add_batch(owner, vector_store_id, body))
+        return json_response(await stores.add_batch(caller.owner, vector_store_id, body, caller.access))
 
     @router.get("/vector_stores/{vector_store_id}/file_batches/{batch_id}", summary="Retrieve a batch of files")
     async def retrieve(vector_store_id: str, batch_id: str, owner: str = owner_of) -> Response:

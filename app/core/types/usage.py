@@ -51,6 +51,21 @@ def usage_of(
     )
 
 
+def request_usage(reported: object) -> Usage | None:
+    """Return the usage that the answer of another endpoint reports, as of images or embeddings; None without any."""
+    counts = _object(reported)
+    output_tokens = token_count(counts.get("output_tokens"), counts.get("completion_tokens"))
+    input_tokens = token_count(counts.get("input_tokens"), counts.get("prompt_tokens"))
+    if not input_tokens and not output_tokens:
+        input_tokens = token_count(counts.get("total_tokens"))
+    return _usage(input_tokens, output_tokens) if input_tokens or output_tokens else None
+
+
+def estimated_usage(texts: Iterable[str]) -> Usage:
+    """Return the usage of a request that has only these texts, estimated."""
+    return _usage(sum(map(estimate, texts)), 0)
+
+
 def added_usage(usage: Usage | None, more: Usage) -> Usage:
     """Return the sum of two usages."""
     if not usage:

@@ -81,7 +81,9 @@ class HostedCalls:
 
     async def open(self, delivery: EventWriter, quiet: float | None) -> None:
         """Open the sessions; deliver their events, except in the first `quiet` seconds (None: none at all)."""
-        opening = asyncio.create_task(self._sessions.open(self._options.items, SessionReport(self.items)))
+        opening = asyncio.create_task(
+            self._sessions.open(self._options.items, SessionReport(self.items, self._lifecycle))
+        )
         await self._deliver_while([opening], delivery, quiet)
         self._builder.encrypt_calls(item["id"] for item in self._builder.response["output"])  # lists of tools
 
@@ -196,7 +198,7 @@ class HostedCalls:
         approval = self.items.notes(call.item["id"]).get("approval_request_id")
         deferred = [entry.function for entry in self._sessions.functions if entry.function.deferred]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
-        return await self._sessions.run(target.session, running, SessionReport(self.items, call))
+        return await self._sessions.run(target.session, running, SessionReport(self.items, self._lifecycle, call))
 
     def _finished_items(self) -> list[Item]:
         open_ = {call.item["id"] for call in self._builder.running}

@@ -10,8 +10,10 @@ from typing import Any
 from app.core.items import ITEM_TYPES, ItemType
 from app.core.items.readings import NOTES
 from app.core.stream.event_builder import EventBuilder, OpenCall
+from app.core.types import Usage
 from app.core.types.request import TERMINAL, Item
 from app.errors import Warnings
+from app.observability.lifecycle import ResponseLifecycle
 from app.responses.images import StoredImages
 from app.responses.tool_loop.options import LoopOptions
 from app.tools import OutcomeStatus
@@ -78,9 +80,10 @@ class HostedItems:
 class SessionReport:
     """Reports the progress of a session as events of the response; see `app.tools.Report`."""
 
-    def __init__(self, items: HostedItems, call: OpenCall | None = None) -> None:
+    def __init__(self, items: HostedItems, lifecycle: ResponseLifecycle, call: OpenCall | None = None) -> None:
         """`call` is the running call; None while functions are listed."""
         self._items = items
+        self._lifecycle = lifecycle
         self._call = call
 
     def event(self, name: str, **fields: Any) -> None:
@@ -109,6 +112,12 @@ class SessionReport:
     def warn(self, message: str) -> None:
         """Add a warning for the caller."""
         self._items.warn(message)
+
+    async def check_limits(self) -> None:
+        await self._lifecycle.check_limits()
+
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        self._lifecycle.charge_request(model, backend, usage)
 
 
 class AddedItem:

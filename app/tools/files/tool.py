@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Annotated
 
@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.types.request import Item
 from app.errors import APIError
 from app.importing import import_object
-from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools import Account, Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
+from app.tools.endpoint import endpoint_options
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion.worker import Ingestion
@@ -104,12 +105,14 @@ class FileSearch:
         """The files and the vector stores."""
         return {"files": self.files, "vector_stores": self.vector_stores}
 
-    def start(self) -> None:
-        """Start indexing files into vector stores, in the background."""
-        self._ingestion.start()
+    def start(self, account_of: Callable[[str], Account]) -> None:
+        """Start indexing files into vector stores, in the background; `account_of` the key that added a file pays."""
+        self._ingestion.start(account_of)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
         declared = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
+        if self._embeddings:
+            declaration.require_model(self._embeddings.name)
         return self._session(declaration, declared)
 
     @asynccontextmanager
@@ -170,6 +173,7 @@ class FileSearchSession:
                 await self._searchable(),
                 queries,
                 declared.max_num_results or DEFAULT_RESULTS,
+                report,
                 filters=declared.filters,
                 ranking=declared.ranking_options,
             )
@@ -212,7 +216,8 @@ def _queries(arguments: Mapping[str, object]) -> list[str]:
     """Return the queries of a call; small models write a single query in place of a list."""
     argument = arguments.get("queries") or arguments.get("query") or []
     queries = argument if isinstance(argument, list) else [argument]
-    return [query[:4096] for query in dict.fromkeys(queries) if isinstance(query, str) and query.strip()][:MOST_QUERIES]
+    texts = [query[:4096] for query in queries if isinstance(query, str) and query.strip()]
+    return [*dict.fromkeys(texts)][:MOST_QUERIES]
 
 
 def _annotation(result: Ranked) -> dict[str, object]:
@@ -238,18 +243,5 @@ def _store(url: str) -> FileStore:
 
 
 def _embeddings(settings: EmbeddingsSettings, host: ToolHost) -> Embeddings:
-    backend = host.backends.get(settings.backend)
-    if backend is None:
-        raise ValueError(f"embeddings.backend: there is no backend {settings.backend!r}")
-    if not backend.url:
-        raise ValueError(f"embeddings.backend: {settings.backend!r} has no URL, and so no embeddings")
-    if backend.passes_keys:
-        raise ValueError(f"embeddings.backend: {settings.backend!r} takes the callers' keys, which files do not have")
-    return Embeddings(
-        backend.url,
-        settings.model,
-        api_key=backend.key.get_secret_value() if backend.key else None,
-        dimensions=settings.dimensions,
-        document_prefix=settings.document_prefix,
-        query_prefix=settings.query_prefix,
-    )
+    options = endpoint_options(host, settings.backend, "embeddings.backend", "embeddings")
+    return Embeddings(options, settings)

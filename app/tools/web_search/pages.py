@@ -10,6 +10,7 @@ from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
 from app.tools.guard import OutboundRefused, Reach, URLPattern, fetch
 from app.tools.web_search.page_text import PageFailed, PageText, read_page
 from app.tools.web_search.providers import is_in_domains
+from app.unreachable import why_no_answer
 
 PAGE_READERS = 3  # pages that are read concurrently, which takes CPU; of one caller, one less
 PAGE_SECONDS = 30.0  # for one page, with the start of the process
@@ -42,8 +43,8 @@ class Pages:
             raise PageFailed(str(error)) from None
         except TimeoutError:
             raise PageFailed("The page did not come in time.") from None
-        except httpx.HTTPError:
-            raise PageFailed("The page cannot be reached.") from None
+        except httpx.HTTPError as error:
+            raise PageFailed(f"The server of the page does not answer: {why_no_answer(error)}.") from None
         if not is_in_domains(str(page.url), allowed, blocked):
             raise PageFailed("The page leads to a domain that may not be used.")
         if page.status != 200:

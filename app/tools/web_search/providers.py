@@ -17,6 +17,7 @@ import httpx
 from app.core.types import JSONObject
 from app.tools.guard import GuardedTransport, OutboundRefused
 from app.tools.web_search.settings import WebSearchSettings
+from app.unreachable import why_no_answer
 
 MAX_ANSWER_BYTES = 8_000_000  # of a search service; Tavily and Exa send the text of pages
 
@@ -180,10 +181,8 @@ class HTTPSearchProvider:
                 response = await self._http.get(self._url, params=params)
         except OutboundRefused as error:
             raise SearchFailed(str(error)) from None
-        except httpx.TimeoutException:
-            raise SearchFailed("The search service did not answer in time.") from None
-        except httpx.HTTPError:
-            raise SearchFailed("The search service cannot be reached.") from None
+        except httpx.HTTPError as error:
+            raise SearchFailed(f"The search failed: {self._name} does not answer: {why_no_answer(error)}.") from None
         if response.status_code != 200:
             hint = self._api.hints.get(response.status_code)
             status = f"{self._name} answered with status {response.status_code}"

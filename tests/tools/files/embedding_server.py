@@ -26,6 +26,7 @@ class EmbeddingServer(Upstream):
         self._meaning = {word: group[0] for group in map(list, synonyms) for word in group}
         self.refusals: list[int] = []
         self.hangs = False
+        self.counts = True  # whether answers report the number of words as tokens
         self.texts: list[str] = []
 
     def answer_to(self, request: Received) -> list[Step]:
@@ -42,7 +43,9 @@ class EmbeddingServer(Upstream):
             {"object": "embedding", "index": index, "embedding": self.vector(text)} for index, text in enumerate(texts)
         ]
         # Not every server keeps the order.
-        return reply(json.dumps({"object": "list", "model": "toy", "data": data[::-1]}).encode())
+        tokens = sum(len(text.split()) for text in texts)
+        usage = {"usage": {"prompt_tokens": tokens, "total_tokens": tokens}} if self.counts else {}
+        return reply(json.dumps({"object": "list", "model": "toy", "data": data[::-1], **usage}).encode())
 
     def vector(self, text: str) -> list[float]:
         vector = [0.0] * DIMENSIONS

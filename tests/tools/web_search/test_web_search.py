@@ -209,7 +209,7 @@ async def test_an_unavailable_search_service_is_reported_to_the_model(searxng: S
     async with client(searxng, searching(), answering("?"), url="http://127.0.0.1:1") as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     assert response.output[0].status == "failed"
-    assert "cannot be reached" in shown(backend)
+    assert "searxng does not answer: it refuses connections." in shown(backend)
 
 
 async def test_a_query_that_is_none_is_refused(searxng: SearXNG) -> None:

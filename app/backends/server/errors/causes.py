@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,13 +9,7 @@ import httpx
 
 from app.backends.server.errors.classification import failure
 from app.errors import BackendError
-
-# The reasons that callers see.
-_UNREACHABLE = {
-    ssl.SSLError: "TLS failed",
-    socket.gaierror: "its host name is not known",
-    ConnectionRefusedError: "it refuses connections",
-}
+from app.unreachable import causes, why_unreachable
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:
@@ -26,18 +18,8 @@ def unreachable(error: httpx.TransportError) -> BackendError:
         return failure("timeout", "The backend does not accept connections.")
     if not isinstance(error, httpx.ConnectError):
         return failure("failure", "The backend closed the connection without an answer.")
-    for cause in _causes(error):
-        for kind, why in _UNREACHABLE.items():
-            if isinstance(cause, kind):
-                return failure("failure", f"The backend cannot be reached: {why}.")
-    return failure("failure", "The backend cannot be reached.")
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and its causes, the root cause last."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
+    why = why_unreachable(error)
+    return failure("failure", f"The backend cannot be reached{f': {why}' if why else ''}.")
 
 
 @contextmanager
@@ -52,6 +34,6 @@ def explained() -> Iterator[None]:
 
 def explain(error: BackendError, cause: BaseException | None) -> None:
     """Add the operating system's message for the cause as a note, for operators. It never quotes the request."""
-    messages = [str(each) for each in _causes(cause) if isinstance(each, OSError | httpx.TransportError) and str(each)]
+    messages = [str(each) for each in causes(cause) if isinstance(each, OSError | httpx.TransportError) and str(each)]
     if messages and messages[-1] not in getattr(error, "__notes__", ()):
         error.add_note(messages[-1])

@@ -13,14 +13,15 @@ import contextlib
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import orjson
 
-from app.errors import APIError
+from app.errors import APIError, TooManyRequests
 from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
 from app.tasks import cancel
+from app.tools import Account
 from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
 from app.tools.files.ingestion.parsing import MAX_MEMORY, UnreadableFile, extract, is_simple
@@ -57,8 +58,9 @@ class Ingestion:
         self._claiming = asyncio.Lock()
         self._owners: Counter[str] = Counter()  # of the files that are being read
 
-    def start(self) -> None:
-        """Start the readers and the sweep."""
+    def start(self, account_of: Callable[[str], Account]) -> None:
+        """Start the readers and the sweep; `account_of` the key that added a file its embeddings are charged to."""
+        self._account_of = account_of
         self._tasks = [asyncio.create_task(self._read_all(wakeup)) for wakeup in self._wakeups]
         self._tasks.append(asyncio.create_task(self._sweep_all()))
 
@@ -147,6 +149,8 @@ class Ingestion:
                 await self._ingest_in_time(job, Path(folder))
         except UnreadableFile as error:
             await self._records.fail(job, error.code, error.message)
+        except _PutOff as error:
+            await self._records.release(job, error.seconds)
         except (FilesUnavailable, EmbeddingsUnavailable, OSError) as error:
             message = error.message if isinstance(error, APIError) else type(error).__name__
             await self._retry(job, message)
@@ -160,7 +164,7 @@ class Ingestion:
         if job.attempt >= ATTEMPTS:
             await self._records.fail(job, "server_error", message)
         else:
-            await self._records.release(job, RETRY * job.attempt)
+            await self._records.release(job, RETRY * job.attempt, failed=True)
 
     async def _ingest_in_time(self, job: Job, folder: Path) -> None:
         try:
@@ -174,10 +178,12 @@ class Ingestion:
     async def _ingest(self, job: Job, folder: Path) -> None:
         if job.attempt > ATTEMPTS:  # each attempt ended with the death of the process
             raise UnreadableFile("server_error", "The file could not be read.")
+        if self._embeddings:
+            await _check_limits(self._account_of(job.key))
         source, text, vectors = folder / "source", folder / "chunks", folder / "vectors"
         await _write(self._files.content(job.file_id), source)
         await self._extract(job, source, text)
-        size = await self._embed(text, vectors) if self._embeddings else 0
+        size = await self._embed(text, vectors, self._account_of(job.key)) if self._embeddings else 0
         model = self._embeddings.model if self._embeddings else ""
         await self._records.complete(job, _chunks(text, vectors, size), model)
 
@@ -194,19 +200,43 @@ class Ingestion:
         except CallDied:
             raise UnreadableFile("invalid_file", "The file takes too much memory to read.") from None
 
-    async def _embed(self, text: Path, vectors: Path) -> int:
+    async def _embed(self, text: Path, vectors: Path, account: Account) -> int:
         """Write the vectors of all chunks to a file; return the size of one vector in bytes."""
         assert self._embeddings
         size = 0
         chunks = _texts(text)
         with vectors.open("wb") as out:
             while batch := await asyncio.to_thread(_take, chunks, BATCH):
-                embedded = await self._embeddings.documents(batch)
+                await _check_limits(account, begun=True)
+                embedded = await self._embeddings.documents(batch, account)
                 if size and len(embedded[0]) != size:
                     raise EmbeddingsUnavailable("The backend gives vectors of different lengths.")
                 size = len(embedded[0])
                 await asyncio.to_thread(out.writelines, embedded)
         return size
+
+
+class _PutOff(Exception):
+    """A file cannot be indexed now, through no fault of its own."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
+async def _check_limits(account: Account, *, begun: bool = False) -> None:
+    """
+    Raise `_PutOff` while a key has used up its tokens of this minute, and `UnreadableFile` if its budget is used up.
+
+    A file that has `begun` may take more tokens than a minute has, as an answer of a model may.
+    """
+    try:
+        await account.check_limits()
+    except TooManyRequests as error:
+        if error.code != TooManyRequests.code:
+            raise UnreadableFile("server_error", error.message) from None
+        if not begun:
+            raise _PutOff(error.retry_after or RETRY) from None
 
 
 async def _write(content: AsyncIterator[bytes], path: Path) -> None:

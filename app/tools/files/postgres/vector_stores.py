@@ -94,7 +94,7 @@ _HELD = "number = $1 AND claim = $2 AND status = 'in_progress'"
 _UNTIL = "claimed_until = clock_timestamp() + make_interval(secs => $3)"
 _RENEW = f"UPDATE antiphon_store_files SET {_UNTIL} WHERE {_HELD} RETURNING 1"
 _RELEASE = f"""
-UPDATE antiphon_store_files SET claim = NULL, {_UNTIL}, attempts = attempts - CASE WHEN $3 > 0 THEN 0 ELSE 1 END
+UPDATE antiphon_store_files SET claim = NULL, {_UNTIL}, attempts = attempts - $4
 WHERE {_HELD}
 """
 _COMPLETE = f"""
@@ -202,8 +202,8 @@ class PostgresVectorStores(SQLVectorStores):
     async def renew(self, job: Job, lease: float) -> bool:
         return bool(await self._db.fetch(_RENEW, job.row, job.claim, lease))
 
-    async def release(self, job: Job, delay: float = 0) -> None:
-        await self._db.fetch(_RELEASE, job.row, job.claim, delay)
+    async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
+        await self._db.fetch(_RELEASE, job.row, job.claim, delay, 0 if failed else 1)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
         stored = await self._index.insert(job, chunks, model)

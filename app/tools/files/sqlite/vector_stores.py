@@ -173,8 +173,8 @@ class SQLiteVectorStores(SQLVectorStores):
     async def renew(self, job: Job, lease: float) -> bool:
         return await self._update_claimed(job, "claimed_until = :until", until=self._clock() + lease)
 
-    async def release(self, job: Job, delay: float = 0) -> None:
-        changes = "claim = NULL, claimed_until = :until" + ("" if delay else ", attempts = attempts - 1")
+    async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
+        changes = "claim = NULL, claimed_until = :until" + ("" if failed else ", attempts = attempts - 1")
         await self._update_claimed(job, changes, until=self._clock() + delay)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from app.core.access import UNRESTRICTED, KeyAccess
 from app.errors import InvalidRequest, NotFound
+from app.tools import Account
 from app.tools.files import Page, no_such_file
 from app.tools.files.embeddings import Embeddings, EmbeddingsUnavailable
 from app.tools.files.uploads import list_page
@@ -52,13 +54,20 @@ class VectorStores:
         """`wake` is called when files have been added that have to be indexed."""
         self._records, self._wake, self._embeddings, self._clock = records, wake, embeddings, clock
 
-    async def create(self, owner: str, body: CreateVectorStore) -> dict[str, object]:
-        """Create a store, and queue its first files for indexing; raises `NotFound` for an unknown file."""
+    async def create(self, owner: str, body: CreateVectorStore, access: KeyAccess = UNRESTRICTED) -> dict[str, object]:
+        """
+        Create a store, and queue its first files for indexing, which the key pays for.
+
+        Raises `NotFound` for an unknown file, and `PermissionDenied` if the key may not use the model of embeddings.
+        """
+        if body.file_ids:
+            self._check_model(access, "file_ids")
         now = int(self._clock())
         days = body.expires_after.days if body.expires_after else None
         store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
         strategy = body.chunking_strategy.strategy()
-        files = [NewStoreFile(file_id, None, strategy) for file_id in dict.fromkeys(body.file_ids)]
+        strategy = body.chunking_strategy.strategy()
+        files = [NewStoreFile(file_id, None, strategy, access.name) for file_id in dict.fromkeys(body.file_ids)]
         places = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
         with _report_unknown_file(files, places):
             await self._records.create(store, files)
@@ -93,11 +102,19 @@ class VectorStores:
             raise _no_such_store(store_id)
         return {"id": store_id, "object": "vector_store.deleted", "deleted": True}
 
-    async def search(self, owner: str, store_id: str, body: SearchVectorStore) -> dict[str, object]:
-        """Return the chunks of a store that match a query best; raises `NotFound`."""
+    async def search(
+        self,
+        owner: str,
+        store_id: str,
+        body: SearchVectorStore,
+        access: KeyAccess = UNRESTRICTED,
+        account: Account | None = None,
+    ) -> dict[str, object]:
+        """Return the chunks of a store that match a query best; raises `NotFound` and `PermissionDenied`."""
+        self._check_model(access, "query")
         store = await self.searchable(owner, store_id)
         results = await self.find(
-            [store], body.queries(), body.max_num_results, filters=body.filters, ranking=body.ranking_options
+            [store], body.queries(), body.max_num_results, account, filters=body.filters, ranking=body.ranking_options
         )
         return {
             "object": "vector_store.search_results.page",
@@ -112,22 +129,30 @@ class VectorStores:
         stores: Sequence[VectorStore],
         queries: Sequence[str],
         limit: int,
+        account: Account | None = None,
         *,
         filters: ComparisonFilter | CompoundFilter | None = None,
         ranking: RankingOptions | None = None,
     ) -> Sequence[Ranked]:
-        """Return the best `limit` chunks of these stores for any of the queries, best first."""
+        """
+        Return the best `limit` chunks of these stores for any of the queries, best first.
+
+        The embeddings of the queries are charged to the account; raises `TooManyRequests` if that has no more.
+        """
         matches = None if filters is None else predicate(filters)
         each = max(50, limit * _CANDIDATES)
-        texts = [await self._query(text) for text in dict.fromkeys(queries)]
+        texts = await self._embedded([*dict.fromkeys(queries)], account)
         searches = [self._records.search(store, text, each, matches) for text in texts for store in stores]
         candidates = [candidate for results in await asyncio.gather(*searches) for candidate in results]
         return ranked(candidates, ranking or RankingOptions(), limit)
 
-    async def add_file(self, owner: str, store_id: str, body: AddFile) -> dict[str, object]:
-        """Add a file to a store, and queue it for indexing; raises `NotFound`."""
+    async def add_file(
+        self, owner: str, store_id: str, body: AddFile, access: KeyAccess = UNRESTRICTED
+    ) -> dict[str, object]:
+        """Add a file to a store, and queue it for indexing; raises as `create`."""
+        self._check_model(access, "file_id")
         store = await self._store(owner, store_id)
-        await self._add(store, [_new_file(body)], places=["file_id"])
+        await self._add(store, [_new_file(body, access)], places=["file_id"])
         return (await self._file(store, body.file_id)).resource()
 
     async def files(
@@ -171,13 +196,16 @@ class VectorStores:
             "next_page": None,
         }
 
-    async def add_batch(self, owner: str, store_id: str, body: CreateBatch) -> dict[str, object]:
-        """Add several files to a store, and queue them for indexing; raises `NotFound`."""
+    async def add_batch(
+        self, owner: str, store_id: str, body: CreateBatch, access: KeyAccess = UNRESTRICTED
+    ) -> dict[str, object]:
+        """Add several files to a store, and queue them for indexing; raises as `create`."""
+        self._check_model(access, "files" if body.files is not None else "file_ids")
         store = await self._store(owner, store_id)
         batch_id = _new_id("vsfb")
         field = "files[{}].file_id" if body.files is not None else "file_ids[{}]"
         entries = {entry.file_id: (index, entry) for index, entry in enumerate(body.entries())}
-        files = [_new_file(entry) for _, entry in entries.values()]
+        files = [_new_file(entry, access) for _, entry in entries.values()]
         await self._add(store, files, batch_id, places=[field.format(index) for index, _ in entries.values()])
         return await self.batch(owner, store_id, batch_id)
 
@@ -227,15 +255,23 @@ class VectorStores:
             raise NotFound(f"No such file batch: {batch_id}", param="batch_id")
         return batch.resource()
 
-    async def _query(self, text: str) -> Query:
-        """Return the query with its embedding; without it if embeddings are off or unavailable."""
+    async def _embedded(self, texts: Sequence[str], account: Account | None) -> Sequence[Query]:
+        """Return queries with their embeddings; without them if embeddings are off or unavailable."""
         if self._embeddings is None:
-            return Query(text)
+            return [Query(text) for text in texts]
+        if account:
+            await account.check_limits()
         try:
-            return Query(text, await self._embeddings.query(text), self._embeddings.model)
+            vectors = await self._embeddings.queries(texts, account)
         except EmbeddingsUnavailable as error:
             logger.warning("searched by words alone: %s", error.message)
-            return Query(text)
+            return [Query(text) for text in texts]
+        return [Query(text, vector, self._embeddings.model) for text, vector in zip(texts, vectors, strict=True)]
+
+    def _check_model(self, access: KeyAccess, param: str) -> None:
+        """Raise `PermissionDenied` if a key may not use the model of embeddings, which the field `param` needs."""
+        if self._embeddings:
+            access.check_model(self._embeddings.name, param)
 
 
 @contextmanager
@@ -257,8 +293,8 @@ def _no_such_store(store_id: str) -> NotFound:
     return NotFound(f"No such vector store: {store_id}", param="vector_store_id")
 
 
-def _new_file(body: AddFile) -> NewStoreFile:
-    return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy())
+def _new_file(body: AddFile, access: KeyAccess) -> NewStoreFile:
+    return NewStoreFile(body.file_id, body.attributes, body.chunking_strategy.strategy(), access.name)
 
 
 def _search_result(result: Ranked) -> dict[str, object]:

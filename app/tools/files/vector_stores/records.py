@@ -282,8 +282,8 @@ class VectorStoreRecords(Protocol):
         """Extend a claim; return False if it was lost because the file was removed, cancelled or claimed again."""
         ...
 
-    async def release(self, job: Job, delay: float = 0) -> None:
-        """Give up a claim; the file can be claimed again after `delay` seconds."""
+    async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
+        """Give up a claim; the file can be claimed again after `delay` seconds. Attempts that `failed` are counted."""
         ...
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:

@@ -13,18 +13,40 @@ from typing import Any
 
 import pytest
 
+from app.core.profile import TransportOptions
+from app.core.types import Usage
+from app.errors import TooManyRequests
+from app.tools import Account
 from app.tools.files import File, FileStore, FilesUnavailable, Page
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import worker
 from app.tools.files.ingestion.parsing import extract
 from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, SWEEP, Ingestion
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
+from app.tools.files.settings import EmbeddingsSettings
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 from app.tools.files.vector_stores.records import Job, NewStoreFile, Query, StoreFile, TextChunk, VectorStore
 from tests.support.file_places import FilePlace, SQLiteFiles
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
 
+
+class Paid:
+    """An account that has enough, or refuses so often as it is told."""
+
+    def __init__(self, *refusals: TooManyRequests) -> None:
+        self.refusals = [*refusals]
+        self.charged: list[tuple[str, str, int]] = []
+
+    async def check_limits(self) -> None:
+        if self.refusals:
+            raise self.refusals.pop(0)
+
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        self.charged.append((model, backend, usage["total_tokens"]))
+
+
+PAID = Paid()
 LEASE = 1000.0  # seconds: no test takes so long
 STORE = VectorStore("vs_1", "ada", "notes", None, {}, None, 1, 1)
 
@@ -54,18 +76,20 @@ async def filled(store: FileStore, owner: str, *names: str) -> VectorStore:
 
 
 @asynccontextmanager
-async def reading(store: FileStore, embeddings: Embeddings | None = None, **options: Any) -> AsyncIterator[None]:
+async def reading(
+    store: FileStore, embeddings: Embeddings | None = None, account: Account = PAID, **options: Any
+) -> AsyncIterator[Ingestion]:
     ingestion = Ingestion(store, store.vector_stores, embeddings, **options)
-    ingestion.start()
+    ingestion.start(lambda key: account)
     try:
-        yield
+        yield ingestion
     finally:
         await ingestion.aclose()
 
 
 @asynccontextmanager
 async def model(server: EmbeddingServer, **options: Any) -> AsyncIterator[Embeddings]:
-    embeddings = Embeddings(server.url, "toy", **options)
+    embeddings = Embeddings(TransportOptions(base_url=server.url), EmbeddingsSettings(model="toy", **options))
     try:
         yield embeddings
     finally:
@@ -205,6 +229,43 @@ async def test_one_owners_slow_files_hold_up_no_file_of_another(
             assert {file.status for file in files} == {"in_progress"}
 
 
+async def test_embeddings_of_a_file_are_charged_to_the_key_that_added_it(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        embeddings = await stack.enter_async_context(model(server))
+        added = await filled(store, "ada", "a.txt")
+        account = Paid()
+        async with reading(store, embeddings, account):
+            assert (await settled(store, "file-a.txt", added)).status == "completed"
+        assert account.charged == [("toy", "default", 2)]
+
+
+async def test_file_waits_for_the_tokens_of_its_keys_next_minute_and_that_is_no_attempt(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        embeddings = await stack.enter_async_context(model(server))
+        added = await filled(store, "ada", "a.txt")
+        account = Paid(*[TooManyRequests("Rate limit reached.", retry_after=0.01)] * (ATTEMPTS + 1))
+        async with reading(store, embeddings, account) as ingestion:
+            while account.refusals:
+                ingestion.wake()
+                await asyncio.sleep(0.01)
+            ingestion.wake()
+            assert (await settled(store, "file-a.txt", added)).status == "completed"
+
+
+async def test_file_of_a_key_whose_budget_is_used_up_fails(database: FilePlace) -> None:
+    class NoBudget(TooManyRequests):
+        code = "insufficient_quota"
+
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        embeddings = await stack.enter_async_context(model(server))
+        added = await filled(store, "ada", "a.txt")
+        account = Paid(NoBudget("The key 'ada' has used its budget."))
+        async with reading(store, embeddings, account):
+            file = await settled(store, "file-a.txt", added)
+        assert file.error == ("server_error", "The key 'ada' has used its budget.")
+        assert server.requests == []
+
+
 async def test_file_whose_embeddings_take_too_long_fails(database: FilePlace) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.hangs = True
@@ -334,7 +395,7 @@ async def test_every_chunk_has_its_vector(database: FilePlace) -> None:
                 assert (await settled(store, id)).status == "completed"
         assert all(text.startswith("doc: ") for text in server.texts)
         assert max(len(request.json["input"]) for request in server.requests) == 64
-        query = Query("automobile", await embeddings.query("automobile"), embeddings.model)
+        query = Query("automobile", (await embeddings.queries(["automobile"]))[0], embeddings.model)
         assert server.texts[-1] == "query: automobile"
         found = await store.vector_stores.search(STORE, query, 3)
         best = max(found, key=lambda one: one.similarity or 0)

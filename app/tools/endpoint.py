@@ -1,0 +1,41 @@
+"""Requests of hosted tools to the endpoints of a backend, beside those of its models."""
+
+from __future__ import annotations
+
+import httpx
+
+from app.core.profile import TransportOptions
+from app.tools import ToolHost
+from app.tools.guard import GuardedTransport
+
+
+def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> TransportOptions:
+    """
+    Return how to reach a backend; raises `ValueError` if a tool cannot use it.
+
+    `field` is the key in the tool's table that names the backend, `endpoint` what the tool uses there.
+    """
+    backend = host.backends.get(name)
+    if backend is None:
+        raise ValueError(f"{field}: there is no backend {name!r}; there are {', '.join(host.backends)}")
+    if not backend.url:
+        raise ValueError(f"{field}: {name!r} has no URL, and so no {endpoint}")
+    if backend.passes_keys:
+        raise ValueError(f"{field}: {name!r} is used with the callers' own keys, which tools do not have")
+    options: TransportOptions = backend.options().transport
+    return options
+
+
+def endpoint_client(options: TransportOptions, *, timeout: httpx.Timeout | float, max_bytes: int) -> httpx.AsyncClient:
+    """Return a client for paths below a backend's base URL; an answer of more than `max_bytes` is an error."""
+    headers = {**options.headers}
+    if options.api_key:
+        headers[options.auth_header] = f"{options.auth_scheme} {options.api_key}".strip()
+    return httpx.AsyncClient(
+        base_url=options.base_url or "",
+        params=options.query,
+        headers=headers,
+        timeout=timeout,
+        transport=GuardedTransport("any", max_bytes=max_bytes),
+        trust_env=False,
+    )

@@ -1,0 +1,40 @@
+"""Why a server could not be reached or the connection broke, in words."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+
+import httpx
+
+_CAUSES: dict[type[BaseException], str] = {
+    ssl.SSLError: "TLS failed",
+    socket.gaierror: "its host name is not known",
+    ConnectionRefusedError: "it refuses connections",
+}
+
+
+def why_unreachable(error: httpx.HTTPError) -> str | None:
+    """Return the reason why no connection was made, such as `it refuses connections`; None if it is not known."""
+    for cause in causes(error):
+        for kind, why in _CAUSES.items():
+            if isinstance(cause, kind):
+                return why
+    return None
+
+
+def why_no_answer(error: httpx.HTTPError) -> str:
+    """Return the reason why a request was not answered, such as `it refuses connections`."""
+    if isinstance(error, httpx.TimeoutException):
+        return "it does not answer in time"
+    if isinstance(error, httpx.ConnectError):
+        return why_unreachable(error) or "it cannot be reached"
+    return "it closed the connection"
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, the root cause last."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
