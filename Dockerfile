@@ -1,4 +1,8 @@
 # docker build --tag antiphon . && docker run --publish 127.0.0.1:8080:8080 --env ANTIPHON_ALLOW_OPEN=true antiphon
+#
+# With the sandbox that [tools.code_interpreter] needs; docs/tools.md has the options of `docker run` for it:
+#
+#   docker build --target sandbox --tag antiphon:sandbox .
 
 FROM python:3.13-slim AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
@@ -14,11 +18,12 @@ RUN pip wheel --no-deps --wheel-dir dist . \
     && /opt/antiphon/bin/pip check \
     && /opt/antiphon/bin/pip uninstall --yes pip
 
-FROM python:3.13-slim
+FROM python:3.13-slim AS runtime
 LABEL org.opencontainers.image.title="Antiphon" \
       org.opencontainers.image.description="The Open Responses API, answered by any Chat Completions backend." \
       org.opencontainers.image.licenses="Apache-2.0"
-RUN useradd --system --uid 10001 --no-create-home --shell /usr/sbin/nologin antiphon \
+RUN groupadd --system --gid 10001 antiphon \
+    && useradd --system --uid 10001 --gid antiphon --no-create-home --shell /usr/sbin/nologin antiphon \
     && install --directory --owner antiphon --group antiphon /data
 COPY --from=build /opt/antiphon /opt/antiphon
 ENV PATH=/opt/antiphon/bin:$PATH \
@@ -30,10 +35,21 @@ ENV PATH=/opt/antiphon/bin:$PATH \
 # A file of SQLite and a `.env` are looked for here.
 WORKDIR /data
 VOLUME /data
-USER antiphon
+# By number, so that Kubernetes can see that it is not root (`runAsNonRoot`).
+USER 10001:10001
 EXPOSE 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as request; request.urlopen(f\"http://127.0.0.1:{os.environ['ANTIPHON_PORT']}/healthz\", timeout=2)"]
 ENTRYPOINT ["antiphon"]
 CMD ["serve"]
+
+FROM runtime AS sandbox
+USER root
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends bubblewrap \
+    && rm -rf /var/lib/apt/lists/*
+USER 10001:10001
+
+# The last stage is the one that is built by default.
+FROM runtime AS server

@@ -138,8 +138,30 @@ def test_compose_waits_for_what_it_has_a_health_check_for() -> None:
 
 
 def test_compose_declares_the_volumes_that_it_uses() -> None:
-    used = {volume.split(":")[0] for service in COMPOSE["services"].values() for volume in service.get("volumes", ())}
+    mounts = [volume for service in COMPOSE["services"].values() for volume in service.get("volumes", ())]
+    used = {volume.split(":")[0] for volume in mounts if not volume.startswith("${")}  # which are files of the host
     assert used == COMPOSE["volumes"].keys()
+
+
+def test_compose_mounts_the_settings_file_where_the_server_reads_it() -> None:
+    antiphon = COMPOSE["services"]["antiphon"]
+    (mount,) = [volume for volume in antiphon["volumes"] if "SETTINGS_FILE" in volume]
+    path = re.fullmatch(r"\$\{SETTINGS_FILE:-/dev/null\}:(.+):ro", mount)
+    assert path and antiphon["environment"]["ANTIPHON_CONFIG"] == f"${{SETTINGS_FILE:+{path[1]}}}"
+
+
+def test_image_without_a_target_is_the_server_without_the_sandbox() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+    names = [re.match(r"\S+(?: AS (\S+))?", stage)[1] for stage in stages]  # type: ignore[index]
+    assert names == ["build", "runtime", "sandbox", "server"]
+    assert ["bubblewrap" in stage for stage in stages] == [False, False, True, False]
+
+
+def test_image_runs_as_a_user_without_privileges_that_has_a_number() -> None:
+    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)[2:]
+    for stage in stages:
+        users = re.findall(r"^USER (.*)$", stage, re.MULTILINE)
+        assert users[-1:] in ([], ["10001:10001"])
 
 
 def test_compose_has_the_files_that_it_configures_with() -> None:
