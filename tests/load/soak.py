@@ -69,7 +69,7 @@ def main() -> int:
 
 @contextlib.contextmanager
 def _in_memory() -> Iterator[str]:
-    yield "memory://"
+    yield "memory://?max_bytes=8000000"  # full before the first quarter is over
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from app.observability.lifecycle import ResponseLifecycle, clock
 logger = logging.getLogger(__name__)
 
 _ESTIMATED = ("/chat/completions", "/completions")  # endpoints whose tokens are estimated if none are reported
+_PROMPTS = ("prompt", "input", "query", "documents")  # fields of other endpoints that have what is sent to the model
 _DONE = b"data: [DONE]\n\n"
 _TOO_LONG = APIError("The answer took longer than this server allows.", status=504, code="timeout")
 
@@ -172,19 +173,26 @@ class PassthroughExchange:
             self._lifecycle.charge(self._charged)
 
     def _usage(self) -> Usage:
-        """Return the usage that the answer reports, or an estimate for endpoints that generate text."""
-        answer = self._answer
-        if answer is None:
-            return {}
+        """
+        Return the usage that the answer reports.
+
+        It is estimated for endpoints that generate text, and where the client did not wait for the whole answer, or for
+        any: the backend may have done all of the work.
+        """
+        answer, lifecycle = self._answer, self._lifecycle
         if self._charged:
             return self._charged
-        if (reported := answer.usage()) is not None:
+        if answer and (reported := answer.usage()) is not None:
             return usage_of(reported, {}, [])
-        output = answer.estimate()
-        if self._request.endpoint not in _ESTIMATED or not output:
+        generates = self._request.endpoint in _ESTIMATED
+        output = answer.estimate() if answer and generates else 0
+        left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
+        if not (left or output):
             return {}
-        prompt = estimate_chat(chat_prompt(self._fields)) + estimate_json(self._fields.get("prompt"))
-        return usage_of({"prompt_tokens": prompt, "completion_tokens": output}, {}, [])
+        prompt = estimate_chat(chat_prompt(self._fields)) + sum(
+            estimate_json(self._fields.get(name)) for name in _PROMPTS
+        )
+        return usage_of({"prompt_tokens": max(1, prompt), "completion_tokens": output}, {}, [])
 
 
 def chat_prompt(fields: Mapping[str, object]) -> dict[str, object]:

@@ -405,6 +405,47 @@ async def test_a_client_that_goes_cancels_the_request(up: Upstream, http: httpx.
     await asyncio.wait_for(up.requests[1].gone.wait(), 60)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "least"),
+    [
+        ("/chat/completions", {"messages": [{"role": "user", "content": "word " * 1000}]}, 1000),
+        ("/completions", {"prompt": "word " * 1000}, 1000),
+        ("/embeddings", {"input": ["word " * 1000]}, 1000),
+        ("/images/generations", {"prompt": "word " * 1000}, 1000),
+        ("/audio/transcriptions", None, 1),
+    ],
+)
+@pytest.mark.parametrize(
+    "answer", [[HANG], [head({"Content-Length": "99"}) + b'{"data": [', HANG]], ids=["none", "half"]
+)
+async def test_a_client_that_goes_before_the_answer_is_charged(
+    up: Upstream, path: str, body: dict[str, Any] | None, least: int, answer: list[Any]
+) -> None:
+    up.say(*answer)
+    async with antiphon(backend_url=up.url) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60) as http:
+        form = {"model": (None, "m"), "file": b"x"}
+        sent = {"json": {"model": "m", **body}} if body else {"files": form}
+        waiting = asyncio.ensure_future(http.post(path, **sent))  # type: ignore[arg-type]
+        async with asyncio.timeout(60):
+            while not (up.requests and up.requests[0].sent >= len(answer) - 1):
+                await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait_for(up.requests[0].gone.wait(), 60)
+        async with asyncio.timeout(60):
+            while not (listed := (await http.get("/antiphon/usage")).json()["data"]):
+                await asyncio.sleep(0.01)
+    assert [(entry["model"], entry["requests"]) for entry in listed] == [("m", 1)]
+    assert least <= listed[0]["input_tokens"] <= least * 2
+
+
+async def test_a_request_that_fails_is_not_charged(up: Upstream, http: httpx.AsyncClient) -> None:
+    up.say(status(400, {"error": {"message": "No."}}))
+    up.say(status(401, {"error": {"message": "No."}}))
+    for _ in range(2):
+        await http.post("/chat/completions", json={"model": "m", "messages": [{"role": "user", "content": "Hi."}]})
+    assert (await http.get("/antiphon/usage")).json()["data"] == []
+
+
 async def test_a_client_that_reads_slowly_slows_the_backend(up: Upstream, url: str) -> None:
     pieces = [piece(b"x" * 100_000) for _ in range(400)]
     up.say(head({"Content-Type": "audio/wav", "Transfer-Encoding": "chunked"}), *pieces, piece(b""))
