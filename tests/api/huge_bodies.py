@@ -183,7 +183,7 @@ ROWS = {
     "messages of a conversation": Row(conversation, to="/v1/conversations"),
     "texts of one message": Row(parts, values=3 * SIZE // 640),
     "Chinese": Row(lambda: text("\u4f60".encode())),
-    "spaces that are no blanks, counted": Row(lambda: message("\u3000" * 300_000), to="/v1/responses/input_tokens"),
+    "spaces that are no blanks, counted": Row(lambda: message("\u3000" * 3_000_000), to="/v1/responses/input_tokens"),
     "60 MB of text": Row(lambda: text(b"word ", LARGE)),
     "60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY),
     "as many messages, but short ones": Row(lambda: messages(MANY * 5), "http", 200, "60 MB of messages", 3 * MANY),

@@ -170,8 +170,8 @@ class Ingestion:
         try:
             async with asyncio.timeout(self._index_timeout) as limit:
                 await self._ingest(job, folder)
-        except TimeoutError:
-            if not limit.expired():
+        except Exception:
+            if not limit.expired():  # if it has, a query that was cancelled may look like an outage
                 raise
             raise UnreadableFile("server_error", "The file takes too long to index.") from None
 
