@@ -272,7 +272,7 @@ async def test_file_whose_embeddings_take_too_long_fails(database: FilePlace) ->
         embeddings = await stack.enter_async_context(model(server))
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
-        async with reading(store, embeddings, index_timeout=1):
+        async with reading(store, embeddings, index_timeout=3):
             file = await settled(store, id)
         assert file.error == ("server_error", "The file takes too long to index.")
 
