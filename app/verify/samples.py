@@ -48,11 +48,25 @@ PERSON: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
-# A red heart is not needed to see whether an image is accepted: one pixel is.
-PIXEL = (
-    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5E"
-    "rkJggg=="
+# A red heart on white, of 32 pixels: some models refuse smaller images.
+HEART = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgAQMAAABJtOi3AAAABlBMVEX////dIjPI8VIrAAAAVElEQVR42oXOsQ3AIB"
+    "BDUSMKSkZgFEYLozEKI1BSoPxcQEqkNHHxKuvO0hM3UlE4j6YIXQnGJsP84S0v1oFFgCYPVQ7KRmDv8jTSMGI3fL0nFH1yASOGRCOmsQZtAAAAAE"
+    "lFTkSuQmCC"
 )
+# A page with one line, "Tides of the harbour".
+PDF = (
+    "data:application/pdf;base64,JVBERi0xLjQKMSAwIG9iajw8L1R5cGUvQ2F0YWxvZy9QYWdlcyAyIDAgUj4+IGVuZG9iagoyIDAgb2JqPDwv"
+    "VHlwZS9QYWdlcy9LaWRzWzMgMCBSXS9Db3VudCAxPj4gZW5kb2JqCjMgMCBvYmo8PC9UeXBlL1BhZ2UvUGFyZW50IDIgMCBSL01lZGlhQm94WzAg"
+    "MCAyNDAgOTldL0NvbnRlbnRzIDQgMCBSL1Jlc291cmNlczw8L0ZvbnQ8PC9GMSA1IDAgUj4+Pj4+PiBlbmRvYmoKNCAwIG9iajw8L0xlbmd0aCA1"
+    "MD4+c3RyZWFtCkJUIC9GMSAxOCBUZiAyMCA2MCBUZCAoVGlkZXMgb2YgdGhlIGhhcmJvdXIpIFRqIEVUCmVuZHN0cmVhbSBlbmRvYmoKNSAwIG9i"
+    "ajw8L1R5cGUvRm9udC9TdWJ0eXBlL1R5cGUxL0Jhc2VGb250L0hlbHZldGljYT4+IGVuZG9iagp4cmVmCjAgNgowMDAwMDAwMDAwIDY1NTM1IGYg"
+    "CjAwMDAwMDAwMDkgMDAwMDAgbiAKMDAwMDAwMDA1MyAwMDAwMCBuIAowMDAwMDAwMTAzIDAwMDAwIG4gCjAwMDAwMDAyMTMgMDAwMDAgbiAKMDAw"
+    "MDAwMDMwOSAwMDAwMCBuIAp0cmFpbGVyPDwvU2l6ZSA2L1Jvb3QgMSAwIFI+PgpzdGFydHhyZWYKMzcxCiUlRU9GCg=="
+)
+# Words of errors by which a server says that it, or its model, takes no images or no files.
+IMAGE_WORDS = ("image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal", "modality")
+FILE_WORDS = ("file", "files", "input_file", "file_data", "pdf", "document")
 
 
 def user_message(content: object) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """
-The scenarios of the official compliance suite, under its names: what it asks for is asked for, and what it looks at is
-looked at. That is less than the other checks look at, and all at once.
+The scenarios of the official compliance suite, under its names: what it sends is sent, and what it looks at is looked
+at. That is less than the other checks look at, and all at once. Two scenarios need something that only the operator
+of a server can prepare, and are not here: `file-search` and `offline-web-search`.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from app.verify import samples
-from app.verify.checks import websocket
 from app.verify.exchange import HTTPExchange
 from app.verify.rows import Broken, CheckFunction, Unclear, check_row, need
-from app.verify.samples import user_message
+from app.verify.samples import response_id, user_message
 from app.verify.schema import event_schemas, schema_issues
-from app.verify.server import VerifiedServer, answered, given
+from app.verify.server import SocketTurns, VerifiedServer, answered, given
 
-_SOURCE = "Open Responses compliance suite, "
 _WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "get_weather",
@@ -27,38 +26,39 @@ _WEATHER: dict[str, Any] = {
         "required": ["location"],
     },
 }
+_ASK_WEATHER = {"input": [user_message("What's the weather like in San Francisco?")], "tools": [_WEATHER]}
+_NONE = "resp_openresponses_missing_0"
 
 
-def _whole(exchange: HTTPExchange) -> None:
-    """Hold a response, and the events of its stream, against the schema."""
-    for issue in schema_issues("ResponseResource", exchange.response):
-        if issue.kind != "unknown" and issue.path != ("text", "format", "schema"):
-            raise Broken(f"{issue.where} {issue.message}.", exchange)
+def _said(content: str, **fields: str) -> dict[str, Any]:
+    """Return a message of the assistant."""
+    return {"type": "message", "role": "assistant", "content": content, **fields}
+
+
+def _fits(exchange: HTTPExchange) -> HTTPExchange:
+    """Return an exchange whose response and events have the schema's form; raises `Broken` for others."""
     for event in exchange.events:
-        name = event_schemas().get(str(event.get("type")))
+        refusal = event.get("type") == "error" and exchange.frames
+        name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))
         for issue in schema_issues(name, event) if name else ():
             if issue.kind != "unknown" and issue.path[:1] != ("response",):
                 raise Broken(f"{event['type']}: {issue.where} {issue.message}.", exchange, event)
+    for issue in schema_issues("ResponseResource", exchange.response) if exchange.response else ():
+        if issue.kind != "unknown" and issue.path != ("text", "format", "schema"):
+            raise Broken(f"{issue.where} {issue.message}.", exchange)
+    return exchange
 
 
 def _completed(exchange: HTTPExchange) -> None:
-    if exchange.response.get("status") == "incomplete":
-        raise Unclear("The model did not end its answer.", exchange)
     status = exchange.response.get("status")
+    if status == "incomplete":
+        raise Unclear("The model did not end its answer.", exchange)
     need(status == "completed", f"The status is {status!r}.", exchange)
+
+
+def _completed_with_output(exchange: HTTPExchange) -> None:
     need(exchange.output, "The response has no output items.", exchange)
-
-
-def _scenario(
-    name: str, law: str, fields: dict[str, Any], *optional: str, then: Callable[[HTTPExchange], None] = _completed
-) -> None:
-    async def run(server: VerifiedServer) -> None:
-        body = {"model": server.model, **fields}
-        exchange = answered(await server.send("POST", "/responses", body), *optional)
-        _whole(exchange)
-        then(exchange)
-
-    check_row(f"suite.{name}", name, law, f"{_SOURCE}{name}")(run)
+    _completed(exchange)
 
 
 def _calls(exchange: HTTPExchange) -> None:
@@ -72,6 +72,33 @@ def _calls_in_events(exchange: HTTPExchange) -> None:
     for name in ("delta", "done"):
         event_type = f"response.function_call_arguments.{name}"
         need(event_type in types, f"There is no {event_type}.", exchange)
+    for event_type in ("response.output_item.added", "response.output_item.done"):
+        items = [event.get("item") for event in exchange.events if event.get("type") == event_type]
+        found = any(isinstance(item, dict) and item.get("type") == "function_call" for item in items)
+        need(found, f"There is no {event_type} of a function_call.", exchange)
+
+
+def _suite_row(name: str, law: str) -> Callable[[CheckFunction], CheckFunction]:
+    return check_row(f"suite.{name}", name, law, f"Open Responses compliance suite, {name}")
+
+
+async def _ask(server: VerifiedServer, fields: dict[str, Any], *optional: str) -> HTTPExchange:
+    """Ask for a response with these fields and no others, and return the exchange if the response has its form."""
+    body = {"model": server.model, "stream": False, **fields}
+    return _fits(answered(await server.send("POST", "/responses", body), *optional))
+
+
+def _scenario(
+    name: str,
+    law: str,
+    fields: dict[str, Any],
+    *optional: str,
+    then: Callable[[HTTPExchange], None] = _completed_with_output,
+) -> None:
+    async def run(server: VerifiedServer) -> None:
+        then(await _ask(server, fields, *optional))
+
+    _suite_row(name, law)(run)
 
 
 _scenario(
@@ -84,17 +111,31 @@ _scenario(
     "Messages of the assistant may be labelled with a phase.",
     {
         "input": [
-            user_message("What is 2+2?"),
-            {"type": "message", "role": "assistant", "content": "I add them up.", "phase": "commentary"},
-            {"type": "message", "role": "assistant", "content": "4", "phase": "final_answer"},
-            user_message("Say hello."),
+            _said("I should answer with the saved number.", phase="commentary"),
+            _said("The number is four.", phase="final_answer"),
+            user_message("Repeat only the number."),
         ]
     },
 )
+
+
+@_suite_row(
+    "response-output-phase-schema",
+    "The phase of a message in the output is one of the schema's. The suite itself asks no server for it, but holds an "
+    "example of its own against the schema.",
+)
+async def _phase(server: VerifiedServer) -> None:
+    exchange = given(await server.once(samples.text))
+    for item in exchange.output:
+        phase = item.get("phase", "final_answer")
+        need(phase in ("commentary", "final_answer", None), f"The phase is {phase!r}.", exchange, item)
+
+
 _scenario(
     "streaming-response",
     "A streamed answer has events of the schema, and ends with a completed ResponseResource.",
     {"input": [user_message("Count from 1 to 5.")], "stream": True},
+    then=_completed,
 )
 _scenario(
     "system-prompt",
@@ -106,20 +147,31 @@ _scenario(
         ]
     },
 )
-_scenario(
-    "tool-calling",
-    "A function is declared, and called by the model.",
-    {"input": [user_message("What's the weather like in San Francisco?")], "tools": [_WEATHER]},
-    "tools",
-    then=_calls,
-)
+_scenario("tool-calling", "A function is declared, and called by the model.", _ASK_WEATHER, "tools", then=_calls)
 _scenario(
     "tool-calling-streaming",
     "A call is streamed with its item and its arguments.",
-    {"input": [user_message("What's the weather like in San Francisco?")], "tools": [_WEATHER], "stream": True},
+    {**_ASK_WEATHER, "stream": True},
     "tools",
     then=_calls_in_events,
 )
+
+
+@_suite_row("function-call-roundtrip", "A call is answered by its output, behind `previous_response_id`.")
+async def _roundtrip(server: VerifiedServer) -> None:
+    asked = {
+        "input": "Use the weather tool to get the temperature in San Francisco.",
+        "tools": [_WEATHER],
+        "tool_choice": {"type": "function", "name": "get_weather"},
+    }
+    first = await _ask(server, asked, "tools", "tool_choice")
+    _calls(first)
+    call_id = samples.called(first)[0].get("call_id")
+    output = {"type": "function_call_output", "call_id": call_id, "output": "64 degrees and clear"}
+    continued = {"previous_response_id": response_id(first), "input": [output]}
+    _completed_with_output(await _ask(server, continued, "previous_response_id"))
+
+
 _scenario(
     "image-input",
     "An image in a user message is taken.",
@@ -128,12 +180,27 @@ _scenario(
             user_message(
                 [
                     {"type": "input_text", "text": "What do you see in this image? Answer in one sentence."},
-                    {"type": "input_image", "image_url": samples.PIXEL},
+                    {"type": "input_image", "image_url": samples.HEART},
                 ]
             )
         ]
     },
-    *("image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal", "modality"),
+    *samples.IMAGE_WORDS,
+)
+_scenario(
+    "file-input",
+    "A small file in a user message is taken.",
+    {
+        "input": [
+            user_message(
+                [
+                    {"type": "input_text", "text": "Read the attached file and answer with its title only."},
+                    {"type": "input_file", "filename": "title.pdf", "file_data": samples.PDF},
+                ]
+            )
+        ]
+    },
+    *samples.FILE_WORDS,
 )
 _scenario(
     "multi-turn",
@@ -141,81 +208,134 @@ _scenario(
     {
         "input": [
             user_message("My name is Alice."),
-            {"type": "message", "role": "assistant", "content": "Hello Alice! Nice to meet you."},
+            _said("Hello Alice! Nice to meet you. How can I help you today?"),
             user_message("What is my name?"),
         ]
     },
 )
 
 
-@check_row(
-    "suite.response-output-phase-schema",
-    "response-output-phase-schema",
-    "The phase of a message in the output is one of the schema's.",
-    f"{_SOURCE}response-output-phase-schema",
-)
-async def _phase(server: VerifiedServer) -> None:
-    exchange = given(await server.once(samples.text))
-    for item in exchange.output:
-        phase = item.get("phase", "final_answer")
-        need(phase in ("commentary", "final_answer", None), f"The phase is {phase!r}.", exchange, item)
+@_suite_row("previous-response-id", "A stored response is continued by its id.")
+async def _previous(server: VerifiedServer) -> None:
+    first = await _ask(server, {"input": "Remember this code word: papaya. Reply with only OK."})
+    question = "What code word did I ask you to remember?"
+    continued = {"previous_response_id": response_id(first), "input": question}
+    _completed_with_output(await _ask(server, continued, "previous_response_id"))
 
 
-@check_row(
-    "suite.compact-response",
-    "compact-response",
-    "A conversation is compacted, with a `prompt_cache_key`.",
-    f"{_SOURCE}compact-response",
-)
+@_suite_row("compact-response", "A conversation is compacted, with a `prompt_cache_key`.")
 async def _compact(server: VerifiedServer) -> None:
-    body = {"model": server.model, "input": [user_message("Remember: blue.")], "prompt_cache_key": "verify"}
+    conversation = [
+        user_message("We agreed to launch on Tuesday and notify support first."),
+        _said("Understood. The launch is Tuesday, with support notified beforehand."),
+    ]
+    body = {"model": server.model, "prompt_cache_key": "openresponses-compact-test", "input": conversation}
     exchange = answered(await server.send("POST", "/responses/compact", body), "prompt_cache_key")
     for issue in schema_issues("CompactResource", exchange.object):
         if issue.kind != "unknown":
             raise Broken(f"{issue.where} {issue.message}.", exchange)
+    types = [item.get("type") for item in exchange.output]
+    need("compaction" in types, f"The output has items of the types {types}.", exchange)
 
 
-@check_row(
-    "suite.compact-missing-model",
-    "compact-missing-model",
-    "A compaction without a model is refused with 400 or 422.",
-    f"{_SOURCE}compact-missing-model",
-)
+@_suite_row("compact-missing-model", "A compaction without a model is refused with 400 or 422.")
 async def _compact_no_model(server: VerifiedServer) -> None:
-    exchange = await server.send("POST", "/responses/compact", {"input": "Hi."})
+    body = {"input": [user_message("Compact this conversation.")]}
+    exchange = await server.send("POST", "/responses/compact", body)
     if exchange.status not in (400, 422):
         answered(exchange)
     need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
 
 
-def _same_as(name: str, law: str, run: CheckFunction) -> None:
-    check_row(f"suite.{name}", name, law, f"{_SOURCE}{name}")(run)
+async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: Any) -> HTTPExchange:
+    """Ask for a response with these fields and no others on a WebSocket."""
+    return _fits(await socket.frames({"type": "response.create", "model": server.model, **fields}))
 
 
-_same_as("websocket-response", "A turn on a WebSocket is answered.", websocket.answers_a_turn)
-_same_as("websocket-sequential-responses", "Two turns on one connection are answered.", websocket.answers_two_turns)
-_same_as(
-    "websocket-continuation",
-    "A turn with `store: false` is continued on its connection.",
-    websocket.continues_a_turn,
-)
-_same_as(
+async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields: Any) -> HTTPExchange:
+    exchange = await _turn(socket, server, **fields)
+    need(exchange.response, f"The turn is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
+    _completed(exchange)
+    return exchange
+
+
+def _not_found(exchange: HTTPExchange) -> None:
+    code = exchange.refusal.get("code")
+    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
+
+
+@_suite_row("websocket-response", "A turn on a WebSocket is answered.")
+async def _websocket(server: VerifiedServer) -> None:
+    async with server.websocket() as socket:
+        await _turn_completed(socket, server, input=[user_message("Count from 1 to 3.")])
+
+
+@_suite_row("websocket-sequential-responses", "Two turns on one connection are answered.")
+async def _sequential(server: VerifiedServer) -> None:
+    async with server.websocket() as socket:
+        for word in ("first", "second"):
+            await _turn_completed(socket, server, store=False, input=f"Reply with exactly: {word}")
+
+
+@_suite_row("websocket-continuation", "A turn with `store: false` is continued on its connection.")
+async def _continuation(server: VerifiedServer) -> None:
+    async with server.websocket() as socket:
+        word = "Remember the code word: cobalt. Reply with OK."
+        first = await _turn_completed(socket, server, store=False, input=word)
+        question = "What is the code word? Reply with only the code word."
+        await _turn_completed(socket, server, store=False, previous_response_id=response_id(first), input=question)
+
+
+@_suite_row(
     "websocket-reconnect-store-false-recovery",
     "On another connection it is `previous_response_not_found`, after which a new turn is answered.",
-    websocket.forgets_with_its_connection,
 )
-_same_as(
-    "websocket-previous-response-not-found",
-    "An unknown previous response is `previous_response_not_found`.",
-    websocket.refuses_an_unknown_response,
-)
-_same_as(
-    "websocket-failed-continuation-evicts-cache",
-    "A failed continuation evicts what it continued.",
-    websocket.evicts_after_a_failure,
-)
-_same_as(
-    "websocket-compact-new-chain",
-    "A compacted conversation begins a new chain.",
-    websocket.begins_with_a_compaction,
-)
+async def _reconnect(server: VerifiedServer) -> None:
+    async with server.websocket() as socket:
+        word = "Remember the code word: copper. Reply with OK."
+        first = response_id(await _turn_completed(socket, server, store=False, input=word))
+    async with server.websocket() as socket:
+        again = "Try to continue after reconnect. Reply with exactly: reconnected"
+        _not_found(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        anew = "The previous store:false chain could not continue after reconnect. Start a new response and reply with "
+        turn = await _turn(socket, server, store=False, input=[user_message(f"{anew}exactly: recovered")])
+        need(turn.response, f"The new turn is answered with {turn.outcome()}", turn, turn.frames[-1:])
+
+
+@_suite_row("websocket-previous-response-not-found", "An unknown previous response is `previous_response_not_found`.")
+async def _unknown(server: VerifiedServer) -> None:
+    async with server.websocket() as socket:
+        question = "This should fail because the previous response is missing."
+        _not_found(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
+
+
+@_suite_row("websocket-failed-continuation-evicts-cache", "A failed continuation evicts what it continued.")
+async def _evicts(server: VerifiedServer) -> None:
+    output = {
+        "type": "function_call_output",
+        "call_id": "call_openresponses_missing",
+        "output": "No matching tool call exists in the previous response.",
+    }
+    async with server.websocket() as socket:
+        word = "Remember the code word: ember. Reply with OK."
+        first = response_id(await _turn_completed(socket, server, store=False, input=word))
+        failed = await _turn(socket, server, store=False, previous_response_id=first, input=[output])
+        refused = failed.refusal or failed.response.get("status") == "failed"
+        need(refused, f"An output that answers no call is answered with {failed.outcome()}", failed)
+        again = "Try to continue after the failed turn. Reply with exactly: stale"
+        _not_found(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+
+
+@_suite_row("websocket-compact-new-chain", "A compacted conversation begins a new chain.")
+async def _new_chain(server: VerifiedServer) -> None:
+    conversation = [
+        user_message([{"type": "input_text", "text": "Remember the compaction code word: slate."}]),
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]},
+        user_message([{"type": "input_text", "text": "Compress this conversation for later continuation."}]),
+    ]
+    body = {"model": server.model, "input": conversation}
+    compacted = answered(await server.send("POST", "/responses/compact", body))
+    need(compacted.output, "The compaction has no output.", compacted)
+    turns = [*compacted.output, user_message("Continue from here. Reply with exactly: compacted")]
+    async with server.websocket() as socket:
+        await _turn_completed(socket, server, store=False, input=turns, tools=[])

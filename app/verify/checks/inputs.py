@@ -12,13 +12,6 @@ from app.verify.server import VerifiedServer, answered, given
 _CHAT = "Open Responses specification, Chat Inference"
 _PARAM = "Open Responses schema, "
 _ITEMS = "Open Responses specification, Items"
-_IMAGES = ("image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal", "modality")
-_FILES = ("file", "files", "input_file", "file_data", "pdf", "document")
-_PDF = (
-    "data:application/pdf;base64,JVBERi0xLjEKMSAwIG9iajw8L1R5cGUvQ2F0YWxvZy9QYWdlcyAyIDAgUj4+ZW5kb2JqCjIgMCBvYmo8PC9U"
-    "eXBlL1BhZ2VzL0tpZHNbMyAwIFJdL0NvdW50IDE+PmVuZG9iagozIDAgb2JqPDwvVHlwZS9QYWdlL1BhcmVudCAyIDAgUi9NZWRpYUJveFswIDAg"
-    "OTkgOTldPj5lbmRvYmoKdHJhaWxlcjw8L1Jvb3QgMSAwIFI+Pgo="
-)
 
 
 def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: Any) -> None:
@@ -180,16 +173,16 @@ _form(
     "An image as a data URL",
     "`input_image` has an image, as a URL or base64-encoded in a data URL.",
     f"{_PARAM}InputImageContentParamAutoParam",
-    [user_message([_text("What is this?"), {"type": "input_image", "image_url": samples.PIXEL, "detail": "low"}])],
-    *_IMAGES,
+    [user_message([_text("What is this?"), {"type": "input_image", "image_url": samples.HEART, "detail": "low"}])],
+    *samples.IMAGE_WORDS,
 )
 _form(
     "input.file",
     "A file as base64",
     "A file input is a `file_id`, a `file_url`, or base64 `file_data` with a `filename`.",
     "Open Responses specification, File Input",
-    [user_message([_text("Say hello."), {"type": "input_file", "filename": "a.pdf", "file_data": _PDF}])],
-    *_FILES,
+    [user_message([_text("Say hello."), {"type": "input_file", "filename": "a.pdf", "file_data": samples.PDF}])],
+    *samples.FILE_WORDS,
 )
 _form(
     "input.metadata",

@@ -273,7 +273,7 @@ async def _output_list(server: VerifiedServer) -> None:
     "Open Responses schema, FunctionCallOutputItemParam.output; Codex",
 )
 async def _output_image(server: VerifiedServer) -> None:
-    parts = [{"type": "input_text", "text": "A picture:"}, {"type": "input_image", "image_url": samples.PIXEL}]
+    parts = [{"type": "input_text", "text": "A picture:"}, {"type": "input_image", "image_url": samples.HEART}]
     exchange = await server.respond(input=_history(parts), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
     answered(exchange, "image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal")
 

@@ -41,7 +41,7 @@ async def _call(server: VerifiedServer) -> HTTPExchange:
     "clients start each turn with `response.create`.",
     _SPEC,
 )
-async def answers_a_turn(server: VerifiedServer) -> None:
+async def _answers(server: VerifiedServer) -> None:
     exchange = answered(await server.once(_turn))
     need(exchange.response, f"The turn ends with {exchange.frames[-1:]}.", exchange)
     status = exchange.response.get("status")
@@ -86,7 +86,7 @@ async def _json(server: VerifiedServer) -> None:
     "Several `response.create` on one connection are answered one after the other.",
     _SPEC,
 )
-async def answers_two_turns(server: VerifiedServer) -> None:
+async def _answers_two(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     async with server.websocket() as socket:
         first = await socket.turn(max_output_tokens=LIMIT)
@@ -132,7 +132,7 @@ async def _continuation(server: VerifiedServer) -> HTTPExchange:
     "Servers SHOULD keep the most recent previous-response state in connection-local memory for the active WebSocket.",
     f"{_SPEC}; {_CODEX}",
 )
-async def continues_a_turn(server: VerifiedServer) -> None:
+async def _continues(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     exchange = await server.once(_continuation)
     need(exchange.response, f"A turn with previous_response_id and store: false: {exchange.outcome()}", exchange)
@@ -147,7 +147,7 @@ async def continues_a_turn(server: VerifiedServer) -> None:
     "What is not stored is gone with its connection: `previous_response_not_found`.",
     _SPEC,
 )
-async def forgets_with_its_connection(server: VerifiedServer) -> None:
+async def _reconnects(server: VerifiedServer) -> None:
     first = given(await server.once(_turn))
     async with server.websocket() as socket:
         exchange = await socket.turn(input=_SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
@@ -168,7 +168,7 @@ async def _unknown(server: VerifiedServer) -> HTTPExchange:
     "An unknown `previous_response_id` is answered with `previous_response_not_found`.",
     f"{_SPEC}; {_CODEX}",
 )
-async def refuses_an_unknown_response(server: VerifiedServer) -> None:
+async def _refuses_unknown(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     exchange = await server.once(_unknown)
     code = exchange.refusal.get("code")
@@ -196,7 +196,7 @@ async def _error(server: VerifiedServer) -> None:
     "from the connection-local cache.",
     _SPEC,
 )
-async def evicts_after_a_failure(server: VerifiedServer) -> None:
+async def _evicts(server: VerifiedServer) -> None:
     continued = given(await server.once(_turn)) and await server.once(_continuation)
     if not continued.response:
         raise Unsupported("The connection remembers nothing: see websocket.continuation.", continued)
@@ -252,7 +252,7 @@ async def _generate(server: VerifiedServer) -> None:
     "The output of `/responses/compact` is the input of a turn without `previous_response_id`.",
     "Open Responses compliance suite, websocket-compact-new-chain",
 )
-async def begins_with_a_compaction(server: VerifiedServer) -> None:
+async def _compacted(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     body = {"model": server.model, "input": [user_message(samples.WORDS)]}
     compacted = given(await server.send("POST", "/responses/compact", body))
