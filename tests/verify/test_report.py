@@ -13,11 +13,14 @@ from xml.etree import ElementTree
 from rich.console import Console
 
 from app.backends.demo import DemoBackend
+from app.main import create_app
 from app.verify.exchange import HTTPExchange
 from app.verify.report import VerifyProgress, as_json, as_junit, print_report
 from app.verify.rows import Broken, Check, CheckResult, Unclear, Unsupported
 from app.verify.runner import VerifyReport
+from tests.support.serving import serving, settings
 from tests.support.sockets import listening
+from tests.verify.broken_server import BrokenServer, Fault, Reply, Sent
 
 
 async def _nothing(server: object) -> None:
@@ -143,6 +146,19 @@ async def test_the_command_exits_0_if_all_is_well_and_writes_both_files(tmp_path
     assert json.loads((tmp_path / "report.json").read_text())["summary"]["fail"] == 0
     assert ElementTree.parse(tmp_path / "report.xml").getroot().get("failures") == "0"
     assert failing.returncode == 2
+
+
+async def test_the_command_exits_1_if_a_check_failed() -> None:
+    def without_request_id(answer: Reply, sent: Sent) -> None:
+        answer.headers.pop("x-request-id", None)
+
+    server = BrokenServer(
+        create_app(settings(), backend=DemoBackend()), Fault("no request id", "", reply=without_request_id)
+    )
+    async with serving(server) as url:
+        done = await asyncio.to_thread(run, url, "--only", "clients.request-id", "--only", "errors.path")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fail clients.request-id" in done.stdout and "1 pass, 1 fail" in done.stdout
 
 
 def test_the_command_exits_2_if_there_is_nothing_to_try() -> None:
