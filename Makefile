@@ -15,15 +15,23 @@ VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs
 	highlightjs/es/highlight.min.js highlightjs/LICENSE \
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE
 PEERS := litellm open-responses-server
-# What `make conformance` runs: OGX needs Python 3.12. Other servers are run if they are there: tests/conformance/servers.py.
+# What `make conformance` runs. Other servers are run if they are there: tests/conformance/servers.py.
 CONFORMANCE_PEERS := $(PEERS) ogx
+# The oldest minor version of Python 3 for a peer, if not 11.
+PEER_PYTHON_ogx := 12
 
-# The name may be a shim that starts nothing, so the version of each is checked.
-define find_python
-for python in $${PYTHON:-} python3.13 python3.12 python3.11 python3.14 python3 python; do \
-	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
+# A name may be a shim that starts nothing, so the version of each is checked. pyenv and uv have versions that are not on the path.
+# $(1): the oldest minor version that serves. Sets `python`, to nothing if there is none.
+define look_for_python
+for python in $${PYTHON:-} $(BIN)/python python3.13 python3.12 python3.11 python3.14 python3 python \
+	"$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.*/bin/python "$$(uv python find '>=3.$(1)' 2>/dev/null)"; do \
+	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, $(1)))' >/dev/null 2>&1; then break; fi; \
 	python=; \
-done; \
+done
+endef
+
+define find_python
+$(call look_for_python,11); \
 if [ -z "$$python" ]; then \
 	echo "Antiphon needs Python 3.11 or later. Install one, or name it: make PYTHON=/path/to/python" >&2; exit 1; \
 fi
@@ -151,11 +159,17 @@ $(CLIENTS)/openai-%.stamp: tests/clients/requirements/openai-%.txt | $(VENV)/tes
 	@$(PIP) --python $(CLIENTS)/openai-$*/bin/python install --requirement $<
 	@touch $@
 
+# A peer that needs a newer Python is left out where there is none.
 $(VENV)/peers/%.stamp: tests/bench/peers/%.txt | $(BIN)/python
-	@echo "Installing $* for the bench ..."
-	@$(BIN)/python -m venv --clear --without-pip $(VENV)/peers/$*
-	@$(PIP) --python $(VENV)/peers/$*/bin/python install --requirement $<
-	@touch $@
+	@$(call look_for_python,$(or $(PEER_PYTHON_$*),11)); \
+	if [ -z "$$python" ]; then \
+		echo "$* needs Python 3.$(PEER_PYTHON_$*) or later, and is left out. Install one, or name it: make PYTHON=/path/to/python" >&2; \
+		exit 0; \
+	fi; \
+	echo "Installing $* ..."; \
+	"$$python" -m venv --clear --without-pip $(VENV)/peers/$* \
+		&& $(PIP) --python $(VENV)/peers/$*/bin/python install --requirement $< \
+		&& touch $@
 
 # Node.js comes as a package for Python, with npm in it, so that no machine needs to have one.
 $(CLIENTS)/node.stamp: tests/clients/requirements/node.txt | $(VENV)/test.stamp
