@@ -1,4 +1,4 @@
-"""The checks against Antiphon itself, which passes them all: over each store, with keys and without."""
+"""The checks against Antiphon itself, which passes them all: over each store and each API, with keys and without."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from app.backends import EncodedQuestion, Question
+from app.backends.apis import APIS
 from app.backends.demo import DemoBackend
 from app.verify.checks import ALL_CHECKS
 from app.verify.runner import NothingToVerify, VerifyReport, chosen_checks, verify_server
 from tests.support.ports import free_port
 from tests.support.sockets import listening
 from tests.support.store_places import STORES, Place, place_of
+from tests.verify.model_servers import MODEL_SERVERS
 
 # What the demo does not do, whatever it is told: make two calls at once, know its name, and take long.
 UNCLEAR = {"tools.parallel", "errors.model", "background.cancel"}
@@ -53,6 +55,17 @@ async def test_antiphon_without_keys_passes_every_check_but_those_of_keys() -> N
         *("errors.no-key", "errors.wrong-key"),
     }
     assert [one for one in others(report) if ": unsupported: " not in one] == []
+
+
+@pytest.mark.parametrize("api", APIS)
+async def test_antiphon_over_any_api_of_model_servers_passes_every_check(api: str) -> None:
+    async with (
+        MODEL_SERVERS[api]() as model_server,
+        listening(None, backend_url=model_server, backend_overrides={"transport.api": api}) as url,
+    ):
+        report = await verify_server(url, skip=["isolation.*", "errors.no-key", "errors.wrong-key"])
+    assert others(report) == []
+    assert report.not_deleted == []
 
 
 class Chatterbox(DemoBackend):
