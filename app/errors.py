@@ -184,6 +184,18 @@ class BackendError(APIError):
     type = "server_error"
     code = "server_error"
     quoted = False  # whether the message is the backend's own
+    answered = 0  # the HTTP status with which the backend has answered, if that was an error
+
+    def name_backend(self, name: str) -> None:
+        """Name the backend in the message of a failure that is not the caller's, whether it is ours or its own."""
+        begin = f"The backend '{name}' "
+        if self.status < 500 or self.message.startswith(begin):
+            return
+        if self.answered:
+            self.message = f"{begin}answered {self.answered}" + (f": {self.message}" if self.quoted else ".")
+        elif not self.quoted and self.message.startswith("The backend "):
+            self.message = begin + self.message.removeprefix("The backend ")
+        self.args = (self.message,)
 
     @property
     def reason(self) -> str:

@@ -226,8 +226,9 @@ class ReplicaPool:
         self._set_up(replica, True)
 
     def _locate(self, error: BackendError, replica: Replica) -> None:
-        """Add the server to an error, and record whether it is up."""
+        """Add the server to an error, for callers its name in the settings, and record whether it is up."""
         error.server = f"{self.name} {replica.shown}".rstrip()
+        error.name_backend(self.name)
         self._set_up(replica, not is_server_failure(error))
 
     def _set_up(self, replica: Replica, up: bool) -> None:

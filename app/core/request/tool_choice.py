@@ -33,6 +33,7 @@ def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice
     """
     if choice is None or isinstance(choice, str):
         return _by_mode(choice, offered, context)
+    choice = _of_known_type(choice)
     if choice["type"] == "allowed_tools":
         return _allowed_tools(choice, offered, context)
     if choice["type"] in offered.hosted_types:
@@ -40,6 +41,15 @@ def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice
     if choice["type"] not in TOOL_TYPES:
         raise _impossible(_why_not_chosen(choice["type"], context))
     return _named(offered.find(*_tool_key(choice)), offered, context)
+
+
+# Types of choices that are no types of tools, by the type of tool that they choose.
+_TYPES_OF_CHOICES = {"computer_use": "computer"}
+
+
+def _of_known_type(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    type_ = _TYPES_OF_CHOICES.get(choice["type"])
+    return {**choice, "type": type_} if type_ else choice
 
 
 def _why_not_chosen(type_: str, context: TranslationContext) -> str:
@@ -110,7 +120,7 @@ def _one_of_hosted(names: Sequence[str], offered: ToolSet, context: TranslationC
 
 def _allowed_tools(choice: Mapping[str, Any], offered: ToolSet, context: TranslationContext) -> Choice:
     names = []
-    for tool in choice["tools"]:
+    for tool in map(_of_known_type, choice["tools"]):
         if tool["type"] in offered.hosted_types:
             names += offered.find_hosted(tool)
         elif tool["type"] in TOOL_TYPES:

@@ -172,7 +172,7 @@ async def test_a_server_that_fails_again_and_again_is_left_alone(build: Build, t
     three[0].always(DOWN)
     router = build(local={"url": three[0].url, "max_failures": 3, "check_interval": 0, "recovery": 17})
     for _ in range(3):
-        assert (await refusal(router)).message == "Oh no."
+        assert (await refusal(router)).message == "The backend 'local' answered 500: Oh no."
     error = await refusal(router)
     assert (error.status, error.headers()) == (503, {"Retry-After": "17"})
     assert (
@@ -188,7 +188,7 @@ async def test_a_server_without_alternatives_is_tried_however_often_it_failed(
     three[0].always(DOWN)
     router = build(local={"url": three[0].url})
     for _ in range(8):
-        assert (await refusal(router)).message == "Oh no."
+        assert (await refusal(router)).message == "The backend 'local' answered 500: Oh no."
     assert len(three[0].requests) == 8
 
 

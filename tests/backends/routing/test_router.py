@@ -124,7 +124,7 @@ async def test_the_models_are_those_of_all_backends_each_once_with_the_aliases(
 
 
 async def test_if_no_backend_lists_its_models_the_error_is_returned(build: Build) -> None:
-    with pytest.raises(BackendError, match="The backend cannot be reached"):
+    with pytest.raises(BackendError, match="The backend 'local' cannot be reached"):
         await build(local={"url": nobody()}, cloud={"url": nobody()}).models()
 
 
@@ -148,7 +148,7 @@ async def test_a_callers_key_is_sent_only_where_it_belongs(build: Build, three: 
 
 async def test_it_is_ready_if_one_server_is(build: Build, three: list[Upstream]) -> None:
     await build(dead={"url": nobody()}, local={"url": nobody(), "replicas": [three[0].url]}).check()
-    with pytest.raises(BackendError, match="The backend cannot be reached"):
+    with pytest.raises(BackendError, match="The backend 'dead' cannot be reached"):
         await build(dead={"url": nobody()}, local={"url": nobody()}).check()
 
 
@@ -231,7 +231,7 @@ async def test_if_all_fail_the_error_of_the_first_backend_is_returned(build: Bui
     three[2].always(status(429, {"error": {"message": "Slow down."}}))
     router = build(local={"url": three[0].url}, small={"url": three[1].url}, busy={"url": three[2].url})
     error = await refusal(router)
-    assert (error.status, error.message) == (502, "The first is broken.")
+    assert (error.status, error.message) == (502, "The backend 'local' answered 500: The first is broken.")
     assert asked(*three) == [1, 1, 1]
 
 

@@ -64,7 +64,10 @@ def backend_error(
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
-    return _error(status, {} if page else _read(_parse(body.decode(errors="replace"))), wait, secret, passthrough)
+    fields = {} if page else _read(_parse(body.decode(errors="replace")))
+    error = _error(status, fields, wait, secret, passthrough)
+    error.answered = status if status >= 500 else 0
+    return error
 
 
 def error_in_chunk(chunk: RawChunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
