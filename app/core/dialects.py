@@ -22,6 +22,7 @@ class Dialect(NamedTuple):
     both: tuple[PartType, ...]  # the same, and also as a summary
     heartbeat: str  # `comment`, or `keepalive`: an event of that name
     schema: bool = True  # whether the response echoes the schema of `text.format`; it is null in the spec
+    compacting: bool = False  # whether the client knows the event `response.compaction.compacting`
 
     def reasoning(self, shown: str) -> tuple[PartType, ...]:
         """Return the forms of raw reasoning for `shown`: `content`, `summary`, or `both`."""
@@ -31,6 +32,9 @@ class Dialect(NamedTuple):
 DIALECTS = {
     "openresponses": Dialect(event_types.CONTENT_REASONING, event_types.BOTH_REASONING, "comment", schema=False),
     "openai": Dialect(event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
+    "openai-compacting": Dialect(
+        event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive", compacting=True
+    ),
     # For clients that drop raw reasoning; `both` where one of several clients with a user agent drops summaries.
     "openai-summary": Dialect(event_types.SUMMARY_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-both": Dialect(event_types.OPENAI_BOTH_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
@@ -46,6 +50,8 @@ _CLIENTS = tuple(
         (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK without a stream, which does not name its provider.
         (r"(?<![\w-])ai/\d", "openai-both"),
+        # OpenAI's SDK for Python, from 3.20 on.
+        (r"\b(?:async)?openai/python (?:3\.[2-9]\d|[4-9]\.|\d\d)", "openai-compacting"),
         # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
         # `open-responses`, Codex.
         (r"openai|agents/|ai-sdk|codex|langchain|litellm|pydantic-ai", "openai"),

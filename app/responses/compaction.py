@@ -81,14 +81,26 @@ class CompactionBuilder(EventBuilder):
     """
 
     def __init__(
-        self, response: Response, *, new_id: Callable[[str], str], encrypt: Callable[[JSONObject], str]
+        self,
+        response: Response,
+        *,
+        new_id: Callable[[str], str],
+        encrypt: Callable[[JSONObject], str],
+        progress: bool = False,
     ) -> None:
+        """`progress`: whether the item is added with the first text, and events tell that the summary is written."""
         super().__init__(response, new_id=new_id)
         self._encrypt_summary = encrypt
+        self._progress = progress
         self._pieces: list[str] = []
+        self._item: Item | None = None  # once it was added
+        self._index = 0
 
     def text(self, *deltas: str, logprobs: list[object] | None = None) -> None:
         self._pieces += deltas
+        if self._progress and (self._item or self._summary):
+            item = self._item or self._add_item()
+            self._emit("response.compaction.compacting", item_id=item["id"], output_index=self._index)
 
     def refusal(self, *deltas: str) -> None:
         pass
@@ -103,16 +115,11 @@ class CompactionBuilder(EventBuilder):
         return {}
 
     def complete(self) -> None:
-        summary = "".join(self._pieces).strip()
-        if not summary:
+        if not self._summary:
             self.fail(BackendError("The model wrote no summary.", error_type="model_error", code="model_error"))
             return
-        content = {"summary": summary}
-        item_id = self.new_id("cmp")
-        item: Item = {"type": "compaction", "id": item_id, "encrypted_content": "", "status": "in_progress"}
-        self.upstream[item_id] = content
-        index = self._add(item)
-        self._done(index, {**item, "encrypted_content": self._encrypt_summary(content), "status": "completed"})
+        if self._item is None:
+            self._add_item()
         super().complete()
 
     def incomplete(self, reason: str) -> None:
@@ -121,6 +128,28 @@ class CompactionBuilder(EventBuilder):
             self.complete()
         else:
             super().incomplete(reason)
+
+    def close(self, status: str = "completed") -> None:
+        """End the item, if it was added; the summary so far is in it, also if it is not complete."""
+        if item := self._item:
+            self._item = None
+            if status != "completed":
+                self._pieces.append(_CUT)
+            content: JSONObject = {"summary": self._summary}
+            self.upstream[item["id"]] = content
+            self._done(self._index, {**item, "encrypted_content": self._encrypt_summary(content), "status": status})
+        super().close(status)
+
+    @property
+    def _summary(self) -> str:
+        text = "".join(self._pieces)
+        self._pieces = [text]
+        return text.strip()
+
+    def _add_item(self) -> Item:
+        self._item = {"type": "compaction", "id": self.new_id("cmp"), "encrypted_content": "", "status": "in_progress"}
+        self._index = self._add(self._item)
+        return self._item
 
 
 def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, object]:

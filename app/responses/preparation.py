@@ -118,7 +118,8 @@ class Preparation:
 
         if self.context.compacts:
             encrypt = partial(self.cipher.encrypt, "compaction", caller.owner)
-            return CompactionBuilder(response, new_id=make_id, encrypt=encrypt)
+            progress = caller.dialect.compacting and request.stream and not request.background
+            return CompactionBuilder(response, new_id=make_id, encrypt=encrypt, progress=progress)
         # Raw reasoning is shown as a summary if the caller requests one, else as content.
         summary = request.reasoning and request.reasoning.summary
         setting = self.options.reasoning

@@ -9,7 +9,9 @@ import pytest
 from app.core.dialects import DIALECTS, dialect_of, needs_strings
 
 AGENTS = {
-    "OpenAI/Python 3.52.0": "openai",
+    "OpenAI/Python 3.52.0": "openai-compacting",
+    "AsyncOpenAI/Python 4.1.0": "openai-compacting",
+    "OpenAI/Python 3.9.0": "openai",
     "OpenAI/Python 2.54.0": "openai",
     "AsyncOpenAI/Python 2.54.0": "openai",
     "OpenAI/JS 7.55.0": "openai",

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from openai.types.responses import ResponseCompactionCompactingEvent
 from openresponses_types.types import CompactResource
 
 from app.core.profile import Profile
@@ -339,6 +340,43 @@ async def test_a_trigger_is_answered_with_exactly_one_item_streamed_or_not() -> 
     assert [item["type"] for item in streamed[-1]["response"]["output"]] == ["compaction"]
     assert [item["type"] for item in whole["output"]] == ["compaction"]
     assert told(backend)[-1] == ("user", PROMPT)
+
+
+async def events_of_trigger(script: list[Any], agent: str) -> list[Any]:
+    async with serving(script) as (http, _):
+        headers = {"user-agent": agent}
+        body = {"model": "m", "input": [*LAUNCH, TRIGGER], "stream": True}
+        answer = await http.post("/responses", json=body, headers=headers)
+        return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+
+
+async def test_clients_that_know_the_event_are_told_that_a_summary_is_being_written() -> None:
+    events = await events_of_trigger(SUMMARY, "OpenAI/Python 3.54.0")
+    told_of = [event for event in events if event["type"] == "response.compaction.compacting"]
+    assert len(told_of) == 2
+    for event in told_of:
+        ResponseCompactionCompactingEvent.model_validate(event, strict=True)
+    done = next(event for event in events if event["type"] == "response.output_item.done")
+    assert {(event["item_id"], event["output_index"]) for event in told_of} == {(done["item"]["id"], 0)}
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    plain = await events_of_trigger(SUMMARY, "OpenAI/Python 2.54.0")
+    assert story(plain) == story(event for event in events if event not in told_of)
+
+
+async def test_a_summary_that_breaks_off_ends_its_item() -> None:
+    events = await events_of_trigger([*SUMMARY, BackendError("It broke.")], "OpenAI/Python 3.54.0")
+    assert story(events[-4:]) == "compaction.compacting output_item.done error failed"
+    item = events[-1]["response"]["output"][0]
+    assert (item["type"], item["status"]) == ("compaction", "incomplete")
+    assert item["encrypted_content"]
+
+
+async def test_official_clients_read_the_event() -> None:
+    async with antiphon(Scripted(SUMMARY)) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
+        async with client.responses.stream(model="m", input=[*LAUNCH, TRIGGER]) as stream:  # type: ignore[list-item]
+            seen = [event.type async for event in stream]
+    assert seen.count("response.compaction.compacting") == 2
+    assert seen[-1] == "response.completed"
 
 
 async def test_what_the_trigger_gave_comes_back_behind_the_messages_that_the_client_kept() -> None:

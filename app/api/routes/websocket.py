@@ -19,7 +19,7 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 from app.api.context import ApiContext
 from app.api.errors import refuse, report
 from app.api.request_body import body_too_large, is_large_body
-from app.api.routes.websocket_frames import Create, envelope, read_frame
+from app.api.routes.websocket_frames import STEER, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.bounded_json import LARGE, dumps, pieces_of_json
 from app.core.dialects import dialect_of
@@ -111,6 +111,7 @@ class WebSocketConnection:
         self._in_message = False  # whether a message was sent in part
         self._send_lock = asyncio.Lock()  # held for a batch of events, so that no other message comes between them
         self._last_sent = 0.0  # in loop time
+        self._steers = 0  # `response.steer` frames so far
 
     async def serve(self) -> None:
         """Serve until the client disconnects, the connection's lifetime is over, or the server shuts down."""
@@ -136,6 +137,8 @@ class WebSocketConnection:
         with contextlib.suppress(WebSocketDisconnect):
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
                 frame = message.pop("text", None) or message.pop("bytes", None) or ""
+                if await self._steered(frame):
+                    continue
                 if refusal := self._refusal(frame):
                     async with self._send_lock:
                         await self._send(envelope(refusal))
@@ -145,6 +148,18 @@ class WebSocketConnection:
                 del frame  # which may be large, before the next one
             return int(message.get("code") or 1005)
         return 1006
+
+    async def _steered(self, frame: str | bytes) -> bool:
+        """Answer a `response.steer` frame at once, while a response is in progress; return whether it is one."""
+        if not (STEER in frame if isinstance(frame, str) else STEER.encode() in frame) or is_large_body(frame):
+            return False
+        failure = steer_failure(frame, self._steers, self._api.body_limits.values)
+        if failure is None:
+            return False
+        self._steers += 1
+        async with self._send_lock:
+            await self._send(failure)
+        return True
 
     def _refusal(self, frame: str | bytes) -> APIError | None:
         """Return the error of a frame that is too large or exceeds the queue; None if it can be queued."""

@@ -97,6 +97,35 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
     return Create({**nested, **fields} if isinstance(nested, dict) else fields, is_large_body(frame))
 
 
+STEER = "response.steer"
+
+
+def steer_failure(frame: str | bytes, number: int, max_values: int = MAX_VALUES) -> dict[str, object] | None:
+    """
+    Return the answer to a `response.steer` frame, with its sequence number; None for any other frame.
+
+    Steering adds input to a response in progress, which no Chat Completions server can do. The client gets its input
+    back, and can send it with the next turn.
+    """
+    try:
+        fields = load_json(frame, "frame", max_values)
+    except InvalidRequest:
+        return None  # the answer to the frame says so
+    if fields.get("type") != STEER:
+        return None
+    steer = {name: fields.get(name) for name in ("input", "previous_response_id")}
+    if not isinstance(steer["previous_response_id"], str) or not isinstance(steer["input"], (str, list)):
+        code, message = (
+            "invalid_input",
+            "A steer needs 'previous_response_id' and 'input', a text or a list of messages.",
+        )
+    else:
+        code = "steering_not_supported"
+        message = "This server cannot steer a response in progress. Send the input when it has ended."
+    error = {"code": code, "message": message, "type": "invalid_request_error"}
+    return {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
+
+
 def envelope(error: APIError, stream_id: str | None = None) -> dict[str, object]:
     """Return an error as the spec's `WebSocketErrorEvent`, with the headers that an HTTP response would have."""
     headers: dict[str, object] = {"headers": error.headers()} if error.headers() else {}

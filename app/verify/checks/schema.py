@@ -27,7 +27,7 @@ _OPENAI_ITEMS = frozenset(
 )
 _OPENAI_EVENTS = re.compile(
     r"response\.(reasoning_text|custom_tool_call_input|mcp_|web_search_call|file_search_call|code_interpreter_call|"
-    r"image_generation_call|shell_call|audio)|keepalive$|error$"
+    r"image_generation_call|shell_call|audio|compaction)|keepalive$|error$"
 )
 # OpenAI's names of events of the specification.
 _ALIASES = {

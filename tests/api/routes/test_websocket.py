@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from openai.types.responses import ResponseSteerFailedEvent
 from openresponses_types.types import WebSocketErrorEvent
 
 from app.backends import Question
@@ -174,6 +175,26 @@ async def test_a_wrong_frame_is_answered_with_an_error_and_the_connection_lives_
         assert (error["status"], error["error"]["code"], error["error"]["param"]) == (400, code, param)
         assert not backend.asked
         laws.check(await ask(socket))
+
+
+async def test_a_steer_gets_its_input_back_while_the_response_goes_on() -> None:
+    go = asyncio.Event()
+    async with talking(Scripted([delta(content="Hel"), go, delta(content="lo")])) as socket:
+        await send(socket)
+        events = [await hear(socket)]
+        while events[-1]["type"] != "response.output_text.delta":
+            events.append(await hear(socket))
+        steer = {"previous_response_id": events[0]["response"]["id"], "input": "Shorter."}
+        await socket.send(json.dumps({"type": "response.steer", **steer}))
+        failed = await hear(socket)
+        ResponseSteerFailedEvent.model_validate(failed, strict=True)
+        assert (failed["type"], failed["error"]["code"]) == ("response.steer.failed", "steering_not_supported")
+        assert failed["steer"] == steer
+        go.set()
+        laws.check([*events, *await hear_out(socket)])
+        await socket.send('{"type": "response.steer"}')
+        assert (await hear(socket))["error"]["code"] == "invalid_input"
+        assert (await response(socket, input="Say response.steer."))["status"] == "completed"
 
 
 async def test_a_frame_that_is_too_large_is_refused_alone() -> None:

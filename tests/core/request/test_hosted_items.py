@@ -256,6 +256,16 @@ def test_a_screenshot_is_an_image() -> None:
     assert {"type": "image_url", "image_url": {"url": shot["image_url"]}} in chat.body["messages"][-1]["content"]
 
 
+@pytest.mark.parametrize("declared", ["computer", "computer_use_preview"])
+@pytest.mark.parametrize("chosen", ["computer", "computer_use_preview", "computer_use"])
+def test_each_type_of_choice_chooses_the_computer(declared: str, chosen: str) -> None:
+    options: Any = {"tools": [{"type": declared}, {"type": "apply_patch"}], "hosted": NO_HOSTED_TOOLS}
+    one = ask(tool_choice={"type": chosen}, **options)
+    assert one.body["tool_choice"] == {"type": "function", "function": {"name": "computer"}}
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": chosen}]}
+    assert ask(tool_choice=allowed, **options).allowed == {"computer"}
+
+
 def test_a_shell_in_a_container_is_not_the_clients() -> None:
     chat = ask(tools=[{"type": "shell", "environment": {"type": "container_auto"}}], hosted=NO_HOSTED_TOOLS)
     assert "tools" not in chat.body
