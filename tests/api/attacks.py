@@ -275,3 +275,26 @@ BESIDE = {
     "an escaped path that leaves its place": beside(b"/v1/audio/%2e%2e/models/secret-model", status=404),
     "a path with a parameter": beside(b"/v1/audio/speech;model=secret-model", status=404),
 }
+
+# Bodies whose length could be read in two ways: what is behind the head. All are refused.
+
+_SHORT, _LONG = document(), b'{"model": "secret-model"}'
+_CHUNK = b"%x\r\n%b\r\n" % (len(_SHORT), _SHORT)
+FRAMING = {
+    "a length and chunks": b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNK + b"0\r\n\r\n",
+    "two lengths": b"Content-Length: %d\r\nContent-Length: %d\r\n\r\n%b" % (len(_SHORT), len(_LONG), _LONG),
+    "two lengths in one header": b"Content-Length: %d, %d\r\n\r\n%b" % (len(_SHORT), len(_LONG), _LONG),
+    "a length with a sign": b"Content-Length: +%d\r\n\r\n%b" % (len(_SHORT), _SHORT),
+    "a length in hexadecimal digits": b"Content-Length: 0x%x\r\n\r\n%b" % (len(_SHORT), _SHORT),
+    "a length below zero": b"Content-Length: -1\r\n\r\n",
+    "a space before the colon": b"Content-Length : %d\r\n\r\n%b" % (len(_SHORT), _SHORT),
+    "a folded header": b"X-A: b\r\n Transfer-Encoding: chunked\r\nContent-Length: %d\r\n\r\n%b" % (len(_SHORT), _SHORT),
+    "a carriage return alone": b"X-A: b\rX-B: c\r\nContent-Length: %d\r\n\r\n%b" % (len(_SHORT), _SHORT),
+    "another encoding": b"Transfer-Encoding: xchunked\r\n\r\n" + _CHUNK + b"0\r\n\r\n",
+    "two encodings": b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n" + _CHUNK + b"0\r\n\r\n",
+    "a size in another form": b"Transfer-Encoding: chunked\r\n\r\n0x" + _CHUNK + b"0\r\n\r\n",
+    "a size of more than 64 bits": b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n" + _SHORT,
+    "lines that end with line feeds": (b"Transfer-Encoding: chunked\r\n\r\n" + _CHUNK + b"0\r\n\r\n").replace(
+        b"\r\n%b\r\n" % _SHORT, b"\n%b\n" % _SHORT
+    ),
+}

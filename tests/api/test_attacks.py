@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.core.access import hash_of
-from tests.api.attacks import BESIDE, FORBIDDEN, FORMS, JSON, Attack
+from tests.api.attacks import BESIDE, FORBIDDEN, FORMS, FRAMING, JSON, Attack
 from tests.support import sockets
 from tests.support.serving import antiphon
 from tests.support.upstream import Upstream, reply
@@ -100,3 +100,35 @@ def client_of(url: str) -> httpx.AsyncClient:
 
 def refusal_of(answer: httpx.Response) -> tuple[int, str | None]:
     return answer.status_code, answer.json()["error"]["param"]
+
+
+@pytest.mark.parametrize("framing", FRAMING.values(), ids=FRAMING)
+async def test_a_body_whose_length_could_be_read_in_two_ways_is_refused(up: Upstream, framing: bytes) -> None:
+    up.always(reply(b"{}"))
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-team\r\n"
+    async with antiphon(backend_url=up.url, keys=KEYS) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(head + framing)
+        async with asyncio.timeout(60):
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")  # and the connection is closed
+        writer.close()
+    assert not up.requests
+
+
+async def test_each_of_several_requests_on_a_connection_is_checked_by_itself(up: Upstream) -> None:
+    up.always(reply(b'{"object": "list", "data": []}'))
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-team\r\nContent-Length: %d\r\n\r\n%b"
+    bodies = [b'{"model": "m1"}', b'{"model": "secret-model"}', b'{"model": "m1"}']
+    async with antiphon(backend_url=up.url, keys=KEYS) as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"".join(head % (len(body), body) for body in bodies))
+        statuses = []
+        async with asyncio.timeout(60):
+            for _ in bodies:
+                answer = await reader.readuntil(b"\r\n\r\n")
+                statuses.append(int(answer.split()[1]))
+                length = next(line for line in answer.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+                await reader.readexactly(int(length.partition(b":")[2]))
+        writer.close()
+    assert statuses == [200, 403, 200]
+    assert [request.json["model"] for request in up.requests] == ["m1", "m1"]
