@@ -1,5 +1,5 @@
 """
-Profiles: how a Chat Completions server differs from OpenAI's, as a set of options.
+Profiles: how a model server differs from OpenAI's, as a set of options.
 
 The defaults are right for an unknown server. Options have dotted names (`request.roles.developer`,
 `response.think_tags`): the attribute paths here, the keys of the built-in profiles
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,8 +24,10 @@ class TransportOptions(_Options):
     """How to reach the server. Times are in seconds."""
 
     base_url: str | None = None
-    api: Literal["chat"] = "chat"  # how requests and answers are encoded: a row of `APIS` (`app/backends/apis`)
-    path: str = "/chat/completions"  # `{model}` is replaced by the backend's name of the model
+    # How requests and answers are encoded: a row of `APIS` (`app/backends/apis`).
+    # auto: by the Responses API, or by chat for an hour where the server has none.
+    api: Literal["chat", "auto"] = "chat"
+    path: str | None = None  # None: that of the API; `{model}` is replaced by the backend's name of the model
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
     auth_header: str = "Authorization"
@@ -155,6 +158,12 @@ class Profile(_Options):
     transport: TransportOptions = TransportOptions()
     request: RequestOptions = RequestOptions()
     response: ResponseOptions = ResponseOptions()
+
+    @property
+    def server(self) -> str:
+        """The base URL without credentials: what only this server may be sent back is stored with it."""
+        parts = urlsplit(self.transport.base_url or "")
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
     def override(self, options: Mapping[str, object]) -> Profile:
         """

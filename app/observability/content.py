@@ -8,26 +8,57 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun, ChunkRun
+from app.core.types.token_estimate import conversation_of
 
 # The names that the conventions have for reasons of Chat Completions; other reasons are unchanged.
 _FINISH_REASONS = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
 _DATA_URL = re.compile(r"data:([\w.+/-]+)[;,]")
-_MODALITIES = {"image_url": "image", "input_audio": "audio", "file": "file", "video_url": "video"}
+_MODALITIES = {
+    "image_url": "image",
+    "input_image": "image",
+    "input_audio": "audio",
+    "file": "file",
+    "input_file": "file",
+    "video_url": "video",
+}
+_MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # where parts of the Responses API have their data
 
 
-def input_messages(messages: Iterable[object]) -> list[dict[str, object]]:
-    """Return the messages of a Chat Completions request, each with its `role` and `parts`; media without their data."""
-    return [_message(message) for message in messages if isinstance(message, dict)]
+def input_messages(body: Mapping[str, Any]) -> list[dict[str, object]]:
+    """Return the messages of a request to a model server, each with `role` and `parts`; media without their data."""
+    messages = [_message(message) for message in conversation_of(body) if isinstance(message, dict)]
+    instructions = body.get("instructions")
+    before = [{"role": "system", "parts": [{"type": "text", "content": instructions}]}] if instructions else []
+    return [*before, *messages]
+
+
+def _item(item: Mapping[str, Any]) -> JSONObject:
+    """Return an item of the Responses API that is no message as one."""
+    if "output" in item and str(item["type"]).endswith("_output"):
+        response = {"type": "tool_call_response", "id": item.get("call_id"), "response": item["output"]}
+        return {"role": "tool", "parts": [response]}
+    if item.get("call_id"):
+        return {"role": "assistant", "parts": [_call(item["call_id"], item.get("name"), _written(item))]}
+    texts = [part.get("text") for part in item.get("content") or item.get("summary") or () if isinstance(part, dict)]
+    return {"role": "assistant", "parts": [{"type": "reasoning", "content": text} for text in texts if text]}
+
+
+def _written(item: Mapping[str, Any]) -> str:
+    if isinstance(arguments := item.get("arguments"), str):
+        return arguments
+    return orjson.dumps({"input": item.get("input")}).decode()
 
 
 def _message(message: Mapping[str, Any]) -> JSONObject:
+    if message.get("type", "message") != "message":
+        return _item(message)
     role = str(message.get("role"))
     if role == "tool":
         call_id, content = message.get("tool_call_id"), message.get("content")
@@ -50,7 +81,7 @@ def _part(part: Mapping[str, object]) -> dict[str, object]:
     part_type = str(part.get("type"))
     if isinstance(text := part.get("text") or part.get("refusal"), str):
         return {"type": "text", "content": text}
-    value = part.get(part_type)
+    value = part.get(part_type) or next((part[name] for name in _MEDIA if part.get(name)), None)
     fields = value if isinstance(value, dict) else {"url": value}
     url = fields.get("url") or fields.get("file_data")
     modality = _MODALITIES.get(part_type, part_type)

@@ -496,7 +496,7 @@ class _BackendSpan:
     @_harmless
     def record_content(self, body: Mapping[str, Any]) -> None:
         """Record the messages of the request now, and those of the answer at its end."""
-        self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body.get("messages") or ())))
+        self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body)))
         self._output = OutputMessage()
 
     @_harmless

@@ -19,7 +19,7 @@ from app.core.stream.answer import Answer
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, Usage
-from app.core.types.token_estimate import estimate_chat
+from app.core.types.token_estimate import conversation_of, estimate_prompt
 from app.core.types.usage import is_counted, usage_of
 from app.errors import APIError, BackendError
 from app.responses.delivery import EventWriter
@@ -319,8 +319,8 @@ async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure
 
 async def _estimate_prompt(query: ModelQuery) -> None:
     """Estimate a large prompt in a thread, if the backend has not counted it."""
-    if not is_counted(query.reader.usage) and (query.question.large or is_large(query.body.get("messages"))):
-        query.reader.prompt_estimate = await off_loop(True, estimate_chat, query.body)
+    if not is_counted(query.reader.usage) and (query.question.large or is_large(conversation_of(query.body))):
+        query.reader.prompt_estimate = await off_loop(True, estimate_prompt, query.body)
 
 
 def _start(builder: EventBuilder) -> None:

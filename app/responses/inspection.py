@@ -11,7 +11,7 @@ from app.core.history.turns import Turn, request_of
 from app.core.types import JSONObject
 from app.core.types.ids import bucket_of
 from app.core.types.request import CreateResponse
-from app.core.types.token_estimate import estimate_chat
+from app.core.types.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.off_loop import off_loop
@@ -51,7 +51,7 @@ class Inspection:
         count = await responses.backend.count_tokens(question)
         if count is not None:
             return count, True
-        return await off_loop(question.large, estimate_chat, encoded.body), False
+        return await off_loop(question.large, estimate_prompt, encoded.body), False
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """

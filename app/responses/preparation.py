@@ -16,7 +16,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Response
-from app.core.types.token_estimate import estimate_chat
+from app.core.types.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses.compaction import CompactionBuilder, CompactionOptions
 from app.responses.context.cache import HISTORY_CACHE
@@ -79,8 +79,8 @@ class GenerationOptions:
         return model
 
     def check_size(self, body: Mapping[str, object]) -> None:
-        """Raise `InvalidRequest` if the prompt of a Chat Completions request exceeds this server's limit."""
-        if not self.max_input_tokens or (tokens := estimate_chat(body)) <= self.max_input_tokens:
+        """Raise `InvalidRequest` if the prompt of an encoded request exceeds this server's limit."""
+        if not self.max_input_tokens or (tokens := estimate_prompt(body)) <= self.max_input_tokens:
             return
         message = f"The input is about {tokens} tokens long, and this server takes {self.max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")

@@ -30,7 +30,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
-from app.core.types.token_estimate import estimate_chat, estimate_json
+from app.core.types.token_estimate import conversation_of, estimate_json, estimate_prompt
 from app.errors import BackendError
 from app.responses import compaction
 from app.responses.generate import ModelQuery
@@ -112,8 +112,8 @@ class Questions:
         """Return the estimated tokens of a question with that body that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = least_of_compacted([*self._items, *output])
-        remaining = estimate_chat(self._encoded(self._asked(request, items, upstream)).body) if items else 0
-        return estimate_chat({"messages": body["messages"]}) - remaining
+        remaining = estimate_prompt(self._encoded(self._asked(request, items, upstream)).body) if items else 0
+        return estimate_prompt({"messages": conversation_of(body)}) - remaining
 
     def summary(self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> ModelQuery:
         """Return the query for a summary of the conversation and the output so far."""
@@ -265,7 +265,7 @@ class _TruncatedExchange(ExchangeWrapper):
         if self._shares is None:
             self._shares = _shares(share_that_fits(error.message), self._margin)
         items = self._question.items
-        total, removable = estimate_chat(self._backend.encode(self._question).body), estimate_json(items)
+        total, removable = estimate_prompt(self._backend.encode(self._question).body), estimate_json(items)
         for share in self._shares:
             # Tools and instructions stay, so the items have to shrink by more than the whole prompt.
             left = truncated(items, 1 - (1 - share) * total / max(1, removable))

@@ -69,21 +69,27 @@ def check(schema: dict[str, Any], messages: list[dict[str, Any]]) -> None:
     ],
 )
 def test_each_part_of_a_prompt_has_its_shape_and_no_data(content: dict[str, Any], part: dict[str, Any]) -> None:
-    messages = input_messages([{"role": "user", "content": [content]}])
+    messages = input_messages({"messages": [{"role": "user", "content": [content]}]})
     check(INPUT, messages)
     assert messages == [{"role": "user", "parts": [part]}]
 
 
 def test_a_conversation_with_calls_has_the_shapes_of_the_conventions() -> None:
     messages = input_messages(
-        [
-            {"role": "developer", "content": "Be brief."},
-            {"role": "system", "content": "You are a test."},
-            {"role": "user", "content": "Hi"},
-            {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [CALL]},
-            {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "3"}]},
-            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": "{broken"}}]},
-        ]
+        {
+            "messages": [
+                {"role": "developer", "content": "Be brief."},
+                {"role": "system", "content": "You are a test."},
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "3"}]},
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": [{"function": {"name": "f", "arguments": "{broken"}}],
+                },
+            ]
+        }
     )
     check(INPUT, messages)
     assert messages[3]["parts"][1] == {"type": "tool_call", "id": "c1", "name": "f", "arguments": {"a": 1}}
@@ -116,3 +122,28 @@ def test_an_answer_has_the_shape_and_the_finish_reason_of_the_conventions(reason
     (message,) = messages
     assert message["finish_reason"] == recorded
     assert message["parts"][-1] == {"type": "tool_call", "id": "c1", "name": "f", "arguments": {"a": 1}}
+
+
+def test_the_items_of_a_responses_request_have_the_shapes_of_the_conventions() -> None:
+    body = {
+        "instructions": "Be brief.",
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;x"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}], "encrypted_content": "secret"},
+            {"type": "function_call", "call_id": "call_1", "name": "add", "arguments": '{"a": 1}'},
+            {"type": "custom_tool_call", "call_id": "call_2", "name": "sh", "input": "ls"},
+            {"type": "function_call_output", "call_id": "call_1", "output": "3"},
+        ],
+    }
+    blob = {"type": "blob", "modality": "image", "mime_type": "image/png", "content": ""}
+    assert input_messages(body) == [
+        {"role": "system", "parts": [{"type": "text", "content": "Be brief."}]},
+        {"role": "user", "parts": [blob]},
+        {"role": "assistant", "parts": [{"type": "reasoning", "content": "Hm."}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "call_1", "name": "add", "arguments": {"a": 1}}]},
+        {
+            "role": "assistant",
+            "parts": [{"type": "tool_call", "id": "call_2", "name": "sh", "arguments": {"input": "ls"}}],
+        },
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": "3"}]},
+    ]

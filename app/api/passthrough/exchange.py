@@ -14,7 +14,7 @@ from app.api.errors import STOPPED
 from app.api.sse_response import disconnected
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
-from app.core.types.token_estimate import estimate_chat, estimate_json
+from app.core.types.token_estimate import estimate_json, estimate_prompt
 from app.core.types.usage import usage_of
 from app.errors import APIError
 from app.observability import log_context
@@ -189,7 +189,7 @@ class PassthroughExchange:
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
         if not (left or output):
             return {}
-        prompt = estimate_chat(chat_prompt(self._fields)) + sum(
+        prompt = estimate_prompt(chat_prompt(self._fields)) + sum(
             estimate_json(self._fields.get(name)) for name in _PROMPTS
         )
         return usage_of({"prompt_tokens": max(1, prompt), "completion_tokens": output}, {}, [])

@@ -7,18 +7,18 @@ An API is a row of `APIS`, which a profile names (`transport.api`). All else tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import httpx
 
 from app.backends.apis.chat import token_counting
-from app.backends.apis.chat.decoder import ChatDecoder, ErrorIn, unstreamed
+from app.backends.apis.chat.decoder import ChatDecoder, unstreamed
 from app.backends.apis.chat.token_counting import Post
 from app.core.profile import Profile
 from app.core.request import caller_field, to_chat
 from app.core.request.question import EncodedQuestion, Question
-from app.core.stream.answer import AnswerDecoder
+from app.core.stream.answer import AnswerDecoder, ErrorIn
 
 
 class TokenCounting(Protocol):
@@ -32,10 +32,12 @@ class TokenCounting(Protocol):
 class API(NamedTuple):
     """An API of model servers."""
 
+    # Where requests are sent, below the base URL; `transport.path` overrides it.
+    path: str
     # Returns the request for a question to servers with a profile; raises `InvalidRequest` if there is none.
     encode: Callable[[Question, Profile], EncodedQuestion]
     # Returns the decoder of the answer to a request; the function finds errors in its events.
-    decoder: Callable[[dict[str, Any], Profile, ErrorIn], AnswerDecoder]
+    decoder: Callable[[EncodedQuestion, Profile, ErrorIn], AnswerDecoder]
     # Returns a request for the whole answer at once, which the decoder reads as well.
     unstreamed: Callable[[dict[str, Any]], dict[str, Any]]
     # Returns the Responses API's name for a field of a request, or the closest one.
@@ -44,7 +46,29 @@ class API(NamedTuple):
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting]
 
 
-APIS = {"chat": API(to_chat, ChatDecoder, unstreamed, caller_field, token_counting.Tokenizer)}
+APIS = {
+    "chat": API("/chat/completions", to_chat, ChatDecoder, unstreamed, caller_field, token_counting.Tokenizer),
+}
+
+# The APIs that a server with the option `auto` is asked by: the next one where it does not have the one before.
+AUTOMATIC = ("chat",)
+
+
+def profiles_by_api(profile: Profile) -> list[Profile]:
+    """
+    Return the profile once for each API that the server may be asked by, the best first.
+
+    With a path of its own, a server with `auto` is asked by the API whose path it ends with, or else by chat.
+    """
+    options = profile.transport
+    names: Sequence[str] = [options.api]
+    if options.api == "auto" and options.path:
+        names = [next((name for name, api in APIS.items() if (options.path or "").endswith(api.path)), "chat")]
+    elif options.api == "auto":
+        names = AUTOMATIC
+    if [*names] == [options.api]:
+        return [profile]
+    return [profile.model_copy(update={"transport": options.model_copy(update={"api": name})}) for name in names]
 
 
 def encode(question: Question, profile: Profile) -> EncodedQuestion:
@@ -52,6 +76,6 @@ def encode(question: Question, profile: Profile) -> EncodedQuestion:
     for known, encoded in question.encodings:
         if known is profile or known == profile:
             return encoded
-    encoded = APIS[profile.transport.api].encode(question, profile)
+    encoded = APIS[profiles_by_api(profile)[0].transport.api].encode(question, profile)
     question.encodings.append((profile, encoded))
     return encoded

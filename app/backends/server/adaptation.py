@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.backends.server.errors.unsupported_fields import CALL, MESSAGE, STRICT, functions, holds, unknown_fields
+from app.backends.server.errors.unsupported_fields import CALL, ITEM, MESSAGE, STRICT, functions, holds, unknown_fields
 from app.core.profile import RequestOptions
 from app.errors import BackendError, label
 
@@ -28,7 +28,7 @@ _MODELS, _FIELDS = 1000, 50  # models that are remembered, and fields of each
 _ROUNDS = 6  # refusals of one request, for servers that name one field at a time
 
 # Set by this server, not by callers: usage is estimated if it is missing, and responses are stored here.
-_OURS = frozenset({"stream_options", "store"})
+_OURS = frozenset({"stream_options", "store", "include"})
 
 # Set by callers, but the answer does not depend on them. (Parallel calls are prevented here anyway.)
 _HARMLESS = frozenset(
@@ -169,6 +169,8 @@ def _without(body: dict[str, Any], field: str) -> dict[str, Any]:
         }
     if field.startswith(MESSAGE):
         return {**body, "messages": [_omit(message, field.removeprefix(MESSAGE)) for message in body["messages"]]}
+    if field.startswith(ITEM):
+        return {**body, "input": [_omit(item, field.removeprefix(ITEM)) for item in body["input"]]}
     if field == STRICT:
         return {**body, "tools": [_lenient(tool) for tool in body["tools"]]}
     other = {_OTHER_NAME[field]: body[field]} if field in _OTHER_NAME else {}
@@ -181,7 +183,7 @@ def _without_in_calls(message: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _lenient(tool: dict[str, Any]) -> dict[str, Any]:
-    return {**tool, "function": _omit(tool["function"], "strict")} if "function" in tool else tool
+    return {**tool, "function": _omit(tool["function"], "strict")} if "function" in tool else _omit(tool, "strict")
 
 
 def _omit(fields: dict[str, Any], name: str) -> dict[str, Any]:

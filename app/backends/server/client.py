@@ -18,7 +18,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Any
-from urllib.parse import quote
 
 import httpx
 import orjson
@@ -33,13 +32,14 @@ from app.backends import (
     RawRequest,
     Translation,
 )
-from app.backends.apis import APIS, encode
-from app.backends.server.adaptation import AdaptedRequest, FieldAdaptation
+from app.backends.apis import encode
+from app.backends.server.adaptation import AdaptedRequest
 from app.backends.server.answer import AnswerBody, is_compressed
+from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
-from app.backends.server.forwarding import MODEL, ForwardedAnswer, Forwarding
+from app.backends.server.forwarding import ForwardedAnswer, Forwarding
 from app.backends.transport import HTTPToolsTransport
 from app.core.bounded_json import LARGE, EncodedJSON, dumps_in_pieces, is_large
 from app.core.profile import Profile
@@ -48,6 +48,7 @@ from app.core.request.question import EncodedMessages
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.types.chunk import RawChunk
+from app.core.types.token_estimate import conversation_of
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -79,18 +80,16 @@ class ModelServer(Backend):
         retries: int = 2,
     ) -> None:
         options = profile.transport
+        if base_url and base_url != options.base_url:
+            profile = profile.model_copy(update={"transport": options.model_copy(update={"base_url": base_url})})
         self._profile = profile
         self._key = api_key or options.api_key
         self._retries = retries
         base = httpx.URL(base_url or options.base_url or "")
-        self._base = base
-        self._url = None if MODEL in options.path else self._under(base, options.path)
         self._name = without_password(str(base))
-        self._models_url = self._under(base, "/models")
-        self._api = APIS[options.api]
-        self._tokenizer = self._api.tokenizer(base, profile)
+        self._models_url = under(base, "/models", profile)
+        self._endpoints = Endpoints(base, profile)
         self._forwarding = Forwarding(base, profile)
-        self._adaptation = FieldAdaptation(profile.request, self._api.caller_field)
         self._http = http or transport_to(base)
         self._passes = self._key == PASSTHROUGH
         headers = {
@@ -110,12 +109,12 @@ class ModelServer(Backend):
         return cls(settings.url, key, settings.options(), retries=settings.retries)
 
     def profile(self, model: str) -> Profile:
-        """Return the profile of this server, which is the same for every model."""
-        return self._profile
+        """Return the profile of this server, which is the same for every model; it names the API that is asked."""
+        return self._endpoints.current.profile
 
     def encode(self, question: Question) -> EncodedQuestion:
         """Return a question as this server takes it."""
-        return encode(question, self._profile)
+        return encode(question, self.profile(question.model))
 
     def open(self, question: Question) -> ServerExchange:
         """Return the exchange of a question: see `Backend.open`."""
@@ -176,12 +175,14 @@ class ModelServer(Backend):
         async def post(url: httpx.URL, body: dict[str, Any]) -> Any:
             return await self._read_json("POST", url, await _encode(body), question.caller_key, seconds=15)
 
-        return await self._tokenizer.count(self.encode(question).body, post)
+        endpoint = self._endpoints.current
+        return await endpoint.tokenizer.count(encode(question, endpoint.profile).body, post)
 
     def translation(self, question: Question) -> Translation:
         """Return a question as it would be sent, without fields that this server is known to reject."""
-        adapted = self._adaptation.adapt(self.encode(question).body)
-        url = self._url or self._url_of(adapted.body.get("model"))
+        endpoint = self._endpoints.current
+        adapted = endpoint.adaptation.adapt(encode(question, endpoint.profile).body)
+        url = endpoint.url(adapted.body.get("model"))
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
         return Translation("default", self._profile.name, shown, adapted.body, adapted.warnings)
 
@@ -201,16 +202,20 @@ class ModelServer(Backend):
             await self._probe()  # not every server lists its models
 
     async def _probe(self) -> None:
-        """Check that the chat endpoint exists: it must reject an empty request."""
-        try:
-            async with asyncio.timeout(5):
-                response = await self._send("POST", self._url or self._url_of("none"), b"{}", None)
-            await response.aclose()
-        except _Refusal as refusal:
-            if refusal.error.status >= 500:
-                raise refusal.error from refusal.__cause__
-        except TimeoutError as error:
-            raise failure("timeout") from error
+        """Check that the endpoint for questions exists: it must reject an empty request."""
+        for endpoint in self._endpoints.candidates():
+            try:
+                async with asyncio.timeout(5):
+                    response = await self._send("POST", endpoint.url("none"), b"{}", None)
+                await response.aclose()
+            except _Refusal as refusal:
+                if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
+                    continue
+                if refusal.error.status >= 500:
+                    raise refusal.error from refusal.__cause__
+            except TimeoutError as error:
+                raise failure("timeout") from error
+            return
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -222,31 +227,48 @@ class ModelServer(Backend):
 
         `whole`: whether to ask for the answer at once.
         """
-        encoded = await asyncio.to_thread(self.encode, question) if question.large else self.encode(question)
-        body = self._api.unstreamed(encoded.body) if whole else encoded.body
-        response, adapted = await self._request(question, body)
+        for endpoint in self._endpoints.candidates():
+            encoded = await _encoded(question, endpoint.profile)
+            body = endpoint.api.unstreamed(encoded.body) if whole else encoded.body
+            try:
+                response, adapted = await self._request(endpoint, question, body)
+            except _Refusal:
+                continue
+            self._endpoints.answered(endpoint)
+            return await self._body(endpoint, question, encoded, response), [*encoded.warnings, *adapted.warnings]
+        raise AssertionError("the last endpoint answers, or raises a BackendError")
 
+    async def _body(
+        self, endpoint: Endpoint, question: Question, encoded: EncodedQuestion, response: httpx.Response
+    ) -> AnswerBody:
         def error_in(chunk: RawChunk) -> BackendError | None:
             error = error_in_chunk(chunk, secret=self._secret(question.caller_key), passthrough=self._passes)
-            return error and self._adaptation.adapt(body).explain(error)
+            return error and endpoint.adaptation.adapt(encoded.body).explain(error)
 
         try:
-            answer = AnswerBody(response, self._profile, self._api.decoder(body, self._profile, error_in))
+            return AnswerBody(response, endpoint.profile, endpoint.api.decoder(encoded, endpoint.profile, error_in))
         except BaseException:
             await response.aclose()
             raise
-        return answer, [*encoded.warnings, *adapted.warnings]
 
-    async def _request(self, question: Question, body: dict[str, Any]) -> tuple[httpx.Response, AdaptedRequest]:
-        """Return a response with status 2xx whose body is not read yet, with retries as the settings allow."""
-        adapted = self._adaptation.adapt(body)
+    async def _request(
+        self, endpoint: Endpoint, question: Question, body: dict[str, Any]
+    ) -> tuple[httpx.Response, AdaptedRequest]:
+        """
+        Return a response with status 2xx whose body is not read yet, with retries as the settings allow.
+
+        Raises `BackendError`, or the `_Refusal` of a server that does not have this endpoint and may have the next one.
+        """
+        adapted = endpoint.adaptation.adapt(body)
         content = await _encode(adapted.body, question.large)
-        url = self._url or self._url_of(adapted.body.get("model"))
+        url = endpoint.url(adapted.body.get("model"))
         attempt = 0
         while True:
             try:
                 response = await self._send("POST", url, content, question.caller_key, question.headers)
             except _Refusal as refusal:
+                if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
+                    raise
                 if adapted.drop_fields(refusal.error):
                     content = await _encode(adapted.body, question.large)
                     continue
@@ -296,7 +318,7 @@ class ModelServer(Backend):
         again = status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
         error.add_note(f"HTTP {status}")
         requested = headers.get("x-should-retry")
-        return _Refusal(error, again=requested == "true" or (again and requested != "false"))
+        return _Refusal(error, again=requested == "true" or (again and requested != "false"), status=status)
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[dict[str, Any]]:
         listed = await self._read_json("GET", self._models_url, b"", caller_key, seconds)
@@ -335,17 +357,6 @@ class ModelServer(Backend):
         if secret and not (secret.isascii() and secret.isprintable()):
             raise failure("own_key" if self._passes else "key")  # it is not valid in a header
         return {options.auth_header: f"{options.auth_scheme} {secret}".strip()} if secret else {}
-
-    def _url_of(self, model: Any) -> httpx.URL:
-        """Return the endpoint of a model, whose name is a segment of the path; raises `BackendError`."""
-        segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
-        if segment.strip(".") == "":
-            raise failure("model")
-        return self._under(self._base, self._profile.transport.path.replace(MODEL, segment))
-
-    def _under(self, base: httpx.URL, path: str) -> httpx.URL:
-        url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
-        return url.copy_merge_params(self._profile.transport.query) if self._profile.transport.query else url
 
 
 class ServerExchange:
@@ -425,9 +436,11 @@ class ForwardedExchange:
 class _Refusal(Exception):
     """The backend did not answer; a retry may succeed."""
 
-    def __init__(self, error: BackendError, *, again: bool) -> None:
+    def __init__(self, error: BackendError, *, again: bool, status: int = 0) -> None:
+        """`status` is that of the response; 0 if there is none."""
         super().__init__(error.message)
         self.error = error
+        self.status = status
         self._again = again
 
     def wait(self, attempt: int) -> float | None:
@@ -445,13 +458,18 @@ def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
     return HTTPToolsTransport(trust_env=not local)
 
 
+async def _encoded(question: Question, profile: Profile) -> EncodedQuestion:
+    return await asyncio.to_thread(encode, question, profile) if question.large else encode(question, profile)
+
+
 async def _encode(body: dict[str, Any], large: bool = False) -> bytes:
-    messages, value = body.get("messages"), body
-    if isinstance(messages, EncodedMessages):
-        large = large or len(messages.encoded) > LARGE or is_large(messages.others)
-        value = {**body, "messages": messages.fragments(EncodedJSON if large else orjson.Fragment)}
+    conversation, value = conversation_of(body), body
+    if isinstance(conversation, EncodedMessages):
+        large = large or len(conversation.encoded) > LARGE or is_large(conversation.others)
+        name = "messages" if "messages" in body else "input"
+        value = {**body, name: conversation.fragments(EncodedJSON if large else orjson.Fragment)}
     else:
-        large = large or is_large(messages)
+        large = large or is_large(conversation)
     try:
         return await asyncio.to_thread(dumps_in_pieces, value) if large else orjson.dumps(value)
     except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send

@@ -210,6 +210,7 @@ class Forwarding:
         options = profile.transport
         self._base = base
         self._profile = profile
+        self._path = options.path or CHAT
         self._own = {name.encode("latin-1"): value.encode("latin-1") for name, value in options.headers.items()}
         self._replaced = _REPLACED | {name.lower() for name in self._own}
         self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
@@ -252,7 +253,7 @@ class Forwarding:
 
     def _url(self, request: RawRequest, model: str) -> httpx.URL:
         """Return the URL of a request: that of its endpoint, with the caller's query and the profile's."""
-        in_path = MODEL in self._profile.transport.path
+        in_path = MODEL in self._path
         url = self._endpoint_url(request.endpoint, model if in_path else "")
         if request.query:
             url = url.copy_with(query=request.query.encode("ascii", "replace"))
@@ -260,7 +261,7 @@ class Forwarding:
 
     def _url_without_query(self, endpoint: str, model: str) -> httpx.URL:
         """Return the URL of an endpoint: that of chat, with the end of its path replaced."""
-        path = self._profile.transport.path
+        path = self._path
         if endpoint != CHAT:
             prefix = path.removesuffix(CHAT) if path.endswith(CHAT) else ""
             path = prefix + endpoint

@@ -34,7 +34,7 @@ from app.core.request.content import (
     texts,
 )
 from app.core.request.question import TranslatedPrefix, TranslationContext
-from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning
+from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import Message
 from app.core.request.tools import ToolSet
 from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
@@ -281,7 +281,10 @@ class _Conversation:
         self.current().texts.append(text)
 
     def reasoning(self, position: int, item: Item) -> None:
-        thought = upstream_reasoning(item, self.upstream.get(item.get("id") or ""))
+        upstream = self.upstream.get(item.get("id") or "") or {}
+        if BOUND in upstream:
+            self.warnings.add(BOUND_ELSEWHERE)
+        thought = upstream_reasoning(item, upstream)
         if thought:
             turn = self.current()
             (turn.later if turn.texts else turn.reasoning).append(thought)

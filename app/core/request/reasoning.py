@@ -19,6 +19,23 @@ from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types import list_field
 from app.core.types.request import Item
 
+# The upstream field of an item with what only the server that sent it may be sent back: `{"to": SERVER, ...}`.
+BOUND = "bound"
+
+BOUND_ELSEWHERE = "Reasoning that only another server can read was left out."
+
+
+def bound(profile: Profile, **fields: object) -> dict[str, object]:
+    """Return the upstream field with what only this server may be sent back."""
+    return {BOUND: {"to": profile.server, **fields}}
+
+
+def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Mapping[str, object]:
+    """Return what is bound to this server of the upstream fields of an item; {} if there is nothing."""
+    fields = (upstream or {}).get(BOUND)
+    return fields if isinstance(fields, Mapping) and fields.get("to") == profile.server else {}
+
+
 _DEFAULT = "reasoning_content"  # the name that most backends understand
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
@@ -28,9 +45,9 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
     Return the reasoning of an item, by the backend's field names.
 
     `upstream` has the fields that the backend sent. For items of other servers there is only the item's own content,
-    or else its summary.
+    or else its summary; so for those whose fields are bound to their server.
     """
-    if upstream and (fields := {name: value for name, value in upstream.items() if value}):
+    if upstream and (fields := {name: value for name, value in upstream.items() if value and name != BOUND}):
         return fields
     parts = list_field(item, "content") or list_field(item, "summary")
     text = "\n".join(text for part in parts if isinstance(text := part.get("text"), str) and text)
@@ -95,7 +112,7 @@ class ReasoningFields:
 
     def _takes(self, name: str) -> bool:
         return name == "extra_content" or (
-            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, EARLIER_ID, NOTES)
+            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, EARLIER_ID, NOTES, BOUND)
         )
 
 

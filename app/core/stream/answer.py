@@ -13,8 +13,11 @@ from typing import Protocol, TypeAlias
 
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch
-from app.core.types.chunk import ChunkOrRun, Step
+from app.core.types.chunk import ChunkOrRun, RawChunk, Step
 from app.errors import BackendError
+
+# Returns the error that a part of an answer reports, if any: `{"error": ...}`, in the forms of all servers.
+ErrorIn: TypeAlias = Callable[[RawChunk], BackendError | None]
 
 
 class AnswerDecoder(Protocol):

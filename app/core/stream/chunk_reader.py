@@ -24,7 +24,7 @@ from app.core.types.chunk import (
 )
 
 # Fields of a delta (or texts of `TEXT_PATHS`) that close an open reasoning item.
-_CLOSING = ("content", "refusal", "annotations", "tool_calls", "arguments")
+_CLOSING = ("content", "refusal", "annotations", "tool_calls", "arguments", "starts_item", "starts_part")
 
 # Finish reasons of a truncated answer, with its ending. Any other reason means that the model finished.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
@@ -159,10 +159,14 @@ class ChunkReader:
 
     def _feed_delta(self, delta: ChunkDelta, choice: ChunkChoice) -> None:
         """Process reasoning, then text, then calls: the order in which a model generates them."""
+        if "starts_item" in delta or "starts_part" in delta:
+            self._start(delta)
         if reasoning := delta.get("reasoning_content"):
             self.builder.reasoning(reasoning, source=delta.get("reasoning_field", REASONING_CONTENT))
             if len(delta) == 1:
                 return
+        if summary := delta.get("reasoning_summary"):
+            self.builder.reasoning_summary(summary)
         if fragments := delta.get("reasoning_fragments"):
             for name, more in fragments.items():
                 fields = self.builder.reasoning_upstream()
@@ -179,6 +183,14 @@ class ChunkReader:
                 self.builder.annotation(annotation)
         if calls := delta.get("tool_calls"):
             self.calls.feed(calls)
+
+    def _start(self, delta: ChunkDelta) -> None:
+        if self.calls.has_pending_empty:
+            self.calls.settle()
+        if item := delta.get("starts_item"):
+            self.builder.begin_item(item)
+        if delta.get("starts_part"):
+            self.builder.begin_part()
 
     def _feed_text(self, text: str | None, choice: ChunkChoice) -> None:
         if not text:

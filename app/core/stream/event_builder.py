@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from app.core.bounded_json import LONG
@@ -26,10 +25,18 @@ from app.core.items import ItemType
 from app.core.items.readings import NOTES
 from app.core.stream.citations import Citations
 from app.core.stream.event_batch import DeltaFields, EventBatch, LargeEventBatch
-from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, TEXT, PartType, ToolBinding
+from app.core.stream.event_types import (
+    CONTENT_REASONING,
+    REFUSAL,
+    SUMMARY_REASONING,
+    TEXT,
+    PartType,
+    ToolBinding,
+)
+from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types import JSONObject, list_field, with_fields
-from app.core.types.chunk import REASONING_CONTENT
+from app.core.types.chunk import REASONING_CONTENT, StartedItem
 from app.core.types.request import Item, Response
 from app.errors import APIError
 
@@ -42,67 +49,6 @@ TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
 # Notes that later turns need: what the model was shown of a hosted call, and what sessions have noted.
 _NEEDED = frozenset({"output", "arguments", "session"})
-
-
-@dataclass(slots=True)
-class OpenPart:
-    """A part of a message or of a reasoning item that the model is still writing."""
-
-    row: PartType
-    where: JSONObject  # item_id, output_index, and the part's index: the head of each of its events
-    delta: DeltaFields = field(init=False)
-    pieces: list[str] = field(default_factory=list)  # joined once, at the end
-    extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs so far
-
-    def __post_init__(self) -> None:
-        self.delta = DeltaFields(self.row.delta, self.where, self.row.delta_fields)
-
-    @property
-    def text(self) -> str:
-        """The text so far; it takes the place of its pieces, so that a large one is in memory once."""
-        text = "".join(self.pieces)
-        self.pieces = [text]
-        return text
-
-    def content(self) -> JSONObject:
-        """Return a copy of the part in its current state."""
-        extra = {name: [*values] for name, values in self.extra.items()}
-        return {"type": self.row.type, self.row.field: self.text, **extra}
-
-
-@dataclass(slots=True)
-class OpenItem:
-    """A message or reasoning item that the model is still writing."""
-
-    index: int
-    item: Item
-    rows: tuple[PartType, ...]
-    parts: list[OpenPart] = field(default_factory=list)
-    source: str | None = None  # the backend's field that the text of a reasoning item came in
-
-
-@dataclass(slots=True)
-class OpenCall:
-    """
-    A tool call whose arguments are incomplete, or a hosted call that has not ended.
-
-    `index` is None until the item is added to the output: see `ItemType.added_when_complete`.
-    """
-
-    index: int | None
-    item: Item
-    kind: ItemType
-    binding: ToolBinding | None = None
-    call_id: str = ""  # the id that the backend uses
-    delta: DeltaFields | None = None  # of its arguments' delta events, from the first on
-    pieces: list[str] = field(default_factory=list)
-
-    @property
-    def written(self) -> str:
-        """The text of the arguments so far, in the form in which the item stores it; see `OpenPart.text`."""
-        text = "".join(self.pieces)
-        self.pieces = [text]
-        return text
 
 
 class EventBuilder:
@@ -145,6 +91,7 @@ class EventBuilder:
         self.running: list[OpenCall] = []  # complete hosted calls, and items that tools have added
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
         self._citations: Citations | None = None
+        self._phase: str | None = None  # of the next message
         self._held_logprobs: list[Any] = []  # of text that is held back because it may be a citation mark
 
     def take(self) -> EventBatch:
@@ -243,6 +190,22 @@ class EventBuilder:
         if self._citations is not None:
             self._write_cited(self._citations.end())
 
+    def begin_item(self, started: StartedItem) -> None:
+        """Begin another item of this type; a message is added with its first part."""
+        self.close_item()
+        self._phase = started.get("phase")
+        if started["type"] == "reasoning":
+            fields = {"id": self.new_id("rs"), "summary": [], "status": "in_progress"}
+            item = with_fields({"type": "reasoning"}, fields)
+            self._open = OpenItem(self._add(item), item, ())
+
+    def begin_part(self) -> None:
+        """Begin another part of the open item, which is added with its first text."""
+        self._flush_held()
+        if self._open:
+            self._close_parts(self._open)
+            self._open.rows = ()
+
     def refusal(self, *deltas: str) -> None:
         """Write a refusal."""
         self._write(REFUSAL, deltas)
@@ -258,6 +221,12 @@ class EventBuilder:
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
         """Write reasoning; `source` is the backend's field that it came in."""
         self._write(self._reasoning, deltas).source = source
+        if self._encryption:
+            self._encryption.note_text(deltas)
+
+    def reasoning_summary(self, *deltas: str) -> None:
+        """Write a summary that the backend made of its reasoning, which is shown as one whatever was asked for."""
+        self._write(SUMMARY_REASONING, deltas)
         if self._encryption:
             self._encryption.note_text(deltas)
 
@@ -522,12 +491,15 @@ class EventBuilder:
         open_ = self._open
         if open_ is not None and open_.rows is rows:
             return open_
-        if open_ is not None and open_.rows[0].item == rows[0].item:
+        if open_ is not None and open_.item["type"] == rows[0].item:
             self._close_parts(open_)
             open_.rows = rows
         else:
             self._close_open("completed")
+            phase, self._phase = self._phase, None
             started = {"id": self.new_id(rows[0].prefix), **rows[0].empty, "status": "in_progress"}
+            if phase and rows[0].item == "message":
+                started["phase"] = phase
             item = with_fields({"type": rows[0].item}, started)
             open_ = self._open = OpenItem(self._add(item), item, rows)
         for row in rows:

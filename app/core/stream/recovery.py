@@ -11,8 +11,9 @@ from collections.abc import Iterable
 
 from app.core.items import ITEM_TYPES
 from app.core.stream import event_types
-from app.core.stream.event_builder import EventBuilder, OpenCall, OpenItem, OpenPart
+from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import PartType
+from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
 from app.core.types import list_field, with_fields
 from app.core.types.request import Event, Item, Response
 from app.errors import APIError

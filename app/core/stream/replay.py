@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from app.core.items import ITEM_TYPES, ItemType
 from app.core.stream.event_batch import EventBatch
-from app.core.stream.event_builder import EventBuilder, OpenCall, OpenItem
+from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, SUMMARY_REASONING, TEXT, PartType
+from app.core.stream.open_items import OpenCall, OpenItem
 from app.core.types import JSONObject, list_field, with_fields
 from app.core.types.request import Item, Response
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 
 from app.core.items import FUNCTION_CALL
 from app.core.items.arguments import ArgumentsReader, ObjectReader
-from app.core.stream.event_builder import EventBuilder, OpenCall
+from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
+from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject
 from app.core.types.chunk import CallFragment, Step, pieces_of
 

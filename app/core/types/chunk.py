@@ -36,14 +36,25 @@ class CallFragment(TypedDict, total=False):
     upstream: dict[str, Any]  # other fields that have to be sent back with the call
 
 
+class StartedItem(TypedDict, total=False):
+    """An item that begins, where the API of the server has items."""
+
+    type: str  # `message` or `reasoning`
+    phase: str  # of a message
+
+
 class ChunkDelta(TypedDict, total=False):
     """What a chunk adds to the message."""
+
+    starts_item: StartedItem  # what follows belongs to a new item
+    starts_part: bool  # what follows belongs to a new part of the item
 
     role: str | None
     content: str | None
     reasoning_content: str | None
     reasoning_field: str  # the field in which the server sent `reasoning_content`
     reasoning_fragments: dict[str, list[object]]  # by the server's field; joined before they are sent back
+    reasoning_summary: str | None  # a summary of reasoning, which is no reasoning itself
     reasoning_upstream: dict[str, object]  # other fields that have to be sent back with the reasoning
     refusal: str | None
     annotations: list[object] | None

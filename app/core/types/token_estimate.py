@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.core.bounded_json import to_json
@@ -87,10 +87,16 @@ def _collect(value: object, texts: list[str]) -> int:
 _DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
 
 
-def estimate_chat(body: Mapping[str, Any]) -> int:
-    """Estimate the prompt tokens of a Chat Completions request: its messages and its tools."""
-    messages = body.get("messages") or ()
-    tokens = (_MESSAGE - 1) * len(messages) + estimate_json(messages)  # the role counts as one of its texts
+def conversation_of(body: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the conversation in a request to a model server: its messages, or items in the Responses API."""
+    return body.get("messages") or body.get("input") or ()
+
+
+def estimate_prompt(body: Mapping[str, Any]) -> int:
+    """Estimate the prompt tokens of a request to a model server: of its instructions, conversation and tools."""
+    conversation = conversation_of(body)
+    tokens = (_MESSAGE - 1) * len(conversation) + estimate_json(conversation)  # the role counts as one of its texts
+    tokens += sum(_MESSAGE + estimate_json(body[name]) for name in ("instructions", "system") if body.get(name))
     if tools := body.get("tools"):
         tokens += estimate(to_json(tools))
     return tokens

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from app.core.types import Item, Usage, list_field
-from app.core.types.token_estimate import estimate, estimate_chat
+from app.core.types.token_estimate import estimate, estimate_prompt
 
 
 def is_counted(counted: Mapping[str, object] | None) -> bool:
@@ -25,7 +25,7 @@ def usage_of(
     """
     Return the usage of a response in tokens, from the usage in its chunks; estimated if the backend reported none.
 
-    `prompt_estimate` is the `estimate_chat` of the body, if it is known.
+    `prompt_estimate` is the `estimate_prompt` of the body, if it is known.
 
     Never null, since clients loop or crash on a finished response without usage, and always consistent: input and
     output add up to the total, and the details are parts of them. If the backend does not report reasoning tokens,
@@ -34,7 +34,7 @@ def usage_of(
     counted = counted or {}
     if not is_counted(counted):
         reasoning, rest = _estimates(output)
-        prompt_tokens = estimate_chat(body) if prompt_estimate is None else prompt_estimate
+        prompt_tokens = estimate_prompt(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
     input_tokens = token_count(counted.get("prompt_tokens"))
     output_tokens = token_count(counted.get("completion_tokens"))

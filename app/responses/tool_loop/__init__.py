@@ -22,7 +22,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstre
 from app.core.stream.tool_calls import CallLimits
 from app.core.types import Response, Usage
 from app.core.types.request import TERMINAL, Item
-from app.core.types.token_estimate import estimate_chat
+from app.core.types.token_estimate import estimate_prompt
 from app.core.types.tool_usage import complete_tool_usage
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError, Warnings
@@ -239,7 +239,7 @@ class ToolLoop:
     def _must_compact(self, query: ModelQuery | None) -> bool:
         """Return whether a query exceeds the request's threshold and a compaction would help."""
         compaction = self._options.compaction
-        if query is None or compaction is None or estimate_chat(query.body) <= compaction.threshold:
+        if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
             return False
         body, output = query.body, self.builder.response["output"]
         tokens = self._questions.compactable_tokens(body, output, self._upstream())

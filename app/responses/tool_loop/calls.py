@@ -19,8 +19,9 @@ from app.core.history.approvals import ApprovedCall
 from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES
 from app.core.stream.citations import cited_by
-from app.core.stream.event_builder import EventBuilder, OpenCall, Upstream
+from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import ToolBinding
+from app.core.stream.open_items import OpenCall
 from app.core.types import with_fields
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item

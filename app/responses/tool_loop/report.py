@@ -9,7 +9,8 @@ from typing import Any
 
 from app.core.items import ITEM_TYPES, ItemType
 from app.core.items.readings import NOTES
-from app.core.stream.event_builder import EventBuilder, OpenCall
+from app.core.stream.event_builder import EventBuilder
+from app.core.stream.open_items import OpenCall
 from app.core.types import Usage
 from app.core.types.request import TERMINAL, Item
 from app.errors import Warnings

@@ -814,8 +814,9 @@ async def test_its_health_can_be_checked(
 
 
 def test_the_profile_is_the_same_for_every_model() -> None:
-    profile = Profile(name="x")
-    assert ModelServer("http://localhost:1/v1", profile=profile).profile("m") is profile
+    server = ModelServer("http://localhost:1/v1", profile=Profile(name="x"))
+    assert server.profile("m") is server.profile("n")
+    assert server.profile("m") == Profile(name="x").override({"transport.base_url": "http://localhost:1/v1"})
 
 
 @pytest.mark.parametrize("size", [1000, 3 * LARGE])

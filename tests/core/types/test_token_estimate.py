@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from app.core.types import token_estimate
-from app.core.types.token_estimate import estimate, estimate_chat, estimate_json
+from app.core.types.token_estimate import estimate, estimate_json, estimate_prompt
 
 WORDS = "The quick brown fox jumps over the lazy dog, and 12345 times more. "
 
@@ -19,7 +19,7 @@ def conversation(*texts: str) -> dict[str, Any]:
 def test_of_few_texts_each_is_counted() -> None:
     body = conversation("Hello there.", "你好", "x = 1\n\n\ny = 2")
     texts = [message["content"] for message in body["messages"]]
-    assert estimate_chat(body) == sum(map(estimate, texts)) + 4 * len(texts)
+    assert estimate_prompt(body) == sum(map(estimate, texts)) + 4 * len(texts)
 
 
 @pytest.mark.parametrize("text", [WORDS * 30, "你好世界" * 200, '{"a": [1, 2, 3]}' * 100])
@@ -36,7 +36,7 @@ def test_a_long_conversation_is_looked_at_little_more_than_a_long_text(monkeypat
     looked_at: list[int] = []
     tokens = token_estimate._tokens
     monkeypatch.setattr(token_estimate, "_tokens", lambda text: looked_at.append(len(text)) or tokens(text))
-    estimate_chat(conversation(*[WORDS * 20] * 33_000))
+    estimate_prompt(conversation(*[WORDS * 20] * 33_000))
     assert sum(looked_at) < 300_000
 
 

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 from app.backends.apis.chat.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.chat.filters import filters
 from app.backends.apis.chat.normalize import NO_REASON, Normalizer
 from app.backends.server.errors.classification import failure
 from app.core.profile import Profile
-from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawChunk, RawOrRun
+from app.core.request.question import EncodedQuestion
+from app.core.stream.answer import ErrorIn
+from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawOrRun
 from app.errors import BackendError
-
-# Returns the error that a chunk reports, if any.
-ErrorIn: TypeAlias = Callable[[RawChunk], BackendError | None]
 
 
 class ChatDecoder:
     """Decodes the bytes of one answer, detects errors, and converts what servers send differently."""
 
-    def __init__(self, body: dict[str, Any], profile: Profile, error_in: ErrorIn) -> None:
-        """`body` is the request."""
+    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self.done = False
         self.finished = False
         self.resumed = False
         self.empty = False
         self.failure: BackendError | None = None
-        tools = body.get("tools")
+        tools = asked.body.get("tools")
         self._filters = filters(profile, tools if isinstance(tools, list) else ())
         self._body = BodyDecoder(runs=not self._filters)
         self._normalizer = Normalizer()

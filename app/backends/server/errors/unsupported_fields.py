@@ -13,11 +13,12 @@ from typing import Any
 
 from app.errors import BackendError
 
-MESSAGE, CALL, STRICT = "messages[].", "messages[].tool_calls[].", "tools[].strict"
+MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
 _OF_MESSAGES = frozenset(
     {"role", "content", "tool_calls", "tool_call_id"}
 )  # all others are extensions, such as reasoning
 _OF_CALLS = frozenset({"id", "type", "function"})
+_EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # fields that an item means the same without
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
@@ -34,7 +35,7 @@ def unknown_fields(error: BackendError, body: Mapping[str, Any]) -> list[str]:
 
 
 def _paths(error: BackendError) -> Iterator[list[str]]:
-    if error.param and error.code in ("unknown_parameter", "unsupported_parameter"):
+    if error.param and (error.code in ("unknown_parameter", "unsupported_parameter") or error.param in _VALUES):
         yield _words(error.param)
     for pattern in _ERROR_PATTERNS:
         for match in pattern.finditer(error.message):
@@ -45,6 +46,10 @@ def _paths(error: BackendError) -> Iterator[list[str]]:
             place = _words(groups.get("place") or "")
             keys = _KEY.findall(groups["names"]) or _NAME.findall(groups["names"])
             yield from (place + _words(name) for name in keys)
+
+
+# Parameters whose value this server sets: OpenAI refuses `include` for models that do not reason, by `param` alone.
+_VALUES = frozenset({"include"})
 
 
 def _words(path: str) -> list[str]:
@@ -60,6 +65,9 @@ def _field(words: list[str], body: Mapping[str, Any]) -> str:
     first, *rest = words
     if first == "messages" and rest:
         return _field_of_messages([word for word in rest if word not in _ROLES and "_message" not in word], body)
+    if first == "input" and rest:
+        field = f"{ITEM}{rest[-1]}"
+        return field if rest[-1] in _EXTRA_OF_ITEMS and holds(body, field) else "input"
     if first == "tools" and rest and rest[-1] == "strict" and "parameters" not in rest:
         first = STRICT
     elif first not in body and not rest:  # some servers do not report the place
@@ -86,14 +94,17 @@ def holds(body: Mapping[str, Any], field: str) -> bool:
         return any(field.removeprefix(CALL) in call for call in calls)
     if field.startswith(MESSAGE):
         return any(field.removeprefix(MESSAGE) in message for message in body.get("messages", ()))
+    if field.startswith(ITEM):
+        return any(field.removeprefix(ITEM) in item for item in body.get("input", ()))
     if field == STRICT:
         return any("strict" in function for function in functions(body))
     return field in body
 
 
 def functions(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the functions of the tools of a request."""
-    return [tool["function"] for tool in body.get("tools", ()) if "function" in tool]
+    """Return the functions of the tools of a request; only chat has them in objects of their own."""
+    tools = body.get("tools", ())
+    return [tool.get("function", tool) for tool in tools if tool.get("type", "function") == "function"]
 
 
 _NAME = re.compile(r"[A-Za-z_$][\w.$\[\]]*")

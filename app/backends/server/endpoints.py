@@ -1,0 +1,86 @@
+"""The APIs by which one server is asked, and which of them it turned out to have."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from app.backends.apis import APIS, profiles_by_api
+from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
+from app.backends.server.errors.classification import ERROR_CLASSES, failure
+from app.backends.server.forwarding import MODEL
+from app.core.profile import Profile
+from app.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+_ABSENT = frozenset({404, 405, 501})  # statuses of servers that do not have an API
+
+
+class Endpoint:
+    """One API of a server: where and how it is asked, and the fields that it is known to reject."""
+
+    def __init__(self, base: httpx.URL, profile: Profile) -> None:
+        """`profile` names the API."""
+        options = profile.transport
+        self.profile = profile
+        self.api = APIS[options.api]
+        self.adaptation = FieldAdaptation(profile.request, self.api.caller_field)
+        self.tokenizer = self.api.tokenizer(base, profile)
+        self._base = base
+        self._path = options.path or self.api.path
+        self._url = None if MODEL in self._path else under(base, self._path, profile)
+
+    def url(self, model: Any) -> httpx.URL:
+        """Return the URL for a model, whose name may be a segment of the path; raises `BackendError`."""
+        if self._url:
+            return self._url
+        segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
+        if segment.strip(".") == "":
+            raise failure("model")
+        return under(self._base, self._path.replace(MODEL, segment), self.profile)
+
+
+class Endpoints:
+    """The endpoints of one server, the best first; those that it does not have are passed over for a while."""
+
+    def __init__(self, base: httpx.URL, profile: Profile, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` returns seconds."""
+        self._all = [Endpoint(base, each) for each in profiles_by_api(profile)]
+        self._clock = clock
+        self._first = 0
+        self._until = 0.0  # when the first one is asked again
+
+    def candidates(self) -> Sequence[Endpoint]:
+        """Return the endpoints to ask, one after the other until the server has one."""
+        if self._first and self._clock() >= self._until:
+            self._first = 0
+        return self._all[self._first :]
+
+    @property
+    def current(self) -> Endpoint:
+        """The endpoint that is asked first."""
+        return self.candidates()[0]
+
+    def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:
+        """Return whether a refusal means that the server does not have this endpoint, but may have the next one."""
+        return status in _ABSENT and error.code != ERROR_CLASSES["model"].code and endpoint is not self._all[-1]
+
+    def answered(self, endpoint: Endpoint) -> None:
+        """Note that an endpoint has answered: those before it, which did not, are passed over for a while."""
+        if endpoint is not self.current:
+            self._first, self._until = self._all.index(endpoint), self._clock() + REMEMBERED
+            message = "backend: the server has no %s: asked by %s for the next %d minutes"
+            missing = ", ".join(each.api.path for each in self._all[: self._first])
+            logger.info(message, missing, endpoint.api.path, REMEMBERED / 60)
+
+
+def under(base: httpx.URL, path: str, profile: Profile) -> httpx.URL:
+    """Return the URL of a path below the base URL, with the profile's query."""
+    url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
+    return url.copy_merge_params(profile.transport.query) if profile.transport.query else url
