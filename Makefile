@@ -11,8 +11,17 @@ JOBS ?= 3
 CLIENTS := .venv-clients
 # The files of npm packages that the studio and /docs load; each with its licence.
 VENDOR := app/studio/vendor
+# Of Lucide, the icons that css/icons.css names.
+ICONS := activity arrow-left arrow-up brain chart-column check chevron-down chevron-right circle-alert clock code \
+	columns-2 copy database download ellipsis external-link eye file file-search folder gauge git-branch globe \
+	hourglass image info key-round list menu message-square monitor moon panel-left panel-right paperclip pencil \
+	play plug plus refresh-cw save scroll-text search server shield-check sliders-horizontal square square-pen sun \
+	terminal trash-2 triangle-alert upload wallet wrench x
 VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs dompurify/LICENSE \
 	highlightjs/es/highlight.min.js highlightjs/LICENSE \
+	geist/files/geist-latin-wght-normal.woff2 geist/files/geist-latin-ext-wght-normal.woff2 geist/LICENSE \
+	geist-mono/files/geist-mono-latin-wght-normal.woff2 geist-mono/LICENSE \
+	lucide-static/LICENSE $(ICONS:%=lucide-static/icons/%.svg) \
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE
 PEERS := litellm open-responses-server
 # What `make conformance` runs. Other servers are run if they are there: tests/conformance/servers.py.
@@ -99,7 +108,7 @@ pictures: $(VENV)/test.stamp ## take the screenshots in README; ARGS="--all DIRE
 vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs, in the versions of app/studio/vendor/package-lock.json
 	@cd $(VENDOR) && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --ignore-scripts --omit=optional --loglevel=error
 	@cd $(VENDOR) && for file in $(VENDORED); do \
-		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,')" \
+		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,; s,^geist,@fontsource-variable/&,')" \
 			"$${file%%/*}/$${file##*/}" || exit 1; \
 	done
 	@cd $(VENDOR) && rm -rf node_modules && sha256sum */* > SHA256SUMS && cat SHA256SUMS

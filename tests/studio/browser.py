@@ -79,7 +79,6 @@ class Studio:
         await context.route("**/*", studio._only_home)
         page.on("console", studio._hear)
         page.on("pageerror", lambda error: studio.trouble.append(f"uncaught: {error}"))
-        page.on("dialog", lambda dialog: dialog.accept())
         await page.add_init_script(
             "addEventListener('securitypolicyviolation', (event) =>"
             " console.error(`violates the policy: ${event.violatedDirective} ${event.blockedURI}`))"
@@ -128,7 +127,13 @@ class Studio:
 
     async def go(self, view: str) -> None:
         """Show another view."""
+        await self.open_menu()
         await self.page.get_by_role("navigation").get_by_role("link", name=view).click()
+
+    async def open_menu(self) -> None:
+        """Open the side where the window is too narrow to show it always."""
+        if await self.page.get_by_role("button", name="Menu", exact=True).is_visible():
+            await self.page.get_by_role("button", name="Menu", exact=True).click()
 
     @property
     def last(self) -> Any:

@@ -2,7 +2,7 @@
 Pictures of the studio, of the real page in front of the real server.
 
     python -m tests.studio.pictures                    # docs/studio.png and docs/studio-dark.png, which README shows
-    python -m tests.studio.pictures --all DIRECTORY    # every view, at 380, 800 and 1400 px, light and dark
+    python -m tests.studio.pictures --all DIRECTORY    # every view, at 390 and 1280 px, light and dark
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def for_readme(browser: Browser, url: str) -> None:
 async def of_all(browser: Browser, url: str, place: Path) -> None:
     """Take a picture of each view, to be looked at."""
     for theme in ("light", "dark"):
-        for width in (380, 800, 1400):
+        for width in (390, 1280):
             async with Studio.open(browser, url, theme=theme, width=width, refusals=(503,)) as studio:
                 await _tour(studio, place / f"{theme}-{width}")
 
@@ -47,9 +47,9 @@ async def _tour(studio: Studio, start: Path) -> None:
     await page.get_by_role("button", name="Think first").wait_for()
     await take("welcome")
     await studio.suggest("Think first")
-    await page.get_by_text("Options").click()
+    await page.get_by_role("button", name="Options", exact=True).click()
     await take("options")
-    await page.get_by_text("Options").click()
+    await page.get_by_role("button", name="Close the options").click()
     await studio.say("Draw a picture.")
     await studio.say("Show me some Markdown.")
     await take("talk")
@@ -59,7 +59,7 @@ async def _tour(studio: Studio, start: Path) -> None:
         await page.get_by_role("tab", name=tab).click()
         await page.get_by_role("tabpanel", name=tab).wait_for()
         await take(f"inspector-{tab.lower()}")
-    await page.get_by_role("button", name="Close", exact=True).first.click()
+    await page.get_by_role("button", name="Close the inspector").click()
     await studio.say("Fail with a 503.")
     await take("error")
     await studio.go("Responses")

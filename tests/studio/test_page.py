@@ -140,15 +140,16 @@ async def test_a_long_block_is_not_rendered_anew_with_each_delta(browser: Browse
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [380, 1400])
+@pytest.mark.parametrize("width", [390, 1400])
 async def test_axe_finds_nothing_serious(browser: Browser, width: int, theme: str) -> None:
     async with antiphon() as url, Studio.open(browser, url, width=width, theme=theme) as studio:
         page = studio.page
         await expect(page.get_by_role("button", name="Stream some Markdown")).to_be_visible()
         assert await studio.axe() == []
-        await page.get_by_text("Options").click()
+        await page.get_by_role("button", name="Options", exact=True).click()
         await page.get_by_label("Reasoning effort").select_option("low")
         assert await studio.axe() == []
+        await page.get_by_role("button", name="Close the options").click()
         await studio.suggest("Stream some Markdown") if width > 1000 else await studio.say("Show me some Markdown.")
         assert await studio.axe() == []
         for tab in ("Events", "Request", "JSON", "Code"):
@@ -157,10 +158,14 @@ async def test_axe_finds_nothing_serious(browser: Browser, width: int, theme: st
             else:
                 await studio.inspect(tab)
             assert await studio.axe() == []
-        await page.get_by_role("button", name="Close", exact=True).first.click()
+        await page.get_by_role("button", name="Close the inspector").click()
+        await studio.open_menu()
+        assert await studio.axe() == []
         await page.get_by_role("button", name="API key", exact=True).click()
         assert await studio.axe() == []
         await page.keyboard.press("Escape")
+        if width < 900:
+            await page.get_by_role("button", name="Close the menu").click()
         await studio.go("Responses")
         await page.locator("#recent a").first.click()
         await expect(page.locator("#response .prose")).to_be_visible()
@@ -170,7 +175,7 @@ async def test_axe_finds_nothing_serious(browser: Browser, width: int, theme: st
         assert await studio.axe() == []
 
 
-@pytest.mark.parametrize("width", [360, 380, 800, 1000, 1400, 2200])
+@pytest.mark.parametrize("width", [360, 390, 800, 1000, 1280, 1600, 2200])
 async def test_nothing_is_wider_than_the_window(browser: Browser, width: int) -> None:
     async with antiphon() as url, Studio.open(browser, url, width=width) as studio:
         await studio.say("Show me some Markdown.")

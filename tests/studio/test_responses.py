@@ -81,6 +81,8 @@ async def test_a_response_is_deleted(browser: Browser) -> None:
         made = await create(url, "Say hello.")
         async with Studio.open(browser, url, path=f"/studio#/responses/{made['id']}", refusals=(404,)) as studio:
             await studio.page.get_by_role("button", name="Delete").click()
+            asked = studio.page.get_by_role("dialog", name="Delete this response?")
+            await asked.get_by_role("button", name="Delete").click()
             await expect(studio.page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
 
 
@@ -112,7 +114,7 @@ async def test_a_background_answer_goes_on_when_its_stream_breaks(browser: Brows
     backend = Scripted([delta(content="One, "), go_on, delta(content="two.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
         page = studio.page
-        await page.get_by_text("Options").click()
+        await page.get_by_role("button", name="Options", exact=True).click()
         await page.get_by_label("In the background").check()
         await page.evaluate(
             """() => {
@@ -182,12 +184,12 @@ async def test_a_key_is_requested_stored_in_the_tab_and_discarded(browser: Brows
 async def test_hosted_tools_that_cannot_be_read_are_not_said_to_be_none(browser: Browser) -> None:
     async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url, refusals=(503,)) as studio:
         tools = studio.page.get_by_role("group", name="Hosted tools")
-        await studio.page.locator("#options summary").first.click()
+        await studio.page.get_by_role("button", name="Options", exact=True).click()
         await expect(tools.get_by_role("checkbox")).to_have_count(1)
         error = {"error": {"type": "server_error", "code": "server_error", "message": "Out of order.", "param": None}}
         await studio.page.route("**/v1/antiphon/about", lambda route: route.fulfill(status=503, json=error))
         await studio.page.reload()
-        await studio.page.locator("#options summary").first.click()
+        await studio.page.get_by_role("button", name="Options", exact=True).click()
         await expect(tools).to_contain_text("The tools of this server are not known: Out of order.")
         await expect(tools.get_by_text("This server has none")).to_be_hidden()
 

@@ -68,7 +68,7 @@ async def test_calls_side_by_side_are_answered_together(browser: Browser) -> Non
     two = [call(0, id="a", name="one", arguments="{}"), call(1, id="b", name="two", arguments="{}")]
     backend = Scripted(two, [delta(content="Done.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        await studio.page.get_by_text("Options").click()
+        await studio.page.get_by_role("button", name="Options", exact=True).click()
         await studio.page.get_by_label("Functions, as JSON").fill('[{"name": "one"}, {"name": "two"}]')
         await studio.say("Both, please")
         forms = studio.last.locator(".call-output")
@@ -188,7 +188,7 @@ async def test_a_conversation_is_edited_and_forked(browser: Browser) -> None:
 async def test_what_is_not_stored_is_continued_by_the_page(browser: Browser) -> None:
     backend = Scripted([delta(content="Hello.")], [delta(content="Again.")], [delta(content="And again.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        await studio.page.get_by_text("Options").click()
+        await studio.page.get_by_role("button", name="Options", exact=True).click()
         await studio.page.get_by_label("Store the response").uncheck()
         for text in ("One", "Two", "Three"):
             await studio.say(text)
@@ -201,7 +201,7 @@ async def test_options_are_sent(browser: Browser) -> None:
     backend = Scripted([delta(content="Hello.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
         page = studio.page
-        await page.get_by_text("Options").click()
+        await page.get_by_role("button", name="Options", exact=True).click()
         await page.get_by_label("Instructions").fill("Be brief.")
         await page.get_by_role("button", name="Example").first.click()
         await page.get_by_label("Tool choice").select_option("none")
@@ -226,7 +226,7 @@ async def test_options_are_sent(browser: Browser) -> None:
 async def test_what_is_not_json_is_complained_of_where_it_is(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
-        await page.get_by_text("Options").click()
+        await page.get_by_role("button", name="Options", exact=True).click()
         await page.get_by_label("Structured output").fill("{")
         await page.get_by_label("Message", exact=True).fill("Hello")
         await page.keyboard.press("Enter")
@@ -269,14 +269,14 @@ async def test_the_events_are_a_timeline(browser: Browser) -> None:
 async def test_the_translation_stands_beside_the_request(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
-        await page.get_by_text("Options").click()
+        await page.get_by_role("button", name="Options", exact=True).click()
         await page.get_by_label("Most output tokens").fill("100")
         await page.get_by_label("Other parameters").fill('{"wonders": true}')
         await page.get_by_label("Message", exact=True).fill("Say hello.")
         await page.get_by_role("button", name="Preview request").click()
 
         chat = page.get_by_role("region", name="Chat Completions request")
-        await expect(chat.locator("details.field", has_text="messages")).to_contain_text("new")
+        await expect(chat.locator("details.json-field", has_text="messages")).to_contain_text("new")
         await expect(chat).to_contain_text("max_tokens")
         await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
         assert await page.locator(".turn").count() == 0
@@ -326,7 +326,7 @@ async def test_the_keyboard_alone_is_enough(browser: Browser) -> None:
         await page.get_by_role("tab", name="Events").press("ArrowRight")
         await expect(page.get_by_role("tab", name="Request")).to_be_focused()
         await expect(page.get_by_role("tabpanel", name="Request")).to_be_visible()
-        await page.get_by_role("button", name="Close", exact=True).first.press("Enter")
+        await page.get_by_role("button", name="Close the inspector").press("Enter")
         await expect(page.get_by_role("button", name="Inspector")).to_be_focused()
 
 
@@ -334,7 +334,7 @@ async def test_hosted_tools_are_switched_on_shown_and_approved(browser: Browser)
     tools = {"demo": {}}
     async with antiphon(tools=tools) as url, Studio.open(browser, url) as studio:
         page = studio.page
-        await page.get_by_text("Options").click()
+        await page.get_by_role("button", name="Options", exact=True).click()
         await page.get_by_label("demo", exact=True).check()
         await studio.say("Please echo: hello")
         made = studio.last.get_by_role("group", name="MCP call")

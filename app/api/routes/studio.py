@@ -18,8 +18,8 @@ PAGES = Path(str(files("app.studio")))
 # Nothing is loaded from other hosts, there are no inline scripts or styles, and no other page may frame this one.
 # Model output becomes markup only through DOMPurify.
 STUDIO_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
 )
 # Swagger UI sets inline styles.
@@ -34,7 +34,13 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_TYPES = {".mjs": "text/javascript", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+_TYPES = {
+    ".mjs": "text/javascript",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
 
 
 def studio_routes() -> APIRouter:

@@ -4,14 +4,22 @@ import { baseUrl, getJson, key, serverUrl } from "./lib/api.js";
 import { byId, copyButton, h } from "./lib/dom.js";
 import { plain } from "./lib/text.js";
 
-export async function showAbout() {
-  const place = byId("about-body");
-  try {
-    const [about, ready, models] = await Promise.all([getJson("antiphon/about"), readiness(), getJson("models").catch(() => ({ data: [] }))]);
-    place.replaceChildren(...page(about, ready, models.data[0]?.id ?? "demo"));
-  } catch (error) {
-    if (error.status === 401) byId("key-dialog").showModal();
-    place.replaceChildren(h("p", { class: "failure" }, plain(error.message)));
+export class About {
+  async show() {
+    const place = byId("about-body");
+    try {
+      const [about, ready, models] = await Promise.all([getJson("antiphon/about"), readiness(), getJson("models").catch(() => ({ data: [] }))]);
+      place.replaceChildren(...page(about, ready, models.data[0]?.id ?? "demo"));
+    } catch (error) {
+      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      place.replaceChildren(h("p", { class: "failure" }, plain(error.message)));
+    }
+  }
+
+  hide() {}
+
+  reset() {
+    byId("about-body").replaceChildren();
   }
 }
 

@@ -1,17 +1,16 @@
-// The page: which view is shown, the key, the theme, the models.
+// The page: its views, the key, the models.
 
-import { showAbout } from "./about.js";
+import { About } from "./about.js";
 import { getJson, key } from "./lib/api.js";
 import { announce, button, byId, h } from "./lib/dom.js";
 import { plain } from "./lib/text.js";
 import { Responses } from "./responses.js";
+import { setUpSide } from "./side.js";
 import { Talk } from "./talk.js";
 
-const THEME = "antiphon.theme";
 const MODEL = "antiphon.model";
 
 const talk = new Talk();
-talk.watchScroll();
 const responses = new Responses({
   onopen(chain) {
     location.hash = "#/";
@@ -19,20 +18,26 @@ const responses = new Responses({
   },
 });
 
-const VIEWS = { "": "talk", responses: "responses", about: "about" };
+// The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
+// show(argument or null), hide(), and reset(), for when there is another key.
+const VIEWS = { talk, responses, about: new About() };
 
 function route() {
-  const [, name = "", id] = location.hash.split("/");
-  const view = VIEWS[name] ?? "talk";
-  for (const each of Object.values(VIEWS)) byId(each).hidden = each !== view;
+  const [, name = "", argument] = location.hash.split("/");
+  const view = Object.hasOwn(VIEWS, name) ? name : "talk";
+  for (const each of Object.keys(VIEWS)) byId(each).hidden = each !== view;
+  let title = "";
   for (const link of document.querySelectorAll("#nav a")) {
-    if (link.dataset.view === view) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (link.dataset.view === view) {
+      link.setAttribute("aria-current", "page");
+      title = link.textContent.trim();
+    } else {
+      link.removeAttribute("aria-current");
+    }
   }
-  document.title = { talk: "Antiphon studio", responses: "Responses – Antiphon studio", about: "About – Antiphon studio" }[view];
-  if (view === "responses") responses.show(id ? decodeURIComponent(id) : null);
-  else responses.hide();
-  if (view === "about") showAbout();
+  document.title = view === "talk" ? "Antiphon studio" : `${title} – Antiphon studio`;
+  for (const [each, { hide }] of Object.entries(VIEWS)) if (each !== view) hide.call(VIEWS[each]);
+  VIEWS[view].show(argument ? decodeURIComponent(argument) : null);
 }
 
 async function loadModels() {
@@ -100,27 +105,15 @@ const ANY = [
   { label: "Answer in JSON", prompt: "Invent a person.", parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } } },
 ];
 
-function setTheme(theme) {
-  if (theme) document.documentElement.dataset.theme = theme;
-  else delete document.documentElement.dataset.theme;
-  byId("theme").value = theme ?? "";
-}
-
 function setKey(value) {
   key.set(value);
   byId("key-state").textContent = value ? "API key set" : "API key";
-  talk.reset();
-  responses.reset();
+  for (const view of Object.values(VIEWS)) view.reset();
   loadModels();
   loadAbout();
   route();
 }
 
-byId("theme").addEventListener("change", ({ target }) => {
-  if (target.value) localStorage.setItem(THEME, target.value);
-  else localStorage.removeItem(THEME);
-  setTheme(target.value || null);
-});
 byId("model").addEventListener("change", ({ target }) => sessionStorage.setItem(MODEL, target.value));
 byId("key-button").addEventListener("click", () => byId("key-dialog").showModal());
 byId("key-dialog").addEventListener("close", () => {
@@ -135,9 +128,13 @@ byId("key-dialog").addEventListener("close", () => {
 });
 byId("functions-example").addEventListener("click", () => (byId("functions").value = JSON.stringify([WEATHER], null, 2)));
 byId("schema-example").addEventListener("click", () => (byId("schema").value = JSON.stringify(PERSON, null, 2)));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address is the view's
+  byId("main").focus();
+});
 addEventListener("hashchange", route);
 
-setTheme(localStorage.getItem(THEME));
+setUpSide();
 byId("key-state").textContent = key.get() ? "API key set" : "API key";
 route();
 loadModels();

@@ -1,9 +1,10 @@
 // Look back: the recent responses of one's key, and all there is of one of them.
 
 import { getJson, send, stream } from "./lib/api.js";
-import { announce, button, byId, copyButton, h, schedule } from "./lib/dom.js";
+import { confirmed } from "./lib/dialog.js";
+import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
 import { LiveResponse } from "./lib/live.js";
-import { count, cut, plain, when } from "./lib/text.js";
+import { count, cut, many, plain, when } from "./lib/text.js";
 import { itemView, itemViews } from "./parts/items.js";
 import { json, translationView } from "./parts/translation.js";
 import { failureView } from "./talk.js";
@@ -90,7 +91,7 @@ export class Responses {
     this.entries.push(...page.data);
     byId("more").hidden = !page.has_more;
     this.#draw();
-    announce(`${page.data.length} more responses.`);
+    announce(`${many(page.data.length, "more response")}.`);
   }
 
   #draw() {
@@ -101,7 +102,7 @@ export class Responses {
         h("span", { class: "recent-text" }, plain(cut(entry.preview || "(no text)", 90))),
         h("span", { class: "recent-meta" },
           h("span", {}, when(entry.created_at)), h("span", {}, plain(cut(entry.model, 30))),
-          entry.usage ? h("span", {}, `${count(entry.usage.total_tokens)} tokens`) : null,
+          entry.usage ? h("span", {}, many(entry.usage.total_tokens, "token")) : null,
           entry.background ? h("span", {}, "background") : null,
           entry.status === "completed" ? null : h("span", { class: `chip ${RUNNING.has(entry.status) ? "working" : entry.status}` }, entry.status.replaceAll("_", " ")))))));
     if (focused) this.list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -144,13 +145,13 @@ export class Responses {
     ];
     this.live = h("div", { class: "answer" }, itemViews(response.output));
     return [
-      h("p", {}, h("a", { href: "#/responses", class: "back" }, "← All responses")),
+      h("p", {}, h("a", { href: "#/responses", class: "back" }, icon("arrow-left"), " All responses")),
       h("h2", { id: "response-title", tabindex: -1 }, h("code", {}, response.id)),
       h("div", { class: "buttons" }, actions),
       h("dl", { class: "fields" }, summary(response).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       response.error ? failureView({ ...response.error, message: response.error.message }) : null,
       fold("Items", true, () => [h("div", { class: "question" }, itemViews(data.at(-1).input)), this.live]),
-      fold(`Chain (${count(data.length)} turn${data.length === 1 ? "" : "s"}${forks.length ? `, ${count(forks.length)} beside` : ""})`, data.length > 1 || forks.length > 0, () => [tree(data, forks, response.id)]),
+      fold(`Chain (${many(data.length, "turn")}${forks.length ? `, ${count(forks.length)} beside` : ""})`, data.length > 1 || forks.length > 0, () => [tree(data, forks, response.id)]),
       fold("Chat Completions request", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), asked(data.at(-1)))),
       fold("JSON", false, () => [h("div", { class: "toolbar" }, copyButton(() => JSON.stringify(response, null, 2), "Response")), json(response, "The response as JSON")]),
     ].filter(Boolean);
@@ -196,7 +197,7 @@ export class Responses {
   }
 
   async #delete(id) {
-    if (!confirm("Delete this response? What continued from it cannot be continued any more.")) return;
+    if (!(await confirmed({ title: "Delete this response?", text: "What continued from it cannot be continued any more.", verb: "Delete" }))) return;
     try {
       await send("DELETE", `responses/${id}`);
       announce("Deleted.");

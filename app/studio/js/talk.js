@@ -1,15 +1,16 @@
 // Talk to a model: turns, one after another, each with its stream.
 
 import { ApiError, send, stream } from "./lib/api.js";
-import { announce, button, byId, copyButton, h, schedule } from "./lib/dom.js";
+import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
 import { advice } from "./lib/errors.js";
 import { LiveResponse } from "./lib/live.js";
 import { EventLog } from "./lib/log.js";
-import { count, plain } from "./lib/text.js";
+import { many, plain } from "./lib/text.js";
 import { Composer } from "./parts/composer.js";
 import { Inspector } from "./parts/inspector.js";
 import { itemView, itemViews } from "./parts/items.js";
 
+const PANELS = { options: "options-button", inspector: "inspect" }; // each with the button that opens it
 const RESUMES = 5; // how often a background response is followed again after the connection broke
 
 export class Talk {
@@ -17,20 +18,43 @@ export class Talk {
     this.turns = [];
     this.running = null; // {turn, abort}
     this.inspector = new Inspector();
-    this.composer = new Composer({ onsend: () => (this.running ? null : this.#sendWritten()), onpreview: () => this.#preview() });
+    this.composer = new Composer({ onsend: () => (this.running ? null : this.#sendWritten()), onpreview: () => this.#preview(), onwrong: (field) => this.#showOption(field) });
     this.list = byId("turns");
     this.scroller = byId("conversation");
     byId("stop").addEventListener("click", () => this.stop());
     byId("new").addEventListener("click", () => this.reset());
-    byId("inspect").addEventListener("click", () => this.showInspector(byId("talk").dataset.inspector !== "open"));
-    byId("inspector-close").addEventListener("click", () => this.showInspector(false));
+    for (const [panel, opener] of Object.entries(PANELS)) {
+      byId(opener).addEventListener("click", () => (byId("talk").dataset.panel === panel ? this.closePanel() : this.openPanel(panel)));
+      byId(`${panel}-close`).addEventListener("click", () => this.closePanel());
+    }
+    this.#watchScroll();
   }
 
-  showInspector(open) {
-    byId("talk").dataset.inspector = open ? "open" : "closed";
-    byId("inspect").setAttribute("aria-expanded", open);
-    (open ? byId("inspector-title") : byId("inspect")).focus({ preventScroll: true });
+  show() {}
+
+  hide() {}
+
+  // Open one of the panels beside the thread, in place of the other.
+  openPanel(panel) {
+    this.#setPanel(panel);
+    byId(`${panel}-title`).focus({ preventScroll: true });
+  }
+
+  closePanel() {
+    const opener = PANELS[byId("talk").dataset.panel];
+    this.#setPanel("");
+    byId(opener).focus({ preventScroll: true });
+  }
+
+  #setPanel(panel) {
+    byId("talk").dataset.panel = panel;
+    for (const [each, opener] of Object.entries(PANELS)) byId(opener).setAttribute("aria-expanded", each === panel);
     this.inspector.timeline.update();
+  }
+
+  #showOption(field) {
+    this.#setPanel("options");
+    field.focus();
   }
 
   reset() {
@@ -105,7 +129,7 @@ export class Talk {
     try {
       const items = this.composer.items();
       this.inspector.preview(this.#continued(this.composer.parameters(), items));
-      this.showInspector(true);
+      this.openPanel("inspector");
     } catch (error) {
       this.#complain(error.message);
     }
@@ -251,15 +275,15 @@ export class Talk {
     const usable = live.ended && response.status !== "failed";
     foot.push(h("div", { class: "buttons" },
       usable ? copyButton(() => textOf(response), "Answer", "Copy") : null,
-      button("Retry", () => this.#retry(turn), { class: "quiet" }),
-      button("Edit", () => this.#edit(turn), { class: "quiet" }),
-      usable && turn !== this.turns.at(-1) ? button("Fork here", () => this.#fork(turn), { class: "quiet" }) : null,
-      button("Inspect", () => {
+      button([icon("refresh-cw"), "Retry"], () => this.#retry(turn), { class: "quiet" }),
+      button([icon("pencil"), "Edit"], () => this.#edit(turn), { class: "quiet" }),
+      usable && turn !== this.turns.at(-1) ? button([icon("git-branch"), "Fork here"], () => this.#fork(turn), { class: "quiet" }) : null,
+      button([icon("activity"), "Inspect"], () => {
         this.inspector.show(turn);
-        this.showInspector(true);
+        this.openPanel("inspector");
       }, { class: "quiet" }),
-      usable && response.store ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, "Open") : null));
-    if (usable && response.usage) foot.push(h("p", { class: "note" }, `${response.model} · ${count(response.usage.output_tokens)} tokens`));
+      usable && response.store ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, icon("scroll-text"), "Open") : null));
+    if (usable && response.usage) foot.push(h("p", { class: "note" }, `${plain(response.model)} · ${many(response.usage.output_tokens, "token")}`));
     turn.foot.replaceChildren(...foot);
     const before = this.turns[this.turns.indexOf(turn) - 1];
     if (before && !before.refreshed) {
@@ -313,7 +337,7 @@ export class Talk {
     if (this.pinned) this.scroller.scrollTop = this.scroller.scrollHeight;
   }
 
-  watchScroll() {
+  #watchScroll() {
     this.scroller.addEventListener("scroll", () => {
       const { scrollTop, clientHeight, scrollHeight } = this.scroller;
       this.pinned = scrollTop + clientHeight >= scrollHeight - 40;
@@ -338,9 +362,9 @@ function outcome(turn) {
   const { response } = turn.live;
   if (turn.failure || response?.status === "failed") return "The answer failed.";
   const calls = response?.output.filter((item) => item.type === "function_call" || item.type === "mcp_approval_request").length;
-  if (calls) return `The model waits for you: ${calls} call${calls > 1 ? "s" : ""}.`;
+  if (calls) return `The model waits for you: ${many(calls, "call")}.`;
   const words = response ? textOf(response).split(/\s+/).filter(Boolean).length : 0;
-  return `The answer is complete: ${words} words.`;
+  return `The answer is complete: ${many(words, "word")}.`;
 }
 
 function incomplete({ incomplete_details: details }) {

@@ -23,6 +23,9 @@ export function button(label, onclick, props = {}) {
   return h("button", { type: "button", ...props, on: { click: onclick } }, label);
 }
 
+// An icon of css/icons.css, beside a text or in a button that has a label.
+export const icon = (name) => h("span", { class: "icon", "data-icon": name, "aria-hidden": "true" });
+
 const tasks = new Set();
 let frame = 0;
 
@@ -57,10 +60,10 @@ export async function copy(text, what) {
 }
 
 export function copyButton(text, what, label = "Copy") {
-  const made = button(label, async () => {
+  const made = button([icon("copy"), label], async () => {
     if (await copy(typeof text === "function" ? text() : text, what)) {
-      made.textContent = "Copied";
-      setTimeout(() => (made.textContent = label), 1500);
+      made.replaceChildren(icon("check"), "Copied");
+      setTimeout(() => made.replaceChildren(icon("copy"), label), 1500);
     }
   }, { class: "quiet", "aria-label": `Copy ${what.toLowerCase()}` });
   return made;

@@ -15,6 +15,9 @@ export function seconds(ms) {
 
 export const count = (number) => Number(number).toLocaleString("en-US");
 
+// "1 token", "2,000 tokens"; `plural` where it is not the noun and an s.
+export const many = (number, noun, plural = `${noun}s`) => `${count(number)} ${Number(number) === 1 ? noun : plural}`;
+
 export function when(unix) {
   const date = new Date(unix * 1000);
   const today = new Date().toDateString() === date.toDateString();

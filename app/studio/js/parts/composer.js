@@ -1,12 +1,14 @@
 // The form that a request is made of.
 
-import { byId, button, h } from "../lib/dom.js";
+import { byId, button, h, icon } from "../lib/dom.js";
 import { count } from "../lib/text.js";
 
 const LARGEST = 20_000_000; // bytes of a file
 
 export class Composer {
-  constructor({ onsend, onpreview }) {
+  // `onwrong` is called with a field of the options that cannot be sent as it is.
+  constructor({ onsend, onpreview, onwrong }) {
+    this.onwrong = onwrong;
     this.form = byId("composer");
     this.prompt = byId("prompt");
     this.files = [];
@@ -133,8 +135,7 @@ export class Composer {
     try {
       return JSON.parse(text);
     } catch {
-      byId("options").open = true;
-      byId(id).focus();
+      this.onwrong(byId(id));
       throw new Error(`“${byId(id).labels[0].textContent}” is not JSON: it has to be ${kind}.`);
     }
   }
@@ -166,11 +167,11 @@ export class Composer {
   #listFiles() {
     byId("files").replaceChildren(...this.files.map((file) => h("li", {},
       file.url.startsWith("data:image/") ? h("img", { src: file.url, alt: "" }) : null, h("span", {}, file.name),
-      button("×", () => {
+      button(icon("x"), () => {
         this.files.splice(this.files.indexOf(file), 1);
         this.#listFiles();
         this.focus();
-      }, { class: "quiet", "aria-label": `Remove ${file.name}` }))));
+      }, { class: "quiet only", "aria-label": `Remove ${file.name}` }))));
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { button, h } from "../lib/dom.js";
 import { GrowingMarkdown, colour } from "../lib/markdown.js";
-import { count, cut, plain, pretty, webUrl } from "../lib/text.js";
+import { cut, many, plain, pretty, webUrl } from "../lib/text.js";
 
 // Make the view of an item: {node, draw(entry)}. `act` has what its buttons do: output(item, text), approve(item, yes).
 export function itemView(item, act = {}) {
@@ -234,7 +234,7 @@ function outcome(item) {
     shown.push(h("dl", { class: "fields" }, fields.flatMap((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, typeof item[name] === "object" ? pretty(item[name]) : plain(item[name]))])));
   }
   if (item.tools) {
-    shown.push(h("details", {}, h("summary", {}, `${count(item.tools.length)} tool${item.tools.length === 1 ? "" : "s"}`),
+    shown.push(h("details", {}, h("summary", {}, many(item.tools.length, "tool")),
       h("ul", {}, item.tools.map((tool) => h("li", {}, h("code", {}, plain(tool.name ?? tool.type)), tool.description ? ` ${plain(cut(tool.description, 200))}` : "")))));
   }
   if (item.type === "image_generation_call" && item.result) {

@@ -39,7 +39,7 @@ function mark(name, here, there, others) {
 function fields(body, other, words, label) {
   return h("div", { class: "json-fields", role: "group", "aria-label": label }, Object.keys(body).map((name) => {
     const note = mark(name, body, other, words);
-    return h("details", { class: note ? "field marked" : "field", open: !["tools", "input", "messages", "instructions"].includes(name) || JSON.stringify(body[name]).length < 2000 },
+    return h("details", { class: note ? "json-field marked" : "json-field", open: !["tools", "input", "messages", "instructions"].includes(name) || JSON.stringify(body[name]).length < 2000 },
       h("summary", {}, h("code", {}, plain(name)), note ? h("span", { class: "chip" }, note) : null),
       json(body[name], name));
   }));

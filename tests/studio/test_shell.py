@@ -1,0 +1,121 @@
+"""What stands around the views: the side, the theme, controls that look designed and work as native ones do."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.studio.browser import Studio
+from tests.support.serving import antiphon
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+# The luminance of WCAG 2 of the background of an element, whatever the browser calls the colour.
+LUMINANCE = """(element) => {
+    const context = new OffscreenCanvas(1, 1).getContext("2d");
+    context.fillStyle = getComputedStyle(element).backgroundColor;
+    context.fillRect(0, 0, 1, 1);
+    const [red, green, blue] = [...context.getImageData(0, 0, 1, 1).data].slice(0, 3).map((value) => {
+        const part = value / 255;
+        return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_the_message_of_the_user_stands_out_from_the_page(browser: Browser, theme: str) -> None:
+    async with antiphon() as url, Studio.open(browser, url, theme=theme) as studio:
+        await studio.say("Say hello.")
+        bubble = await studio.last.locator(".message.given").evaluate(LUMINANCE)
+        page = await studio.page.locator("body").evaluate(LUMINANCE)
+        lighter, darker = max(bubble, page), min(bubble, page)
+        assert (lighter + 0.05) / (darker + 0.05) >= 1.2
+
+
+async def test_the_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url) as studio:
+        page = studio.page
+        await page.get_by_role("radio", name="As the system").focus()
+        await page.keyboard.press("ArrowRight")
+        await page.keyboard.press("ArrowRight")
+        await expect(page.get_by_role("radio", name="Dark")).to_be_checked()
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await page.reload()
+        await expect(page.get_by_role("radio", name="Dark")).to_be_checked()
+        assert await page.locator("body").evaluate(LUMINANCE) < 0.05
+
+
+async def test_the_typeface_and_the_icons_are_loaded_from_the_server(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url) as studio:
+        await studio.page.evaluate("document.fonts.ready")
+        assert await studio.page.evaluate("[...document.fonts].some((font) => font.status === 'loaded')")
+        shown = studio.page.locator("#nav .icon").first
+        mask = await shown.evaluate("(icon) => getComputedStyle(icon).maskImage")
+        assert mask.startswith(f'url("{url}/studio/vendor/lucide-static/')
+        for icon in set(await studio.page.evaluate(ICONS)):
+            answer = await studio.page.request.get(icon)
+            assert answer.ok and answer.headers["content-type"].startswith("image/svg+xml"), icon
+
+
+# The addresses of all icons that a style sheet names.
+ICONS = """() => [...document.styleSheets]
+    .filter((sheet) => sheet.href.endsWith("icons.css"))
+    .flatMap((sheet) => [...sheet.cssRules].map((rule) => [sheet.href, rule.style?.getPropertyValue("--icon")]))
+    .filter(([, value]) => value)
+    .map(([href, value]) => new URL(/url\\("?([^")]+)/.exec(value)[1], href).href)"""
+
+
+async def test_the_menu_of_a_narrow_page_is_a_drawer_that_the_keyboard_opens_and_closes(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url, width=390) as studio:
+        page = studio.page
+        menu = page.get_by_role("button", name="Menu", exact=True)
+        link = page.get_by_role("navigation").get_by_role("link", name="About")
+        await expect(link).to_be_hidden()
+        await menu.press("Enter")
+        await expect(page.get_by_role("button", name="Close the menu")).to_be_focused()
+        await page.keyboard.press("Escape")
+        await expect(menu).to_be_focused()
+        await expect(link).to_be_hidden()
+        await menu.press("Enter")
+        await link.press("Enter")
+        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+        await expect(link).to_be_hidden()
+
+
+async def test_a_select_is_opened_and_chosen_from_by_keyboard(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url) as studio:
+        page = studio.page
+        await page.get_by_role("button", name="Options", exact=True).click()
+        effort = page.get_by_label("Reasoning effort")
+        await effort.press("Enter")
+        await expect(page.get_by_role("option", name="medium")).to_be_visible()
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.press("Enter")
+        await expect(effort).to_have_value("none")
+        await expect(effort).to_be_focused()
+
+
+async def test_skipping_to_the_content_stays_in_the_view(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url, path="/studio#/about") as studio:
+        page = studio.page
+        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+        await page.get_by_role("link", name="Skip to the content").press("Enter")
+        await expect(page.get_by_role("main")).to_be_focused()
+        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+
+
+async def test_what_cannot_be_undone_is_asked_about_first(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url) as studio:
+        await studio.say("Say hello.")
+        await studio.go("Responses")
+        page = studio.page
+        await page.locator("#recent a").first.click()
+        delete = page.get_by_role("button", name="Delete")
+        await delete.click()
+        asked = page.get_by_role("dialog", name="Delete this response?")
+        assert await studio.axe() == []
+        await page.keyboard.press("Escape")
+        await expect(asked).to_be_hidden()
+        await expect(delete).to_be_focused()
+        await expect(page.locator("#recent a")).to_have_count(1)
