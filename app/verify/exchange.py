@@ -89,6 +89,17 @@ class HTTPExchange:
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
     @property
+    def listed(self) -> list[dict[str, Any]]:
+        """The objects of a list, as `GET` of a collection returns it; [] if it is none."""
+        data = self.object.get("data")
+        return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+
+    @property
+    def listed_ids(self) -> list[Any]:
+        """Their ids."""
+        return [one.get("id") for one in self.listed]
+
+    @property
     def refusal(self) -> dict[str, Any]:
         """The error of the answer: that of the body, of a WebSocket's frame, or of a failed response."""
         for document in (self.object, *self.frames[-1:], self.response):

@@ -106,9 +106,7 @@ async def _find(server: VerifiedServer) -> None:
 
 
 def _first_model(exchange: HTTPExchange) -> str:
-    models = exchange.object.get("data")
-    ids = [model.get("id") for model in models if isinstance(model, dict)] if isinstance(models, list) else []
-    return next((identifier for identifier in ids if isinstance(identifier, str)), "")
+    return next((identifier for identifier in exchange.listed_ids if isinstance(identifier, str)), "")
 
 
 async def _all(

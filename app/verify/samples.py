@@ -15,6 +15,8 @@ SAY_HELLO = "Say hello."
 COUNT = "Count from 1 to 200, separated by commas."
 ASK_WEATHER = "What is the weather in Paris?"
 WORDS = "Remember these words: alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november."
+SHORT = "Answer with one word."
+NO_RESPONSE = f"resp_{'0' * 50}"
 LIMIT = 400  # tokens of an answer: more than anything here needs, for a model that goes on for ever
 
 WEATHER_TOOL: dict[str, Any] = {
@@ -115,6 +117,11 @@ def response_id(exchange: HTTPExchange) -> str:
 
 async def text(server: VerifiedServer) -> HTTPExchange:
     return await server.respond(input=[user_message(SAY_HELLO)], max_output_tokens=LIMIT)
+
+
+async def alone(server: VerifiedServer) -> HTTPExchange:
+    """A turn with nothing before it: what the model is given beyond this is its context."""
+    return await server.respond(input=SHORT, max_output_tokens=LIMIT)
 
 
 async def text_stream(server: VerifiedServer) -> HTTPExchange:

@@ -11,9 +11,10 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.rows import Broken, CheckFunction, Unclear, check_row, need
+from app.verify.expect import INVALID, need_code, need_schema, need_status, need_turn
+from app.verify.rows import CheckFunction, Unclear, check_row, need
 from app.verify.samples import response_id, user_message
-from app.verify.schema import event_schemas, schema_issues
+from app.verify.schema import FORMAT_SCHEMA, event_schemas
 from app.verify.server import SocketTurns, VerifiedServer, answered, given
 
 _WEATHER: dict[str, Any] = {
@@ -40,12 +41,12 @@ def _fits(exchange: HTTPExchange) -> HTTPExchange:
     for event in exchange.events:
         refusal = event.get("type") == "error" and exchange.frames
         name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))
-        for issue in schema_issues(name, event) if name else ():
-            if issue.kind != "unknown" and issue.path[:1] != ("response",):
-                raise Broken(f"{event['type']}: {issue.where} {issue.message}.", exchange, event)
-    for issue in schema_issues("ResponseResource", exchange.response) if exchange.response else ():
-        if issue.kind != "unknown" and issue.path != ("text", "format", "schema"):
-            raise Broken(f"{issue.where} {issue.message}.", exchange)
+        if name:
+            need_schema(
+                name, event, exchange, event, lambda issue: issue.path[:1] == ("response",), f"{event['type']}: "
+            )
+    if exchange.response:
+        need_schema("ResponseResource", exchange.response, exchange, but=lambda issue: issue.path == FORMAT_SCHEMA)
     return exchange
 
 
@@ -231,9 +232,7 @@ async def _compact(server: VerifiedServer) -> None:
     ]
     body = {"model": server.model, "prompt_cache_key": "openresponses-compact-test", "input": conversation}
     exchange = answered(await server.send("POST", "/responses/compact", body), "prompt_cache_key")
-    for issue in schema_issues("CompactResource", exchange.object):
-        if issue.kind != "unknown":
-            raise Broken(f"{issue.where} {issue.message}.", exchange)
+    need_schema("CompactResource", exchange.object, exchange)
     types = [item.get("type") for item in exchange.output]
     need("compaction" in types, f"The output has items of the types {types}.", exchange)
 
@@ -242,9 +241,9 @@ async def _compact(server: VerifiedServer) -> None:
 async def _compact_no_model(server: VerifiedServer) -> None:
     body = {"input": [user_message("Compact this conversation.")]}
     exchange = await server.send("POST", "/responses/compact", body)
-    if exchange.status not in (400, 422):
+    if exchange.status not in INVALID:
         answered(exchange)
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, INVALID)
 
 
 async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: Any) -> HTTPExchange:
@@ -254,14 +253,9 @@ async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: Any) -> H
 
 async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields: Any) -> HTTPExchange:
     exchange = await _turn(socket, server, **fields)
-    need(exchange.response, f"The turn is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
+    need_turn(exchange)
     _completed(exchange)
     return exchange
-
-
-def _not_found(exchange: HTTPExchange) -> None:
-    code = exchange.refusal.get("code")
-    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
 
 
 @_suite_row("websocket-response", "A turn on a WebSocket is answered.")
@@ -296,17 +290,17 @@ async def _reconnect(server: VerifiedServer) -> None:
         first = response_id(await _turn_completed(socket, server, store=False, input=word))
     async with server.websocket() as socket:
         again = "Try to continue after reconnect. Reply with exactly: reconnected"
-        _not_found(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        need_code(await _turn(socket, server, store=False, previous_response_id=first, input=again))
         anew = "The previous store:false chain could not continue after reconnect. Start a new response and reply with "
         turn = await _turn(socket, server, store=False, input=[user_message(f"{anew}exactly: recovered")])
-        need(turn.response, f"The new turn is answered with {turn.outcome()}", turn, turn.frames[-1:])
+        need_turn(turn, "The new turn")
 
 
 @_suite_row("websocket-previous-response-not-found", "An unknown previous response is `previous_response_not_found`.")
 async def _unknown(server: VerifiedServer) -> None:
     async with server.websocket() as socket:
         question = "This should fail because the previous response is missing."
-        _not_found(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
+        need_code(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
 
 
 @_suite_row("websocket-failed-continuation-evicts-cache", "A failed continuation evicts what it continued.")
@@ -323,7 +317,7 @@ async def _evicts(server: VerifiedServer) -> None:
         refused = failed.refusal or failed.response.get("status") == "failed"
         need(refused, f"An output that answers no call is answered with {failed.outcome()}", failed)
         again = "Try to continue after the failed turn. Reply with exactly: stale"
-        _not_found(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        need_code(await _turn(socket, server, store=False, previous_response_id=first, input=again))
 
 
 @_suite_row("websocket-compact-new-chain", "A compacted conversation begins a new chain.")

@@ -8,10 +8,9 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.laws import STREAM_LAWS
-from app.verify.rows import Broken, Unclear, Unsupported, check_row, need
+from app.verify.expect import INVALID, NO_FAILURE, REFUSED, need_laws, need_schema, need_status
+from app.verify.rows import Unclear, Unsupported, check_row, need
 from app.verify.samples import LIMIT, response_id, spoken, user_message
-from app.verify.schema import schema_issues
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
 
 _GUIDE = "OpenAI guide, Background mode"
@@ -88,9 +87,7 @@ async def _stream(server: VerifiedServer) -> None:
     await _taken(server)
     exchange = answered(await server.once(_streamed), "background", "stream")
     need(exchange.events, "There are no events.", exchange)
-    for law in STREAM_LAWS:
-        for breach in law.breaches(exchange.events):
-            raise Broken(f"{law.title}: {breach.message}", exchange)
+    need_laws(exchange, exchange.events)
 
 
 async def _resumed(server: VerifiedServer) -> HTTPExchange:
@@ -181,7 +178,7 @@ async def _foreground(server: VerifiedServer) -> None:
     given(await server.once(_cancelled))
     identifier = response_id(await server.once(samples.stored))
     exchange = await server.send("POST", f"/responses/{identifier}/cancel")
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED)
 
 
 @check_row(
@@ -193,7 +190,7 @@ async def _foreground(server: VerifiedServer) -> None:
 async def _not_stored(server: VerifiedServer) -> None:
     await _taken(server)
     exchange = await server.respond(background=True, store=False, max_output_tokens=16)
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, INVALID)
 
 
 # Compaction.
@@ -226,9 +223,7 @@ async def _compaction(server: VerifiedServer) -> None:
 )
 async def _schema(server: VerifiedServer) -> None:
     exchange = given(await server.once(_compact))
-    for issue in schema_issues("CompactResource", exchange.object):
-        if issue.kind != "unknown" and issue.path != ("object",):
-            raise Broken(f"{issue.where} {issue.message}.", exchange)
+    need_schema("CompactResource", exchange.object, exchange, but=lambda issue: issue.path == ("object",))
 
 
 @check_row(
@@ -266,7 +261,7 @@ async def _replay(server: VerifiedServer) -> None:
 async def _no_model(server: VerifiedServer) -> None:
     given(await server.once(_compact))
     exchange = await server.send("POST", "/responses/compact", {"input": "Hi."})
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, INVALID)
 
 
 @check_row(
@@ -315,7 +310,7 @@ async def _tampered(server: VerifiedServer) -> None:
     changed = f"{content[:middle]}{'A' if content[middle] != 'A' else 'B'}{content[middle + 1 :]}"
     turns = [{**item, "encrypted_content": changed}, user_message("Say hello.")]
     exchange = await server.respond(input=turns, max_output_tokens=16)
-    need(exchange.status < 500 and not exchange.error, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, NO_FAILURE)
 
 
 @check_row(

@@ -6,6 +6,7 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
+from app.verify.expect import REFUSED, need_status
 from app.verify.rows import Unclear, Unsupported, check_row, need
 from app.verify.samples import LIMIT, WEATHER_TOOL, response_id, user_message
 from app.verify.server import SECOND_KEY, VerifiedServer, answered, given
@@ -29,7 +30,7 @@ async def _stored_id(server: VerifiedServer) -> str:
 
 async def _hidden(server: VerifiedServer, method: str, path: str, body: object = None) -> None:
     exchange = await server.send(method, path, body, key=SECOND_KEY)
-    need(400 <= exchange.status < 500, f"Another user is answered with {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED, "Another user")
 
 
 @check_row(
@@ -90,7 +91,7 @@ async def _delete(server: VerifiedServer) -> None:
     stored = await server.respond(store=True, max_output_tokens=16)
     path = f"/responses/{response_id(stored)}"
     exchange = await server.delete(path, key=SECOND_KEY)
-    need(400 <= exchange.status < 500, f"Another user is answered with {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED, "Another user")
     exchange = await server.get(path)
     need(exchange.ok, "The response is gone after another user deleted it.", exchange)
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
+from app.verify.expect import NOT_FOUND, REFUSED, need_longer, need_status
 from app.verify.rows import Unclear, check_row, need
-from app.verify.samples import input_tokens, user_message
+from app.verify.samples import SHORT, user_message
 from app.verify.server import VerifiedServer, answered, given
 
 _API = "OpenAI API reference, Conversations, "
 _CREATE = "OpenAI API reference, Create a model response, conversation"
 _SPEC = "Open Responses specification, Stateful Conversations"
-_SHORT = "Answer with one word."
 _NONE = "conv_00000000000000000000000000000000000000000000000000"
 
 
@@ -33,7 +33,7 @@ async def _used(server: VerifiedServer) -> HTTPExchange:
     """A response in a conversation of its own, which had one item of many words before."""
     made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
     identifier = given(made).object.get("id")
-    return await server.respond(input=_SHORT, conversation=identifier, store=True, max_output_tokens=samples.LIMIT)
+    return await server.respond(input=SHORT, conversation=identifier, store=True, max_output_tokens=samples.LIMIT)
 
 
 @check_row(
@@ -82,9 +82,8 @@ async def _update(server: VerifiedServer) -> None:
 )
 async def _items(server: VerifiedServer) -> None:
     exchange = answered(await server.get(f"/conversations/{await _id(server)}/items"))
-    data = exchange.object.get("data")
-    roles = [item.get("role") for item in data] if isinstance(data, list) else None
-    need(roles and set(roles) == {"user"}, "The list does not have the message.", exchange, exchange.object)
+    roles = {item.get("role") for item in exchange.listed}
+    need(roles == {"user"}, "The list does not have the message.", exchange, exchange.object)
 
 
 async def _extended(server: VerifiedServer) -> HTTPExchange:
@@ -105,8 +104,7 @@ def _conversation(exchange: HTTPExchange) -> str:
 )
 async def _add(server: VerifiedServer) -> None:
     exchange = answered(await server.once(_extended))
-    data = exchange.object.get("data")
-    need(isinstance(data, list) and len(data) == 2, "The list does not have both items.", exchange, exchange.object)
+    need(len(exchange.listed) == 2, "The list does not have both items.", exchange, exchange.object)
 
 
 @check_row(
@@ -118,8 +116,8 @@ async def _add(server: VerifiedServer) -> None:
 async def _order(server: VerifiedServer) -> None:
     path = f"{_conversation(given(await server.once(_extended)))}/items"
     rising, falling = await server.get(f"{path}?order=asc"), await server.get(path)
-    ids = [item.get("id") for item in rising.object.get("data") or []]
-    back = [item.get("id") for item in falling.object.get("data") or []]
+    ids = rising.listed_ids
+    back = falling.listed_ids
     need(len(ids) == 2, f"The list has {len(ids)} of 2 items.", rising)
     need(back == ids[::-1], "Without an order, the last item is not first.", falling)
 
@@ -133,12 +131,12 @@ async def _order(server: VerifiedServer) -> None:
 async def _item(server: VerifiedServer) -> None:
     made = given(await server.send("POST", "/conversations", {"items": [user_message("one")]}))
     path = f"/conversations/{made.object.get('id')}/items"
-    listed = given(await server.get(path)).object.get("data") or [{}]
-    exchange = answered(await server.get(f"{path}/{listed[0].get('id')}"))
-    need(exchange.object.get("id") == listed[0].get("id"), "The item is another.", exchange, exchange.object)
-    answered(await server.delete(f"{path}/{listed[0].get('id')}"))
-    exchange = await server.get(f"{path}/{listed[0].get('id')}")
-    need(exchange.status == 404, f"The deleted item is answered with {exchange.outcome()}", exchange)
+    identifier = next(iter(given(await server.get(path)).listed_ids), None)
+    exchange = answered(await server.get(f"{path}/{identifier}"))
+    need(exchange.object.get("id") == identifier, "The item is another.", exchange, exchange.object)
+    answered(await server.delete(f"{path}/{identifier}"))
+    exchange = await server.get(f"{path}/{identifier}")
+    need_status(exchange, NOT_FOUND, "The deleted item")
 
 
 @check_row(
@@ -166,9 +164,7 @@ async def _response(server: VerifiedServer) -> None:
 async def _context(server: VerifiedServer) -> None:
     await _id(server)
     exchange = given(await server.once(_used), "conversation")
-    alone = input_tokens(given(await server.respond(input=_SHORT, max_output_tokens=samples.LIMIT)))
-    found = input_tokens(exchange)
-    need(found >= alone + 15, f"The model was given {found} tokens, and {alone} without the conversation.", exchange)
+    need_longer(exchange, given(await server.once(samples.alone)), 15, "the conversation")
 
 
 @check_row(
@@ -182,7 +178,7 @@ async def _append(server: VerifiedServer) -> None:
     used = given(await server.once(_used), "conversation")
     sent = used.body.get("conversation") if isinstance(used.body, dict) else ""
     exchange = given(await server.get(f"/conversations/{sent}/items?order=asc"))
-    types = [(item.get("type"), item.get("role")) for item in exchange.object.get("data") or []]
+    types = [(item.get("type"), item.get("role")) for item in exchange.listed]
     need(types.count(("message", "user")) == 2, "The input of the response was not added.", exchange, types)
     need(len(types) == 2 + len(used.output), "The output of the response was not added.", exchange, types)
 
@@ -196,12 +192,11 @@ async def _append(server: VerifiedServer) -> None:
 async def _with_previous(server: VerifiedServer) -> None:
     used = given(await server.once(_used), "conversation")
     exchange = await server.respond(
-        input=_SHORT,
         conversation=given(await server.send("POST", "/conversations", {})).object.get("id"),
         previous_response_id=used.response.get("id"),
         max_output_tokens=16,
     )
-    need(exchange.status == 400, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, (400,))
 
 
 @check_row(
@@ -213,9 +208,9 @@ async def _with_previous(server: VerifiedServer) -> None:
 async def _unknown(server: VerifiedServer) -> None:
     await _id(server)
     exchange = await server.get(f"/conversations/{_NONE}")
-    need(400 <= exchange.status < 500, f"GET is answered with {exchange.outcome()}", exchange)
-    exchange = await server.respond(input=_SHORT, conversation=_NONE, max_output_tokens=16)
-    need(400 <= exchange.status < 500, f"A response in it is answered with {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED, "GET")
+    exchange = await server.respond(input=SHORT, conversation=_NONE, max_output_tokens=16)
+    need_status(exchange, REFUSED, "A response in it")
 
 
 @check_row(
@@ -230,4 +225,4 @@ async def _delete(server: VerifiedServer) -> None:
     exchange = answered(await server.delete(path))
     need(exchange.object.get("deleted") is True, "deleted is not true.", exchange, exchange.object)
     exchange = await server.get(path)
-    need(exchange.status == 404, f"The deleted conversation is answered with {exchange.outcome()}", exchange)
+    need_status(exchange, NOT_FOUND, "The deleted conversation")

@@ -7,9 +7,9 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
+from app.verify.expect import INVALID, NO_FAILURE, need_schema, need_status, request_row
 from app.verify.rows import Unclear, Unsupported, check_row, need
 from app.verify.samples import LIMIT, user_message
-from app.verify.schema import schema_issues
 from app.verify.server import KEY, VerifiedServer, given
 
 _ERRORS = "Open Responses specification, Errors"
@@ -66,8 +66,7 @@ async def _fields(server: VerifiedServer) -> None:
     for exchange in await _refusals(server):
         error = exchange.object.get("error")
         if isinstance(error, dict):
-            for issue in schema_issues("ErrorPayload", error):
-                need(False, f"error.{issue.where} {issue.message}.", exchange, error)
+            need_schema("ErrorPayload", error, exchange, error, prefix="error.")
             need(error.get("message"), "The message is empty.", exchange, error)
 
 
@@ -99,106 +98,109 @@ async def _private(server: VerifiedServer) -> None:
         )
 
 
-def _refusal(row_id: str, title: str, law: str, source: str, **fields: Any) -> None:
-    """Register a check that a request with these fields is refused as the caller's mistake."""
-
-    async def run(server: VerifiedServer) -> None:
-        exchange = await server.respond(**{"max_output_tokens": 16, **fields})
-        need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
-
-    check_row(row_id, title, law, source)(run)
-
-
-_refusal(
+request_row(
     "errors.input-type",
     "An input that is neither text nor list is refused",
     "`input` is a text or a list of items.",
     f"{_CREATE}input",
+    INVALID,
     input=7,
 )
-_refusal(
+request_row(
     "errors.item-role",
     "A message of an unknown role is refused",
     "`role` is one of `user`, `assistant`, `system` and `developer`.",
     f"{_CREATE}input",
+    INVALID,
     input=[{"type": "message", "role": "nobody", "content": "Hi."}],
 )
-_refusal(
+request_row(
     "errors.part-type",
     "A part of an unknown type is refused",
     "The content of a message has `input_text`, `input_image` and `input_file`: what the model cannot see is no input.",
     f"{_CREATE}input",
+    INVALID,
     input=[user_message([{"type": "no_such_part", "text": "Hi."}])],
 )
-_refusal(
+request_row(
     "errors.temperature-type",
     "A temperature that is no number is refused",
     "`temperature` is a number.",
     f"{_CREATE}temperature",
+    INVALID,
     temperature="hot",
 )
-_refusal(
+request_row(
     "errors.temperature-range",
     "A temperature outside its range is refused",
     "What sampling temperature to use, between 0 and 2.",
     f"{_CREATE}temperature",
+    INVALID,
     temperature=17,
 )
-_refusal(
+request_row(
     "errors.top-p-range",
     "A top_p outside its range is refused",
     "`top_p` is a probability mass: a number between 0 and 1.",
     f"{_CREATE}top_p",
+    INVALID,
     top_p=-3,
 )
-_refusal(
+request_row(
     "errors.max-output-tokens",
     "A negative limit is refused",
     "`max_output_tokens` is an upper bound for the number of tokens: it is positive.",
     f"{_CREATE}max_output_tokens",
+    INVALID,
     max_output_tokens=-1,
 )
-_refusal(
+request_row(
     "errors.tools-type",
     "Tools that are no list are refused",
     "`tools` is an array.",
     f"{_CREATE}tools",
+    INVALID,
     tools="get_weather",
 )
-_refusal(
+request_row(
     "errors.tool-choice",
     "An unknown tool_choice is refused",
     "`tool_choice` is `none`, `auto`, `required`, or an object.",
     "Open Responses schema, ToolChoiceValueEnum",
+    INVALID,
     tools=[samples.WEATHER_TOOL],
     tool_choice="sometimes",
 )
-_refusal(
+request_row(
     "errors.stream-type",
     "A stream that is no boolean is refused",
     "`stream` is a boolean.",
     f"{_CREATE}stream",
+    INVALID,
     stream="maybe",
 )
-_refusal(
+request_row(
     "limits.top-logprobs",
     "More than 20 top_logprobs are refused",
     "`top_logprobs` is an integer between 0 and 20.",
     f"{_CREATE}top_logprobs",
+    INVALID,
     top_logprobs=21,
 )
-_refusal(
+request_row(
     "limits.metadata-pairs",
     "More than 16 pairs of metadata are refused",
     "`metadata` is a set of 16 key-value pairs.",
     f"{_CREATE}metadata",
+    INVALID,
     metadata={f"key{n}": "value" for n in range(17)},
 )
-_refusal(
+request_row(
     "limits.metadata-values",
     "Long values of metadata are refused",
     "Values of metadata are strings with a maximum length of 512 characters.",
     f"{_CREATE}metadata",
+    INVALID,
     metadata={"key": "x" * 513},
 )
 
@@ -211,7 +213,7 @@ _refusal(
 )
 async def _no_input(server: VerifiedServer) -> None:
     exchange = await server.send("POST", "/responses", {"model": server.model, "max_output_tokens": 16})
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, INVALID)
 
 
 @check_row(
@@ -240,7 +242,7 @@ async def _param(server: VerifiedServer) -> None:
 )
 async def _malformed(server: VerifiedServer) -> None:
     exchange = await server.once(_broken_json)
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, INVALID)
 
 
 @check_row(
@@ -251,20 +253,18 @@ async def _malformed(server: VerifiedServer) -> None:
 )
 async def _not_object(server: VerifiedServer) -> None:
     exchange = await server.send("POST", "/responses", [1, 2, 3])
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, INVALID)
 
 
-@check_row(
+request_row(
     "errors.stream-status",
     "A stream that cannot begin is an HTTP error",
     "A request that is refused has the status of its error, streamed or not: clients retry by the status alone.",
     f"{_TYPES}; openai-python, openai-node, AI SDK",
+    INVALID,
+    input=7,
+    stream=True,
 )
-async def _stream_status(server: VerifiedServer) -> None:
-    exchange = await server.stream(input=7)
-    need(
-        exchange.status in (400, 422), f"A stream for an invalid input is answered with {exchange.outcome()}", exchange
-    )
 
 
 @check_row(
@@ -277,7 +277,7 @@ async def _model(server: VerifiedServer) -> None:
     exchange = await server.respond(model="no-such-model-2f7c", max_output_tokens=16)
     if exchange.ok:
         raise Unclear("The server takes any name of a model.", exchange)
-    need(exchange.status in (400, 403, 404, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, (400, 403, 404, 422))
 
 
 @check_row(
@@ -288,7 +288,7 @@ async def _model(server: VerifiedServer) -> None:
 )
 async def _path(server: VerifiedServer) -> None:
     exchange = await server.once(_no_path)
-    need(exchange.status in (404, 405), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, (404, 405))
 
 
 @check_row(
@@ -327,7 +327,7 @@ async def _guarded(server: VerifiedServer) -> HTTPExchange:
 )
 async def _no_key(server: VerifiedServer) -> None:
     exchange = await _guarded(server)
-    need(exchange.status in (401, 403), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, (401, 403))
 
 
 @check_row(
@@ -341,72 +341,69 @@ async def _wrong_key(server: VerifiedServer) -> None:
     wrong = {"authorization": "Bearer sk-not-a-key-of-anybody"}
     body = server.body(max_output_tokens=16)
     exchange = await server.send("POST", "/responses", body, key=None, headers=wrong)
-    need(exchange.status in (401, 403), f"The answer is {exchange.outcome()}", exchange)
-
-
-def _bearable(row_id: str, title: str, law: str, source: str, **fields: Any) -> None:
-    """Register a check that a request is answered, or refused as the caller's mistake: it is no 5xx."""
-
-    async def run(server: VerifiedServer) -> None:
-        exchange = await server.respond(**{"max_output_tokens": 16, **fields})
-        need(exchange.status < 500 and not exchange.error, f"The answer is {exchange.outcome()}", exchange)
-
-    check_row(row_id, title, law, source)(run)
+    need_status(exchange, (401, 403))
 
 
 _SERVER = f"{_TYPES}, server_error: it is not caused by the client"
 _DEEP: Any = {"type": "object"}
 for _ in range(120):
     _DEEP = {"type": "object", "properties": {"a": _DEEP}}
-_bearable(
+request_row(
     "limits.long-input",
     "A long input is answered or refused",
     "An input of 100,000 characters is no failure of the server.",
     _SERVER,
+    NO_FAILURE,
     input="hello " * 16_667,
     truncation="disabled",
 )
-_bearable(
+request_row(
     "limits.many-items",
     "Many items are answered or refused",
     "An input of 300 items is no failure of the server.",
     _SERVER,
+    NO_FAILURE,
     input=[user_message(f"{n}") for n in range(300)],
 )
-_bearable(
+request_row(
     "limits.many-tools",
     "Many tools are answered or refused",
     "A request with 128 tools is no failure of the server.",
     _SERVER,
+    NO_FAILURE,
     tools=[{**samples.TIME_TOOL, "name": f"get_time_{n}"} for n in range(128)],
 )
-_bearable(
+request_row(
     "limits.deep-schema",
     "A deep schema is answered or refused",
     "A schema of 120 levels is no failure of the server.",
     _SERVER,
+    NO_FAILURE,
     tools=[{"type": "function", "name": "deep", "parameters": _DEEP}],
     tool_choice="none",
 )
-_bearable(
+request_row(
     "limits.unicode",
     "Any text is answered or refused",
     "Emoji, control characters, NUL and lone surrogates are no failure of the server.",
     _SERVER,
+    NO_FAILURE,
     input="\U0001f600 \u0000 \u202e \ud83d \x1b[31m e\u0301",
 )
-_bearable(
+request_row(
     "limits.large-number",
     "Large numbers are answered or refused",
     "`max_output_tokens` beyond all limits is no failure of the server.",
     _SERVER,
+    NO_FAILURE,
     max_output_tokens=10**30,
 )
-_bearable(
+request_row(
     "limits.empty-input",
     "An empty input is answered or refused",
     "An empty list of items is no failure of the server.",
     _SERVER,
+    NO_FAILURE,
     input=[],
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.verify import samples
+from app.verify.expect import need_longer
 from app.verify.rows import check_row, need
 from app.verify.samples import LIMIT, input_tokens, user_message
 from app.verify.server import VerifiedServer, answered, given
@@ -240,8 +241,7 @@ async def _history(server: VerifiedServer) -> None:
     ):
         short = given(await server.respond(input=[user_message("Say hello.")], max_output_tokens=16))
         exchange = given(await server.respond(input=[*before, user_message("Say hello.")], max_output_tokens=16))
-        difference = input_tokens(exchange) - input_tokens(short)
-        need(difference >= 10, f"With an item of many words, the input is {difference} tokens longer.", exchange)
+        need_longer(exchange, short, 10, "an item of many words")
 
 
 @check_row(
@@ -253,5 +253,4 @@ async def _history(server: VerifiedServer) -> None:
 async def _instructions(server: VerifiedServer) -> None:
     short = given(await server.respond(max_output_tokens=16))
     exchange = answered(await server.respond(max_output_tokens=16, instructions=samples.WORDS), "instructions")
-    difference = input_tokens(exchange) - input_tokens(short)
-    need(difference >= 10, f"With instructions of many words, the input is {difference} tokens longer.", exchange)
+    need_longer(exchange, short, 10, "instructions of many words")

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
+from app.verify.expect import NOT_FOUND, REFUSED, need_code, need_longer, need_status, request_row
 from app.verify.rows import Broken, Unclear, Unsupported, check_row, need
-from app.verify.samples import input_tokens, response_id, user_message
+from app.verify.samples import NO_RESPONSE, SHORT, input_tokens, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
 
 _PREVIOUS = "Open Responses specification, previous_response_id"
 _CHAINING = "Open Responses specification, Stateful Conversations"
 _API = "OpenAI API reference, "
 _CREATE = f"{_API}Create a model response, "
-SHORT = "Answer with one word."
-NO_RESPONSE = "resp_00000000000000000000000000000000000000000000000000"
 
 
 async def _get_stored(server: VerifiedServer) -> HTTPExchange:
     return await server.get(f"/responses/{response_id(await server.once(samples.stored))}")
-
-
-async def _alone(server: VerifiedServer) -> HTTPExchange:
-    return await server.respond(input=SHORT, max_output_tokens=samples.LIMIT)
 
 
 async def _continued(server: VerifiedServer) -> HTTPExchange:
@@ -106,7 +99,7 @@ async def _retrieve_streamed(server: VerifiedServer) -> None:
 async def _unknown(server: VerifiedServer) -> None:
     given(await server.once(_get_stored))
     exchange = await server.get(f"/responses/{NO_RESPONSE}")
-    need(exchange.status == 404, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, NOT_FOUND)
 
 
 @check_row(
@@ -118,13 +111,7 @@ async def _unknown(server: VerifiedServer) -> None:
 )
 async def _previous(server: VerifiedServer) -> None:
     exchange = answered(await server.once(_continued), "previous_response_id", "store")
-    alone = input_tokens(given(await server.once(_alone)))
-    with_turn = input_tokens(exchange)
-    need(
-        with_turn >= alone + 15,
-        f"The model was given {with_turn} tokens, and {alone} without the earlier turn of many words.",
-        exchange,
-    )
+    need_longer(exchange, given(await server.once(samples.alone)), 15, "the earlier turn of many words")
 
 
 @check_row(
@@ -140,16 +127,16 @@ async def _previous_echo(server: VerifiedServer) -> None:
     need(found == first, f"previous_response_id is {found!r}, and should be {first!r}.", exchange)
 
 
-@check_row(
+request_row(
     "state.previous-unknown",
     "An unknown previous response is refused",
     "A server that continues without the earlier turns lets the model forget: an unknown `previous_response_id` is an "
     "error of the request.",
     f"{_PREVIOUS}; {_CREATE}previous_response_id",
+    REFUSED,
+    input=SHORT,
+    previous_response_id=NO_RESPONSE,
 )
-async def _previous_unknown(server: VerifiedServer) -> None:
-    exchange = await server.respond(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=samples.LIMIT)
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
 
 
 @check_row(
@@ -162,8 +149,7 @@ async def _previous_unknown(server: VerifiedServer) -> None:
 async def _previous_code(server: VerifiedServer) -> None:
     given(await server.once(_continued), "previous_response_id", "store")
     exchange = await server.respond(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=samples.LIMIT)
-    code = exchange.refusal.get("code")
-    need(code == "previous_response_not_found", f"The code is {code!r}: {exchange.outcome()}", exchange)
+    need_code(exchange)
 
 
 @check_row(
@@ -175,7 +161,7 @@ async def _previous_code(server: VerifiedServer) -> None:
 )
 async def _chain(server: VerifiedServer) -> None:
     second = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
-    if second < input_tokens(given(await server.once(_alone))) + 15:
+    if second < input_tokens(given(await server.once(samples.alone))) + 15:
         raise Unclear("The second turn has no first one: see state.previous-response.")
     exchange = answered(await server.once(_third), "previous_response_id")
     third = input_tokens(exchange)
@@ -227,7 +213,7 @@ async def _instructions(server: VerifiedServer) -> None:
 async def _store_false(server: VerifiedServer) -> None:
     given(await server.once(_get_stored))
     exchange = await server.get(f"/responses/{response_id(await server.once(samples.text))}")
-    need(exchange.status == 404, f"A response with store: false is answered with {exchange.outcome()}", exchange)
+    need_status(exchange, NOT_FOUND, "A response with store: false")
 
 
 @check_row(
@@ -240,7 +226,7 @@ async def _store_false_previous(server: VerifiedServer) -> None:
     given(await server.once(_continued), "previous_response_id", "store")
     identifier = response_id(await server.once(samples.text))
     exchange = await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16)
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED)
 
 
 async def _input_items(server: VerifiedServer) -> HTTPExchange:
@@ -255,10 +241,9 @@ async def _input_items(server: VerifiedServer) -> HTTPExchange:
 )
 async def _list(server: VerifiedServer) -> None:
     exchange = answered(await server.once(_input_items))
-    data = exchange.object.get("data")
     need(exchange.object.get("object") == "list", "The object is no list.", exchange, exchange.object)
-    need(isinstance(data, list) and len(data) == 1, "The list does not have the one message.", exchange, data)
-    item: dict[str, Any] = data[0] if isinstance(data, list) else {}
+    need(len(exchange.listed) == 1, "The list does not have the one message.", exchange, exchange.object)
+    item = exchange.listed[0]
     text = "".join(str(part.get("text")) for part in item.get("content") or [] if isinstance(part, dict))
     need(text == samples.WORDS, "The message of the list is not that of the request.", exchange, item)
     need(isinstance(item.get("id"), str) and item["id"], "The message has no id.", exchange, item)
@@ -291,12 +276,12 @@ async def _list_order(server: VerifiedServer) -> None:
     given(await server.once(_input_items))
     path = f"/responses/{response_id(await server.once(_three))}/input_items"
     rising, falling = await server.get(f"{path}?order=asc"), await server.get(path)
-    ids = [item.get("id") for item in rising.object.get("data") or []]
+    ids = rising.listed_ids
     need(rising.ok and len(ids) == 3, f"The list has {len(ids)} of 3 items.", rising)
-    back = [item.get("id") for item in falling.object.get("data") or []]
+    back = falling.listed_ids
     need(back == ids[::-1], "Without an order, the last item is not first.", falling)
     page = await server.get(f"{path}?order=asc&limit=1&after={ids[0]}")
-    found = [item.get("id") for item in page.object.get("data") or []]
+    found = page.listed_ids
     need(found == ids[1:2], "The page of 1 after the first item is not the second item.", page)
     need(page.object.get("has_more") is True, "has_more is not true, and a third item follows.", page)
 
@@ -333,7 +318,7 @@ async def _delete(server: VerifiedServer) -> None:
 async def _deleted_get(server: VerifiedServer) -> None:
     path = _path(given(await server.once(_deleted)))
     exchange = await server.get(path)
-    need(exchange.status == 404, f"A deleted response is answered with {exchange.outcome()}", exchange)
+    need_status(exchange, NOT_FOUND, "A deleted response")
 
 
 @check_row(
@@ -345,7 +330,7 @@ async def _deleted_get(server: VerifiedServer) -> None:
 async def _deleted_previous(server: VerifiedServer) -> None:
     identifier = given(await server.once(_deleted)).url.rpartition("/")[2]
     exchange = await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16)
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED)
 
 
 @check_row(
@@ -356,7 +341,7 @@ async def _deleted_previous(server: VerifiedServer) -> None:
 )
 async def _deleted_twice(server: VerifiedServer) -> None:
     exchange = await server.delete(_path(given(await server.once(_deleted))))
-    need(exchange.status == 404, f"The second DELETE is answered with {exchange.outcome()}", exchange)
+    need_status(exchange, NOT_FOUND, "The second DELETE")
 
 
 @check_row(
@@ -385,7 +370,7 @@ async def _reference_unknown(server: VerifiedServer) -> None:
     await needs_storage(server)
     turns = [{"type": "item_reference", "id": "msg_0000000000000000000000000000000000"}, user_message(SHORT)]
     exchange = await server.respond(input=turns, max_output_tokens=16)
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED)
 
 
 @check_row(

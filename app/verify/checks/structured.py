@@ -7,6 +7,7 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
+from app.verify.expect import INVALID, NO_FAILURE, need_status, request_row
 from app.verify.rows import Broken, Unclear, Unsupported, check_row, need
 from app.verify.samples import LIMIT, PERSON, spoken, user_message
 from app.verify.server import VerifiedServer, answered, cooperating, given
@@ -114,18 +115,17 @@ async def _json_object(server: VerifiedServer) -> None:
 async def _schema_type(server: VerifiedServer) -> None:
     given(await server.once(samples.person), "text", "format", "json_schema")
     exchange = await server.respond(text={"format": {**PERSON, "schema": "a person"}}, max_output_tokens=16)
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, INVALID)
 
 
-@check_row(
+request_row(
     "structured.unknown",
     "An unknown format is refused",
     "`format` is one of `text`, `json_schema` and `json_object`.",
     "Open Responses schema, TextFormatParam",
+    INVALID,
+    text={"format": {"type": "no_such_format"}},
 )
-async def _unknown(server: VerifiedServer) -> None:
-    exchange = await server.respond(text={"format": {"type": "no_such_format"}}, max_output_tokens=16)
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
 
 
 @check_row(
@@ -157,15 +157,14 @@ async def _effort(server: VerifiedServer) -> None:
     need(effort == "low", f"The reasoning is {found!r}.", exchange)
 
 
-@check_row(
+request_row(
     "reasoning.effort-unknown",
     "An unknown effort is refused",
     "`effort` is one of `none`, `minimal`, `low`, `medium`, `high` and `xhigh`.",
     "Open Responses schema, ReasoningEffortEnum",
+    INVALID,
+    reasoning={"effort": "no_such_effort"},
 )
-async def _effort_unknown(server: VerifiedServer) -> None:
-    exchange = await server.respond(reasoning={"effort": "no_such_effort"}, max_output_tokens=16)
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)
 
 
 def _thoughts(exchange: HTTPExchange) -> list[dict[str, Any]]:
@@ -302,15 +301,13 @@ async def _not_asked(server: VerifiedServer) -> None:
             raise Broken("There is encrypted_content, which was not included.", exchange, item)
 
 
-@check_row(
+_FOREIGN = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABnot-made-by-this-server"}
+request_row(
     "reasoning.encrypted-tampered",
     "Encrypted reasoning that was changed is no text",
     "`encrypted_content` that the server did not make is refused, or left out; it is no 500.",
     _REASONING,
+    NO_FAILURE,
+    input=[user_message("Hi."), _FOREIGN, user_message("Say hello.")],
+    max_output_tokens=LIMIT,
 )
-async def _tampered(server: VerifiedServer) -> None:
-    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABnot-made-by-this-server"}
-    exchange = await server.respond(
-        input=[user_message("Hi."), item, user_message("Say hello.")], max_output_tokens=LIMIT
-    )
-    need(exchange.status < 500 and not exchange.error, f"The answer is {exchange.outcome()}", exchange)

@@ -7,6 +7,7 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
+from app.verify.expect import INVALID, REFUSED, need_longer, need_status, request_row
 from app.verify.rows import Broken, Unclear, check_row, need
 from app.verify.samples import LIMIT, TIME_TOOL, WEATHER_TOOL, called, repeated, response_id, the_call, user_message
 from app.verify.server import VerifiedServer, answered, given
@@ -216,9 +217,7 @@ async def _output(server: VerifiedServer) -> None:
 async def _output_reaches(server: VerifiedServer) -> None:
     short = given(await server.respond(input=_history("1"), tools=[WEATHER_TOOL], max_output_tokens=LIMIT))
     exchange = await server.respond(input=_history(samples.WORDS), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
-    given(exchange)
-    difference = samples.input_tokens(exchange) - samples.input_tokens(short)
-    need(difference >= 10, f"An output of many words is {difference} tokens longer than one of a digit.", exchange)
+    need_longer(given(exchange), short, 10, "an output of many words")
 
 
 @check_row(
@@ -251,7 +250,7 @@ async def _output_unknown(server: VerifiedServer) -> None:
     given(await server.respond(previous_response_id=identifier, max_output_tokens=16), "previous_response_id", "store")
     result = {"type": "function_call_output", "call_id": "call_of_nobody", "output": _RESULT}
     exchange = await server.respond(input=[result], previous_response_id=identifier, max_output_tokens=16)
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
+    need_status(exchange, REFUSED)
 
 
 @check_row(
@@ -275,7 +274,7 @@ async def _output_list(server: VerifiedServer) -> None:
 async def _output_image(server: VerifiedServer) -> None:
     parts = [{"type": "input_text", "text": "A picture:"}, {"type": "input_image", "image_url": samples.HEART}]
     exchange = await server.respond(input=_history(parts), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
-    answered(exchange, "image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal")
+    answered(exchange, *samples.IMAGE_WORDS)
 
 
 @check_row(
@@ -301,17 +300,15 @@ async def _interleaved(server: VerifiedServer) -> None:
     answered(exchange)
 
 
-@check_row(
+request_row(
     "tools.choice-unknown",
     "A choice that is not among the tools is refused",
     "`tool_choice` names a tool of the request: another name is an error of it.",
     f"{_CREATE}tool_choice",
+    REFUSED,
+    tools=[WEATHER_TOOL],
+    tool_choice={"type": "function", "name": "no_such_tool"},
 )
-async def _choice_unknown(server: VerifiedServer) -> None:
-    exchange = await server.respond(
-        tools=[WEATHER_TOOL], tool_choice={"type": "function", "name": "no_such_tool"}, max_output_tokens=16
-    )
-    need(400 <= exchange.status < 500, f"The answer is {exchange.outcome()}", exchange)
 
 
 @check_row(
@@ -408,12 +405,11 @@ async def _namespace(server: VerifiedServer) -> None:
     need(found == ("mcp__clock", "get_time"), f"The namespace and name are {found}.", exchange, item)
 
 
-@check_row(
+request_row(
     "tools.name-invalid",
     "A function needs a name",
     "`name` of a function tool is required.",
     "Open Responses schema, FunctionToolParam.name",
+    INVALID,
+    tools=[{"type": "function", "parameters": {}}],
 )
-async def _nameless(server: VerifiedServer) -> None:
-    exchange = await server.respond(tools=[{"type": "function", "parameters": {}}], max_output_tokens=16)
-    need(exchange.status in (400, 422), f"The answer is {exchange.outcome()}", exchange)

@@ -6,17 +6,14 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.laws import STREAM_LAWS
-from app.verify.rows import Broken, Unsupported, check_row, need
-from app.verify.samples import LIMIT, input_tokens, response_id, user_message
-from app.verify.schema import schema_issues
+from app.verify.expect import need_code, need_laws, need_longer, need_schema, need_turn
+from app.verify.rows import Unsupported, check_row, need
+from app.verify.samples import LIMIT, NO_RESPONSE, SHORT, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
 
 _SPEC = "Open Responses specification, WebSocket Transport"
 _SCHEMA = "Open Responses schema, WebSocketErrorEvent"
 _CODEX = "Codex CLI 0.169, WebSocket"
-_SHORT = "Answer with one word."
-_NONE = "resp_00000000000000000000000000000000000000000000000000"
 
 
 async def _turn(server: VerifiedServer) -> HTTPExchange:
@@ -43,7 +40,7 @@ async def _call(server: VerifiedServer) -> HTTPExchange:
 )
 async def _answers(server: VerifiedServer) -> None:
     exchange = answered(await server.once(_turn))
-    need(exchange.response, f"The turn ends with {exchange.frames[-1:]}.", exchange)
+    need_turn(exchange)
     status = exchange.response.get("status")
     need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
@@ -63,9 +60,7 @@ async def _events(server: VerifiedServer) -> None:
     for exchange in (given(await server.once(_turn)), given(await server.once(_call))):
         if not exchange.response:
             continue
-        for law in STREAM_LAWS:
-            for breach in law.breaches([frame for frame in exchange.frames if not _unread(frame)]):
-                raise Broken(f"{law.title}: {breach.message}", exchange)
+        need_laws(exchange, (frame for frame in exchange.frames if not _unread(frame)))
 
 
 @check_row(
@@ -123,7 +118,7 @@ async def _queue(server: VerifiedServer) -> None:
 async def _continuation(server: VerifiedServer) -> HTTPExchange:
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message(samples.WORDS)], max_output_tokens=LIMIT)
-        return await socket.turn(input=_SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
+        return await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
 
 
 @check_row(
@@ -135,10 +130,8 @@ async def _continuation(server: VerifiedServer) -> HTTPExchange:
 async def _continues(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     exchange = await server.once(_continuation)
-    need(exchange.response, f"A turn with previous_response_id and store: false: {exchange.outcome()}", exchange)
-    alone = input_tokens(given(await server.respond(input=_SHORT, max_output_tokens=LIMIT)))
-    found = input_tokens(exchange)
-    need(found >= alone + 15, f"The model was given {found} tokens, and {alone} without the earlier turn.", exchange)
+    need_turn(exchange, "A turn with previous_response_id and store: false")
+    need_longer(exchange, given(await server.once(samples.alone)), 15, "the earlier turn")
 
 
 @check_row(
@@ -150,16 +143,15 @@ async def _continues(server: VerifiedServer) -> None:
 async def _reconnects(server: VerifiedServer) -> None:
     first = given(await server.once(_turn))
     async with server.websocket() as socket:
-        exchange = await socket.turn(input=_SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
+        exchange = await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
         again = await socket.turn(max_output_tokens=LIMIT)
-    code = exchange.refusal.get("code")
-    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
-    need(again.response, f"The connection is of no use afterwards: {again.outcome()}", again)
+    need_code(exchange)
+    need_turn(again, "The turn after it")
 
 
 async def _unknown(server: VerifiedServer) -> HTTPExchange:
     async with server.websocket() as socket:
-        return await socket.turn(input=_SHORT, previous_response_id=_NONE, max_output_tokens=16)
+        return await socket.turn(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=16)
 
 
 @check_row(
@@ -171,8 +163,7 @@ async def _unknown(server: VerifiedServer) -> HTTPExchange:
 async def _refuses_unknown(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     exchange = await server.once(_unknown)
-    code = exchange.refusal.get("code")
-    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
+    need_code(exchange)
 
 
 @check_row(
@@ -185,8 +176,7 @@ async def _error(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     exchange = await server.once(_unknown)
     frame = exchange.frames[-1] if exchange.frames else {}
-    for issue in schema_issues("WebSocketErrorEvent", frame):
-        raise Broken(f"{issue.where} {issue.message}.", exchange, frame)
+    need_schema("WebSocketErrorEvent", frame, exchange, frame)
 
 
 @check_row(
@@ -207,9 +197,8 @@ async def _evicts(server: VerifiedServer) -> None:
         failed = await socket.turn(input=[result], previous_response_id=first_id, max_output_tokens=16)
         if failed.response:
             raise Unsupported("The server takes an output that answers no call.", failed)
-        exchange = await socket.turn(input=_SHORT, previous_response_id=first_id, max_output_tokens=16)
-    code = exchange.refusal.get("code")
-    need(code == "previous_response_not_found", f"The code is {code!r}.", exchange, exchange.frames[-1:])
+        exchange = await socket.turn(input=SHORT, previous_response_id=first_id, max_output_tokens=16)
+    need_code(exchange)
 
 
 @check_row(
@@ -225,7 +214,7 @@ async def _malformed(server: VerifiedServer) -> None:
         again = await socket.turn(max_output_tokens=LIMIT)
     refused = bool(exchange.frames) and exchange.frames[-1].get("type") == "error"
     need(refused, f"The message is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
-    need(again.response, f"The connection is of no use afterwards: {again.outcome()}", again)
+    need_turn(again, "The turn after it")
 
 
 @check_row(
@@ -242,8 +231,8 @@ async def _generate(server: VerifiedServer) -> None:
             raise Unsupported(first.outcome(), first)
         if first.output:
             raise Unsupported("generate: false is ignored: the turn has output.", first)
-        exchange = await socket.turn(input=_SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
-    need(exchange.response, f"The next turn: {exchange.outcome()}", exchange)
+        exchange = await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
+    need_turn(exchange, "The next turn")
 
 
 @check_row(
@@ -257,5 +246,5 @@ async def _compacted(server: VerifiedServer) -> None:
     body = {"model": server.model, "input": [user_message(samples.WORDS)]}
     compacted = given(await server.send("POST", "/responses/compact", body))
     async with server.websocket() as socket:
-        exchange = await socket.turn(input=[*compacted.output, user_message(_SHORT)], max_output_tokens=LIMIT)
-    need(exchange.response, f"The turn: {exchange.outcome()}", exchange)
+        exchange = await socket.turn(input=[*compacted.output, user_message(SHORT)], max_output_tokens=LIMIT)
+    need_turn(exchange)
