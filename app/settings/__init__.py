@@ -40,6 +40,7 @@ from pydantic_settings import (
 from app.core.access import digest_of
 from app.core.prices import PriceList
 from app.extras import require_packages
+from app.invalid_values import describe
 from app.settings.backend import BackendSettings, merged_profile
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
@@ -448,21 +449,19 @@ def load_settings(**values: Any) -> Settings:
 
 def _problem(detail: Any) -> str:
     """Return the message for an error of pydantic, with the variable or the TOML key that is invalid."""
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if not detail["loc"]:
-        return str(message)  # a rule about several settings, which names them itself
+        return describe(detail)  # a rule about several settings, which names them itself
     first, *rest = map(str, detail["loc"])
-    if detail["type"] == "missing":
-        message = "is missing"
+    variables, variable = environment(), f"{PREFIX}{first.upper()}"
+    path = variables.get(f"{PREFIX}CONFIG")
+    in_toml = variable not in variables and path and first in read_toml(Path(path), _toml_keys())
+    message = describe(detail, "table" if in_toml else "JSON object")
     if detail["type"] == "extra_forbidden":
         tables: dict[str, type[BaseModel]] = {"keys": KeySettings, "prices": PriceSettings, "webhooks": WebhookSettings}
         table = tables.get(first, BackendSettings)
         if rest[1:2] == ["budget"]:
             table = BudgetSettings
         message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"
-    variables, variable = environment(), f"{PREFIX}{first.upper()}"
-    path = variables.get(f"{PREFIX}CONFIG")
-    in_toml = variable not in variables and path and first in read_toml(Path(path), _toml_keys())
     return f"{'.'.join([first if in_toml else variable, *rest])}: {message}"
 
 

@@ -22,6 +22,7 @@ from pydantic import (
 from app.backends import PASSTHROUGH
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
+from app.invalid_values import describe
 from app.settings.loading import environment
 from app.settings.validation import (
     ApiKey,
@@ -51,11 +52,11 @@ def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
         return load_profile(name).override(overrides)
     except ValidationError as error:
         problems: dict[str, str] = {}
-        for detail in error.errors(include_url=False, include_input=False, include_context=False):
+        for detail in error.errors(include_url=False, include_input=False):
             # For a union, pydantic adds the name of the member to the location.
             option = ".".join(str(part) for part in detail["loc"] if str(part).islower() and "[" not in str(part))
             problems.setdefault(
-                option, _unknown_option(option) if detail["type"] == "extra_forbidden" else detail["msg"]
+                option, _unknown_option(option) if detail["type"] == "extra_forbidden" else describe(detail)
             )
         raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
 

@@ -17,7 +17,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from app.core.prompt_template import PROMPT_ID, PromptLibrary, PromptTemplate
-from app.settings.loading import SettingsError
+from app.invalid_values import describe
+from app.settings.loading import SettingsError, suggestion
 
 SUFFIXES = (".md", ".txt", ".toml")
 MAX_TEMPLATE_BYTES = 1_000_000
@@ -78,9 +79,13 @@ def _read(path: Path, prompt_id: str, version: str | None) -> PromptTemplate:
     try:
         table = _TemplateFile.model_validate(tomllib.loads(text))
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
+        # An unknown key first, as it may be a required one, misspelt.
+        detail = min(error.errors(include_url=False), key=lambda found: found["type"] != "extra_forbidden")
         field = ".".join(map(str, detail["loc"]))
-        raise ValueError(f"{field}: {detail['msg']}") from None
+        message = describe(detail)
+        if detail["type"] == "extra_forbidden":
+            message = f"unknown key{suggestion(field, set(_TemplateFile.model_fields))}"
+        raise ValueError(f"{field}: {message}") from None
     template = PromptTemplate(prompt_id, version, table.instructions.strip(), table.variables, table.model)
     if unused := set(table.variables) - set(template.variables):
         raise ValueError(f"variables: {', '.join(sorted(unused))} is not in the instructions")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from app.errors import InvalidRequest, Warnings, did_you_mean, label
+from app.invalid_values import describe
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -56,7 +57,7 @@ def _undeclared(read: BaseModel, declaration: Mapping[str, object], place: str) 
 
 
 def _details(error: ValidationError) -> Sequence[Any]:
-    return error.errors(include_url=False, include_context=False, include_input=False)
+    return error.errors(include_url=False, include_input=False)
 
 
 def _path(detail: Mapping[str, Any]) -> list[str | int]:
@@ -67,11 +68,9 @@ def _path(detail: Mapping[str, Any]) -> list[str | int]:
 
 def _table_problem(model: type[BaseModel], detail: Mapping[str, Any]) -> str:
     *above, _ = path = _path(detail) or [""]
-    message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = describe(detail)
     if detail["type"] == "extra_forbidden":
         message = f"unknown key.{did_you_mean(str(path[-1]), known_keys(model, above))}".rstrip(".")
-    elif detail["type"] == "missing":
-        message = "is missing"
     return f"{'.'.join(map(str, path))}: {message}"
 
 

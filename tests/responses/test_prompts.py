@@ -132,8 +132,9 @@ async def test_without_a_folder_there_are_none(backend: Scripted) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.toml", "instructions = 3", "instructions: Input should be a valid string"),
-        ("a.toml", "instruction = 'x'", "instructions: Field required"),
+        ("a.toml", "instructions = 3", "instructions: should be a text"),
+        ("a.toml", "instruction = 'x'", "instruction: unknown key; did you mean instructions?"),
+        ("a.toml", "variables = { b = 'c' }", "instructions: is missing"),
         ("a.toml", "x", "a.toml: "),
         ("a.toml", "instructions = 'x'\nvariables = { b = 'c' }", "b is not in the instructions"),
         ("a b.md", "x", "letters, digits"),

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from app.core.types.request import Item
 from app.errors import InvalidRequest
@@ -40,12 +40,18 @@ _SCHEMA: dict[str, object] = {
 }
 
 
+def _provider(name: str) -> str:
+    if not name.removeprefix("mcp:"):
+        raise ValueError("should be mcp: and the name of a server of [tools.mcp.servers]")
+    return name
+
+
 class MCPCodeSettings(BaseModel):
     """`code_interpreter` by an MCP server."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    provider: str = Field(pattern=r"^mcp:.+$")
+    provider: Annotated[str, AfterValidator(_provider)]
     """`mcp:` and the name of a server of `[tools.mcp.servers]`."""
     function: str = ""
     """The server's tool; left out: the first one that has an argument for code."""
