@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.profile import TransportOptions
 from app.core.redaction import redact
 from app.core.types import JSONObject
+from app.core.types.content import IMAGES
 from app.core.types.request import Item
 from app.core.types.tool_usage import Counts, image_usage
 from app.core.types.usage import request_usage
@@ -273,7 +274,7 @@ def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | I
                 yield item
         elif item.get("type") == "message" and isinstance(content := item.get("content"), list):
             for part in reversed(content):
-                if isinstance(part, dict) and part.get("type") == "input_image" and (image := _image_of(part)):
+                if isinstance(part, dict) and part.get("type") in IMAGES and (image := _image_of(part)):
                     yield image
 
 

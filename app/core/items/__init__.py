@@ -305,6 +305,11 @@ _ROWS = (
     ItemType(type="apply_patch_call_output", prefix="apco", role="output", read=readings.output_of("output", "status")),
     COMPUTER_CALL,
     ItemType(type="computer_call_output", prefix="cuo", role="output", read=readings.computer_call_output),
+    # Of tools that OpenAI's servers run: conversations that began there may have them.
+    ItemType(type="program", prefix="prog", role="call", read=readings.program),
+    ItemType(type="program_output", prefix="progo", role="output", read=readings.output_of("result")),
+    ItemType(type="multi_agent_call", prefix="mac", role="call", read=readings.multi_agent_call),
+    ItemType(type="multi_agent_call_output", prefix="maco", role="output", read=readings.multi_agent_call_output),
     ItemType(
         type="mcp_list_tools",
         prefix="mcpl",

@@ -85,6 +85,24 @@ def _description(tool: Mapping[str, object]) -> str:
     return f": {description}" if isinstance(description, str) and description else ""
 
 
+def program(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
+    """Convert a program of the model, which another server has run."""
+    code = names.name(UNNAMED, "programmatic_tool_calling")
+    return _call(item, item.get("call_id"), code, {"code": _text(item.get("code"))})
+
+
+def multi_agent_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
+    """Convert a call to other agents, which another server has run; its action is the name of the function."""
+    name = names.name(UNNAMED, _text(item.get("action")) or "multi_agent")
+    return _call(item, item.get("call_id"), name, item.get("arguments") or "{}")
+
+
+def multi_agent_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
+    parts = item.get("output")
+    texts = [_text(part.get("text")) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return _output(item, item.get("call_id"), "\n".join(filter(None, texts)))
+
+
 def call_of(name: str, *fields: str, **defaults: object) -> Read:
     """
     Return a `Read` for calls of the function `name`, whose arguments are the first of `fields` that is set.

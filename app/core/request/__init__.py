@@ -174,6 +174,20 @@ _UNSENT: dict[str, Callable[[CreateResponse], object]] = {
     "prompt_cache_retention": lambda request: request.prompt_cache_retention,
 }
 
+# Parameters of OpenAI's API that are known, but have no effect here, and why.
+_WITHOUT_EFFECT = {
+    "access_programs": "they are programs of OpenAI",
+    "betas": "they are features of OpenAI",
+    "image": "images are sent to the model as they are",
+    "moderation": "nothing is moderated here",
+    "multi_agent": "one model answers, without other agents",
+    "prompt_cache_options.comparison_response_id": "prompt caches are the model server's own",
+    "prompt_cache_options.mode": "prompt caches are the model server's own",
+    "prompt_cache_options.ttl": "prompt caches are the model server's own",
+    "reasoning.context": "what the model is shown of earlier reasoning depends on its server",
+    "reasoning.mode": "the model's server knows only efforts",
+}
+
 # Fields of items, of parts of their content and of tools that have no counterpart in Chat Completions.
 _UNSENT_OF_ITEMS = frozenset({"phase", "caller"})
 _UNSENT_OF_PARTS = frozenset({"prompt_cache_breakpoint"})
@@ -211,6 +225,9 @@ def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
 def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
     """Raise `InvalidRequest` for the first unknown field, naming the closest known one."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
+        if why := _WITHOUT_EFFECT.get(field.path):
+            message = f"The parameter {label(field.path)} cannot be kept: {why}."
+            raise InvalidRequest(message, param=field.path, code="unsupported_parameter")
         hint = did_you_mean(field.path.rpartition(".")[2], field.known)
         message = f"Unknown parameter: {label(field.path)}.{hint}"
         raise InvalidRequest(message, param=field.path, code="unknown_parameter")
@@ -234,7 +251,9 @@ def _name_unsent(context: TranslationContext) -> None:
     if isinstance(request.input, list):
         unsent |= dict.fromkeys(_unsent_of_items(request.input))
     for path in unsent:
-        context.warnings.add(f"The parameter {label(path)} is not known to this backend and was left out.")
+        why = _WITHOUT_EFFECT.get(path)
+        reason = f"was left out: {why}" if why else "is not known to this backend and was left out"
+        context.warnings.add(f"The parameter {label(path)} {reason}.")
 
 
 def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:

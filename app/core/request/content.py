@@ -13,6 +13,7 @@ from typing import TypeAlias
 from app.core.profile import ContentOptions
 from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
 from app.core.types import JSONObject
+from app.core.types.content import IMAGES
 from app.core.types.request import Part
 from app.errors import Warnings, label
 
@@ -96,6 +97,7 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
     "reasoning_text": _text,
     "refusal": _refusal,
     "input_image": _image,
+    "computer_screenshot": _image,
     "input_file": _file,
     "input_audio": _audio,
     "input_video": _video,
@@ -105,7 +107,7 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 PART_TYPES = frozenset(_PARTS)
 
 # The option that says whether a backend accepts the type of part.
-_LIMITS = {"input_image": "images", "input_file": "files", "input_audio": "audio"}
+_LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
 
 def read_content(content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings) -> list[ChatPart]:

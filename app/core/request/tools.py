@@ -291,10 +291,16 @@ def _why_unoffered(type_: object, *, in_request: bool) -> str:
     return f"Tools of type {label(type_)} {why_not_run(type_)}"
 
 
+# Tools of OpenAI's API that are known, but not run.
+_NOT_RUN = {"programmatic_tool_calling": "are not run here: the model calls functions one by one"}
+
+
 def why_not_run(type_: object) -> str:
     """Return why this server does not run tools of a type, as the end of a sentence on them."""
-    table = HOSTED_TABLES.get(type_) if isinstance(type_, str) else None
-    return needs_table(table) if table else "are not known here"
+    if not isinstance(type_, str):
+        return "are not known here"
+    table = HOSTED_TABLES.get(type_)
+    return needs_table(table) if table else _NOT_RUN.get(type_, "are not known here")
 
 
 def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool) -> Iterator[_Entry]:

@@ -136,7 +136,11 @@ def tag_of(value: object, known: frozenset[str]) -> str:
 
 
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
-_PARTS = frozenset([*_TEXTS, "refusal", "input_image", "image_url", "input_file", "file", "input_audio", "input_video"])
+_IMAGES = ("input_image", "image_url", "computer_screenshot")
+_PARTS = frozenset([*_TEXTS, *_IMAGES, "refusal", "input_file", "file", "input_audio", "input_video"])
+
+# Types of parts that are an image, in validated requests.
+IMAGES = frozenset({"input_image", "computer_screenshot"})
 
 # The tags of unions are in angle brackets, so that they can be removed from the paths in errors.
 ContentPart = Annotated[
@@ -148,6 +152,7 @@ ContentPart = Annotated[
     | Annotated[RefusalPart, Tag("<refusal>")]
     | Annotated[_Image, Tag("<input_image>")]
     | Annotated[_Image, Tag("<image_url>")]
+    | Annotated[ImagePart, Tag("<computer_screenshot>")]
     | Annotated[FilePart, Tag("<input_file>")]
     | Annotated[FilePart, BeforeValidator(_from_chat), Tag("<file>")]
     | Annotated[AudioPart, BeforeValidator(_from_url), Tag("<input_audio>")]

@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 
 from app.core.types import with_fields
+from app.core.types.content import IMAGES
 from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.tools.files import File, FileStore, no_such_file
@@ -15,6 +16,7 @@ from app.tools.files import File, FileStore, no_such_file
 MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # of all files in one request, which are held in memory and sent to the backend
 
 _FIELDS = ("content", "output")  # the fields of an item that hold content parts
+_PARTS = frozenset({"input_file", *IMAGES})  # the types of parts that may name a file
 _IMAGES = (  # the first bytes of each format
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
@@ -60,7 +62,7 @@ def _names_a_file(part: object) -> bool:
     return (
         isinstance(part, dict)
         and bool(part.get("file_id"))
-        and part.get("type") in ("input_file", "input_image")
+        and part.get("type") in _PARTS
         and not any(part.get(name) for name in ("file_data", "file_url", "image_url"))
     )
 
@@ -80,7 +82,7 @@ class _Reader:
         file_id = str(part["file_id"])
         try:
             file, data = await self._content(file_id)
-            return _image(part, data) if part["type"] == "input_image" else _file(part, file, data)
+            return _image(part, data) if part["type"] in IMAGES else _file(part, file, data)
         except (NotFound, InvalidRequest) as error:
             if param is not None:
                 error.param = param

@@ -252,6 +252,16 @@ def test_an_unknown_parameter_is_left_out_with_a_warning() -> None:
     assert chat.warnings == ("The parameter 'max_tokens' is not known to this backend and was left out.",)
 
 
+def test_a_parameter_without_effect_is_left_out_with_the_reason() -> None:
+    asked = {"moderation": {"model": "omni-moderation-latest"}, "prompt_cache_options": {"ttl": "30m"}}
+    assert ask(**asked).warnings == (
+        "The parameter 'moderation' was left out: nothing is moderated here.",
+        "The parameter 'prompt_cache_options.ttl' was left out: prompt caches are the model server's own.",
+    )
+    chat = ask({"forward": ["moderation"]}, moderation=asked["moderation"])
+    assert (chat.body["moderation"], chat.warnings) == (asked["moderation"], ())
+
+
 CHOICE = {"choice": ["yes", "no"]}
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import typing_extensions
@@ -23,6 +23,7 @@ from app.core.request.question import Question
 from app.core.types.hosted import HOSTED_TABLES
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest, Warnings
+from tests.support.api_names import element, is_object, variants
 
 Wrap = Callable[[Any], dict[str, Any]]
 
@@ -30,6 +31,7 @@ Wrap = Callable[[Any], dict[str, Any]]
 KEPT = [
     *("background", "context_management*", "conversation*", "metadata", "previous_response_id", "prompt.*", "stream"),
     *("max_tool_calls", "safety_identifier", "store", "truncation", "user", "include"),
+    "input[].fingerprint",  # of a program
     "prompt_cache_key",  # by which conversations stay with one replica
     "prompt_cache_options.prewarm",
     "reasoning.summary",  # where reasoning is shown
@@ -71,31 +73,6 @@ BESIDE: dict[str, dict[str, Any]] = {
 SEARCHES = {"tool_search_call", "tool_search_output"}  # pairs, which have tests of their own
 TOOLS = [{"type": "function", "name": name} for name in ("one", "two")]
 SKIPPED = {*HOSTED_TABLES} - {"shell", "tool_search"}  # their tools read their declarations themselves
-
-
-def plain(annotation: Any) -> Any:
-    while get_origin(annotation) in (typing.Required, typing.NotRequired, typing.Annotated, typing_extensions.Required):
-        annotation = get_args(annotation)[0]
-    return annotation
-
-
-def variants(annotation: Any) -> list[Any]:
-    """Return the members of a union, or the type itself."""
-    annotation = plain(annotation)
-    if get_origin(annotation) in (Union, types.UnionType):
-        return [inner for part in get_args(annotation) for inner in variants(part)]
-    return [annotation]
-
-
-def element(annotation: Any) -> Any:
-    """Return the type of the elements of a list; None for any other type."""
-    origin = get_origin(annotation)
-    is_list = isinstance(origin, type) and issubclass(origin, Iterable) and not issubclass(origin, dict)
-    return get_args(annotation)[0] if is_list else None
-
-
-def is_object(annotation: Any) -> bool:
-    return isinstance(annotation, type) and typing_extensions.is_typeddict(annotation)
 
 
 def samples(name: str, annotation: Any) -> list[Any]:

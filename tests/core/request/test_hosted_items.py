@@ -266,6 +266,51 @@ def test_each_type_of_choice_chooses_the_computer(declared: str, chosen: str) ->
     assert ask(tool_choice=allowed, **options).allowed == {"computer"}
 
 
+def test_a_screenshot_in_a_message_is_an_image() -> None:
+    shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA==", "detail": "original"}
+    chat = ask(user([shot, {"type": "input_text", "text": "What is this?"}]), hosted=NO_HOSTED_TOOLS, tools=[])
+    image = {"type": "image_url", "image_url": {"url": shot["image_url"], "detail": "high"}}
+    assert chat.body["messages"][-1]["content"] == [image, {"type": "text", "text": "What is this?"}]
+    assert chat.warnings == ()
+
+
+def test_a_program_of_another_server_is_a_call_with_its_result() -> None:
+    called = {"type": "function_call", "call_id": "f", "name": "add", "arguments": "{}"}
+    chat = ask(
+        {"type": "program", "id": "p", "call_id": "c", "code": "add()", "fingerprint": "x"},
+        {**called, "caller": {"type": "program", "caller_id": "c"}},
+        {"type": "function_call_output", "call_id": "f", "output": "3"},
+        {"type": "program_output", "id": "o", "call_id": "c", "result": "It is 3.", "status": "completed"},
+        hosted=NO_HOSTED_TOOLS,
+        tools=[],
+    )
+    assert shape(chat) == ["user", ("assistant", 2), "tool", "tool"]
+    calls = [call["function"] for call in chat.body["messages"][1]["tool_calls"]]
+    assert [call["name"] for call in calls] == ["programmatic_tool_calling", "add"]
+    assert json.loads(calls[0]["arguments"]) == {"code": "add()"}
+    assert [message["content"] for message in chat.body["messages"][2:]] == ["It is 3.", "3"]
+    assert chat.warnings == ("The parameter 'input[].caller' is not known to this backend and was left out.",)
+
+
+def test_a_call_to_other_agents_is_a_call_with_its_result() -> None:
+    chat = ask(
+        {"type": "multi_agent_call", "call_id": "c", "action": "spawn_agent", "arguments": '{"task": "Look."}'},
+        {
+            "type": "multi_agent_call_output",
+            "call_id": "c",
+            "action": "spawn_agent",
+            "output": [{"type": "output_text", "text": "Found."}, {"type": "output_text", "text": "Done."}, "odd"],
+        },
+        hosted=NO_HOSTED_TOOLS,
+        tools=[],
+    )
+    assert shape(chat) == ["user", ("assistant", 1), "tool"]
+    function = chat.body["messages"][1]["tool_calls"][0]["function"]
+    assert (function["name"], json.loads(function["arguments"])) == ("spawn_agent", {"task": "Look."})
+    assert chat.body["messages"][2]["content"] == "Found.\nDone."
+    assert chat.warnings == ()
+
+
 def test_a_shell_in_a_container_is_not_the_clients() -> None:
     chat = ask(tools=[{"type": "shell", "environment": {"type": "container_auto"}}], hosted=NO_HOSTED_TOOLS)
     assert "tools" not in chat.body

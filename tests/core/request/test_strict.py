@@ -34,6 +34,16 @@ NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "n
         ({"topk": 5}, "topk", "Unknown parameter: 'topk'. Did you mean 'top_k'?"),
         ({"zzz": 1}, "zzz", "Unknown parameter: 'zzz'."),
         (
+            {"moderation": {"model": "omni-moderation-latest"}},
+            "moderation",
+            "The parameter 'moderation' cannot be kept: nothing is moderated here.",
+        ),
+        (
+            {"reasoning": {"mode": "pro"}},
+            "reasoning.mode",
+            "The parameter 'reasoning.mode' cannot be kept: the model's server knows only efforts.",
+        ),
+        (
             {"reasoning": {"efort": "low"}},
             "reasoning.efort",
             "Unknown parameter: 'reasoning.efort'. Did you mean 'effort'?",

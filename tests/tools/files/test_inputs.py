@@ -60,9 +60,10 @@ async def test_the_model_has_the_file(place: Place) -> None:
     ]
 
 
-async def test_the_model_has_the_image(place: Place) -> None:
+@pytest.mark.parametrize("type", ["input_image", "computer_screenshot"])
+async def test_the_model_has_the_image(place: Place, type: str) -> None:
     id = await place.upload("whatever", PNG)
-    await place.ask({"type": "input_image", "file_id": id, "detail": "low"})
+    await place.ask({"type": type, "file_id": id, "detail": "low"})
     url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     assert place.content() == [{"type": "image_url", "image_url": {"url": url, "detail": "low"}}]
 
