@@ -16,6 +16,7 @@ Translating
     build           chunks, and the events that they become
     conversation    conversations, and the messages that they become
     laws            what holds of every stream
+    api_names       the names of the API in the official packages
 
 Hosted tools
     hosted_lab      a tool that follows a test
