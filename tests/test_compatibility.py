@@ -177,7 +177,7 @@ def test_status_of_an_event_is_true(name: str, status: str) -> None:
 
 def _sent() -> set[str]:
     """Return all names of events in the code that sends them."""
-    folders = ("core", "api")
+    folders = ("core", "responses", "api")
     code = "".join(path.read_text() for folder in folders for path in sorted((ROOT / "app" / folder).rglob("*.py")))
     ends = {f"response.{status}" for status in ("completed", "failed", "incomplete")}  # `response.{status}`
     return {*re.findall(r'"((?:response\.[a-z_.]+)|error)"', code), *ends}
