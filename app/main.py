@@ -20,6 +20,7 @@ from app import __version__, process
 from app.api import errors
 from app.api.accounting import Accounting
 from app.api.accounting.journal import UsageJournal, default_directory
+from app.api.activity import activity_routes
 from app.api.auth import Auth
 from app.api.context import ApiContext
 from app.api.idempotency import Idempotency
@@ -44,6 +45,7 @@ from app.backends.routing.router import Router
 from app.core.types.hosted import needs_table
 from app.importing import import_object
 from app.observability import logging as logs
+from app.observability.activity import Activity
 from app.observability.labels import ModelLabels
 from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import Caller, GenerationOptions, Responses
@@ -142,27 +144,23 @@ def create_app(
     for observer in observers:
         observer.models = labels
     store = store or build_store(settings)
-    measured = metrics.store(store) if metrics else store
+    unmeasured, measured = store, metrics.store(store) if metrics else store
     background = build_background(settings, store, measured)
     accounting = build_accounting(settings, store, metrics)
     store = measured
     limits = build_limits(settings, metrics)
     tools = build_tools(settings)
+    activity = Activity(unmeasured, backends=backend.state if isinstance(backend, Router) else lambda: [])
     responses = Responses(
         backend,
         store,
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
-        observers=observers,
+        observers=[*observers, activity],
         tools=tools,
     )
-    auth = Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys)
-    body_limits = BodyLimits(settings.max_body_bytes, settings.max_body_values)
-    idempotency = Idempotency(store, settings.idempotency_ttl)
-    api = ApiContext(
-        responses, auth, settings.open_after, settings.heartbeat, body_limits, limits, accounting, idempotency
-    )
+    api = build_context(settings, responses, limits, accounting, activity)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
@@ -172,10 +170,12 @@ def create_app(
                 stack.push_async_callback(observer.aclose)
             stack.push_async_callback(store.aclose)
             await stack.enter_async_context(purging(store, responses.purge))
-            stack.push_async_callback(idempotency.aclose)
+            stack.push_async_callback(api.idempotency.aclose)
             stack.push_async_callback(limits.aclose)
             accounting.start()
             stack.push_async_callback(accounting.aclose)
+            activity.start()
+            stack.push_async_callback(activity.aclose)
             stack.push_async_callback(backend.aclose)
             stack.push_async_callback(labels.aclose)
             for tool in tools.values():
@@ -183,7 +183,7 @@ def create_app(
                     tool.start(api.account_of)
                 stack.push_async_callback(tool.aclose)
             if reload and isinstance(backend, Router):
-                hangup = SettingsReload(settings, reload, backend, auth, limits, responses, accounting)
+                hangup = SettingsReload(settings, reload, backend, api.auth, limits, responses, accounting)
                 stack.enter_context(reloading_at_hangup(hangup))
             if background:
                 background.start()
@@ -202,6 +202,23 @@ def create_app(
     return app
 
 
+def build_context(
+    settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
+) -> ApiContext:
+    """Return the objects and limits that all routes share."""
+    return ApiContext(
+        responses,
+        Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys),
+        settings.open_after,
+        settings.heartbeat,
+        BodyLimits(settings.max_body_bytes, settings.max_body_values),
+        limits,
+        accounting,
+        Idempotency(responses.store, settings.idempotency_ttl),
+        activity,
+    )
+
+
 def _add_routes(app: FastAPI, settings: Settings, api: ApiContext) -> None:
     """Add the endpoints of the API, with and without the prefix `/v1`."""
     router = response_routes.routes(api)
@@ -214,6 +231,7 @@ def _add_routes(app: FastAPI, settings: Settings, api: ApiContext) -> None:
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
     router.include_router(websocket.routes(api, connections, partial(build_memory, settings)))
+    router.include_router(activity_routes(api))
     router.include_router(inspection_routes(api, partial(about, settings, api.responses)))
     app.include_router(router, prefix="/v1", tags=["responses"])
     app.include_router(router, include_in_schema=False)
@@ -295,7 +313,7 @@ def _add_middleware(
     app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""], others=passed)
     if tracing:
         app.add_middleware(tracing.middleware)
-    app.add_middleware(RequestId, metrics=metrics)
+    app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused)
 
 
 def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str, object]:

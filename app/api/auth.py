@@ -83,6 +83,10 @@ class Auth:
         accesses = (access for _, access in self._accesses.values() if access.name == name)
         return next(accesses, KeyAccess(name, counted_as=name))
 
+    def accesses(self) -> list[KeyAccess]:
+        """Return what each key may do, each name once."""
+        return [*{access.name: access for _, access in self._accesses.values()}.values()]
+
     def _access(self, digest: str) -> KeyAccess | None:
         """Return what the key with a digest may do; None if there is none. Raises `Unauthorized` if it has expired."""
         known, access = self._accesses.get(digest, ("", UNRESTRICTED))

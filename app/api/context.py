@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Depends, Request
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from app.api.accounting import Accounting
 from app.api.auth import Auth
 from app.api.idempotency import Idempotency
 from app.api.rate_limits import Admission, KeyAccount, Limits
 from app.api.request_body import BodyLimits
+from app.core.types.request import CreateResponse
+from app.errors import APIError, Unauthorized
+from app.observability import log_context
+from app.observability.activity import Activity
+from app.observability.activity.hours import Refusal
 from app.responses import Caller, Responses
 
 
@@ -28,6 +38,7 @@ class ApiContext:
     limits: Limits
     accounting: Accounting
     idempotency: Idempotency
+    activity: Activity
 
     def caller(self, headers: Mapping[str, str], *tools: str) -> Caller:
         """
@@ -57,6 +68,21 @@ class ApiContext:
         await self.admit(caller)
         return caller.owner
 
+    def refused(self, caller: Caller, endpoint: str, error: APIError) -> None:
+        """Note that a caller's request was refused, for `GET /antiphon/refusals`; other errors are not noted."""
+        if 400 <= error.status < 500:
+            at, owner, key = time.time(), caller.owner, caller.access.name
+            request_id = log_context.fields().get("request_id", "")
+            self.activity.refused(
+                Refusal(at, owner, key, endpoint, error.status, error.type, error.code, _parameter(error), request_id)
+            )
+
+    def request_refused(self, scope: Scope, path: str, error: APIError) -> None:
+        """Note that an HTTP request was refused, if its caller is known."""
+        with suppress(Unauthorized):
+            caller = self.auth.caller(Headers(scope=scope))
+            self.refused(caller, f"{scope['method']} {path}", error)
+
     def account_of(self, key: str) -> KeyAccount:
         """Return the account of the key with this name in usage, for what is done for it later."""
         return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
@@ -71,3 +97,9 @@ class ApiContext:
         admission = await self.limits.take(caller.access)
         admission.account(self.accounting, budget)
         return admission
+
+
+def _parameter(error: APIError) -> str | None:
+    """Return the parameter that an error names, without what is below it, which may be names of the caller's choice."""
+    name = re.split(r"[.\[]", error.param or "", maxsplit=1)[0]
+    return name if name in CreateResponse.model_fields else None

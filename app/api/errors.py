@@ -21,6 +21,8 @@ from app.errors import APIError, InvalidRequest, NotFound
 
 logger = logging.getLogger(__name__)
 
+RAISED = "raised_error"  # in the state of a request: the error that its route raised
+
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 POLICY_VIOLATION = 1008  # WebSocket close code
@@ -74,6 +76,7 @@ def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
 def api_error(request: Request, error: APIError) -> Response:
     """Log an error that a route raised, if it is the server's, and return it as the response to the request."""
     report(error)
+    request.scope.setdefault("state", {})[RAISED] = error
     return error_response(error, nulls=not needs_strings(request.headers))
 
 

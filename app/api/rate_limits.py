@@ -373,10 +373,10 @@ class Admission(KeyAccount):
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
         """Charge what was not charged yet of a response's usage so far."""
-        if usage is self._charged or not (used := usage_since(self._charged, usage))["total_tokens"]:
-            return
-        requests, self._charged = 0 if self._charged else 1, usage
-        self._charge(str(lifecycle.response["model"]), lifecycle.backend, used, requests)
+        if usage is not self._charged and (used := usage_since(self._charged, usage))["total_tokens"]:
+            requests, self._charged = 0 if self._charged else 1, usage
+            self._charge(str(lifecycle.response["model"]), lifecycle.backend, used, requests)
+        lifecycle.cost = self._cost
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
         super().charge_request(model, backend, usage)

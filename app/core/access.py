@@ -49,7 +49,7 @@ class KeyAccess:
     limits: KeyLimits = _DEFAULT_LIMITS
     budget: tuple[BudgetLimit, ...] = ()
     expires: float = math.inf  # Unix time
-    admin: bool = False  # whether it may see the usage of all keys
+    admin: bool = False  # whether it may see what all keys use and do
     configured: bool = False  # whether the settings have a table for it
 
     def allows_model(self, model: str) -> bool:

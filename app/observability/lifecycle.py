@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
-from app.core.prices import format_money
+from app.core.prices import NANO, format_money
 from app.core.types import JSONObject, Usage
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 Delivery: TypeAlias = Literal["json", "sse", "websocket", "background", "passthrough"]
 
 clock = time.perf_counter
+
+MAX_STEPS = 200  # of a response that are stored; rounds and calls are limited, too
 
 
 @dataclass(slots=True)
@@ -43,6 +45,9 @@ class ResponseLifecycle:
     usage: Mapping[str, Any] = field(default_factory=dict)  # empty if no backend was queried
     answered_by: Sequence[str] = ()  # names of the backends that answered, the last one last
     cost: int | None = None  # in nanos (`app.core.prices`); None where there is no price
+    owner: str = ""  # to whom the response belongs
+    key: str = ""  # the name of the caller's key
+    steps: list[JSONObject] = field(default_factory=list)  # rounds and calls of tools that have ended: see `measures`
 
     @property
     def status(self) -> str:
@@ -61,6 +66,27 @@ class ResponseLifecycle:
         """Return the log fields for the backend and the cost."""
         fields: dict[str, object] = {"backend": self.backend} if self.answered_by else {}
         return fields if self.cost is None else {**fields, "cost": format_money(self.cost)}
+
+    def measures(self) -> JSONObject:
+        """
+        Return what is stored of the response's times and cost; times are in seconds since it began.
+
+        `steps` has, of a response with hosted tools, each answer of the model and each call with its start and end.
+        """
+        return {
+            "seconds": self._since(self.last or clock()),
+            "first_token_seconds": None if self.first is None else self._since(self.first),
+            "cost": None if self.cost is None else self.cost / NANO,
+            "backend": self.backend or None,
+            "steps": sorted(self.steps, key=lambda step: (step["start"], step["end"])),
+        }
+
+    def _since(self, time: float) -> float:
+        return round(time - self.began, 6)
+
+    def _step(self, kind: str, start: float, end: float, **fields: object) -> None:
+        if len(self.steps) < MAX_STEPS:
+            self.steps.append({"kind": kind, "start": self._since(start), "end": self._since(end), **fields})
 
     @property
     def confirmed(self) -> bool:
@@ -101,6 +127,7 @@ class ResponseLifecycle:
                 yield record
             finally:
                 fields = {"tool": tool, "function": function, "status": record.status}
+                self._step("tool", record.began, clock(), call_id=call_id, **fields)
                 logger.info("tool call ended", extra={**fields, "seconds": round(record.age, 3)})
 
     @contextmanager
@@ -115,6 +142,9 @@ class ResponseLifecycle:
         finally:
             for observation in observed.observations:
                 observation.end()
+            tokens = record.usage.get("output_tokens", 0)
+            answered = record.answered or clock()
+            self._step("model", record.began, answered, round=number, status=record.status, output_tokens=tokens)
 
     def charge(self, usage: Usage) -> None:
         """
@@ -203,6 +233,8 @@ class RoundRecord:
     calls: int = 0  # of hosted tools
     usage: Mapping[str, Any] = field(default_factory=dict)  # of the question
     status: str = "interrupted"  # `completed`, `incomplete` or `failed` once it has ended
+    began: float = field(default_factory=clock)
+    answered: float | None = None  # time at which the model's answer was complete
 
 
 class RoundObservation(Protocol):

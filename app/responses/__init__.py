@@ -103,7 +103,9 @@ class Responses:
         layers = layers or self._layers
         context = await self.context(request, caller, layers)
         response = self._response(request, caller, context)
-        lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), [*self.observers, *observers])
+        all_observers = [*self.observers, *observers]
+        lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
+        lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
         questions = self.questions(request, context, caller, response["model"])
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation = await self._generation(preparation, lifecycle, questions, generate=generate)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,24 +25,74 @@ from app.tools import DeclaringTool, HostedTool, ToolWithRights
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
 
+MAX_SEARCHED = 1000  # entries that are searched for one page
+_SEARCHED_TOGETHER = 100  # of these, between which other requests are served
+
+
+class ResponseFilter(NamedTuple):
+    """What the listed responses have; None for anything. Names are globs."""
+
+    status: str | None = None
+    model: str | None = None
+    tool: str | None = None  # see `tools_used`
+    text: str | None = None  # in the preview
+    conversation: str | None = None  # its id
+    after: int | None = None  # Unix time
+    before: int | None = None
+
+    def accepts(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether an entry of the list has all of this."""
+        conversation = (entry.get("conversation") or {}).get("id")
+        return (
+            self.status in (None, entry.get("status"))
+            and fnmatchcase(str(entry.get("model")), self.model or "*")
+            and (self.tool is None or any(fnmatchcase(tool, self.tool) for tool in entry.get("tools") or ()))
+            and (self.text or "").casefold() in str(entry.get("preview")).casefold()
+            and self.conversation in (None, conversation)
+            and (self.after or 0) <= entry["created_at"] <= (self.before or math.inf)
+        )
+
+
 class Inspection:
     """Read access to the responses of all callers; each is visible only to its owner."""
 
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
 
-    async def recent(self, caller: Caller, limit: int, after: str | None = None) -> dict[str, object]:
-        """Return a page of a caller's responses, the newest first; raises `InvalidRequest` for an unknown `after`."""
-        entries = await self._responses.store.recent(caller.owner, limit=limit + 1, after=after)
-        if entries is None:
-            raise InvalidRequest(f"Invalid 'after': no response with id '{after}' is listed.", param="after")
-        data = [orjson.loads(entry) for entry in entries[:limit]]
+    async def recent(
+        self, caller: Caller, limit: int, after: str | None = None, matches: ResponseFilter | None = None
+    ) -> dict[str, object]:
+        """
+        Return a page of a caller's responses, the newest first; raises `InvalidRequest` for an unknown `after`.
+
+        With a filter, at most `MAX_SEARCHED` entries are searched for a page. Then it may have fewer than there are, or
+        none, and `last_id` is the last one that was searched.
+        """
+        data: list[JSONObject] = []
+        last, searched = after, 0
+        while True:
+            size = limit - len(data) if matches is None else _SEARCHED_TOGETHER
+            entries = await self._responses.store.recent(caller.owner, limit=size + 1, after=last)
+            if entries is None and last == after:
+                raise InvalidRequest(f"Invalid 'after': no response with id '{after}' is listed.", param="after")
+            for number, record in enumerate((entries or ())[:size]):
+                entry = orjson.loads(record)
+                last, searched = entry["id"], searched + 1
+                if matches is None or matches.accepts(entry):
+                    data.append(entry)
+                    if len(data) == limit:
+                        more = number + 1 < len(entries or ())
+                        break
+            else:
+                more = len(entries or ()) > size
+            if not more or len(data) == limit or searched >= MAX_SEARCHED:
+                break
         return {
             "object": "list",
             "data": data,
             "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": len(entries) > limit,
+            "last_id": last if more else data[-1]["id"] if data else None,
+            "has_more": more,
         }
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
@@ -67,19 +120,27 @@ class Inspection:
 
     async def chain(self, response_id: str, caller: Caller) -> dict[str, object]:
         """
-        Return the responses up to a stored one, oldest first, each with the input items of its own turn; in `forks`
-        the list entries of those that continue from any of them and are not on this path. Raises `NotFound`.
+        Return the responses up to a stored one, oldest first, each with the input items of its own turn, the parameters
+        that its request has set beside those of the resource (`request`), and its times and cost (`measures`). The
+        items of a conversation before these are in `earlier`, and in `forks` the list entries of responses that
+        continue from any of them and are not on this path. Raises `NotFound`.
         """
         stored = self._responses.stored
         current = await stored.retrieve(response_id, caller)  # also ends the run of a worker that has died
         turns = await stored.turns(response_id, caller)
-        data = [{"response": turn.response, "input": turn.input} for turn in turns if "object" in turn.response]
+        data = [
+            {"response": turn.response, "input": turn.input, "request": turn.request, "measures": turn.measures}
+            for turn in turns
+            if "object" in turn.response
+        ]
         data[-1]["response"] = current
         path = {turn.response["id"] for turn in turns}
         records = await self._responses.store.all(bucket_of(caller.owner, response_id) or "")
         others = [Turn.of(record) for name, record in records.items() if name.startswith("resp_") and name not in path]
         forks = [orjson.loads(turn.entry()) for turn in others]
-        return {"object": "list", "data": data, "forks": sorted(forks, key=lambda fork: fork["created_at"])}
+        earlier = [item for turn in turns if "object" not in turn.response for item in turn.items]
+        forks.sort(key=lambda fork: fork["created_at"])
+        return {"object": "list", "data": data, "earlier": earlier, "forks": forks}
 
     async def translation(self, response_id: str, caller: Caller) -> dict[str, object]:
         """Translate the request of a stored response again, as the backend was sent it; raises `NotFound`."""

@@ -19,7 +19,7 @@ from app.core.history.turns import Turn
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import resolve_upstream
 from app.core.types import Usage
-from app.core.types.request import Item, Response
+from app.core.types.request import TERMINAL, Item, Response
 from app.errors import APIError
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock
@@ -185,7 +185,9 @@ class Run:
         upstream = {item_id: resolve_upstream(fields) for item_id, fields in self._builder.upstream.items()}
         added, request = (self._storage.input, self._storage.request) if self._storage else ([], {})
         upstream = self._context.decrypted | upstream
-        return Turn(self.response, added, upstream, request, self.warnings[:_WARNINGS_STORED])
+        warnings = self.warnings[:_WARNINGS_STORED]
+        measures = self._lifecycle.measures() if self.response["status"] in TERMINAL else None
+        return Turn(self.response, added, upstream, request, warnings, measures=measures)
 
     async def drain(self) -> Response:
         """

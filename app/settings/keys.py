@@ -134,8 +134,8 @@ class KeySettings(BaseModel):
     expires: datetime | None = None
     """When the key stops working: a date or a time, in UTC unless it says otherwise."""
     admin: bool = False
-    """Whether the key sees the usage of all keys, and `/metrics` where it is behind a key; it sees no content but its
-    own."""
+    """Whether the key sees what all keys use and do, and `/metrics` where it is behind a key; it sees no content but
+    its own."""
 
     _keys: tuple[SecretStr, ...] = PrivateAttr(())  # part of comparisons, so that a reload notices a changed variable
 

@@ -244,3 +244,41 @@ ATTACKS: dict[str, Attack] = {
         for way, (fields, path) in _WAYS.items()
     },
 }
+
+
+class Glimpse(NamedTuple):
+    """A try of a key without `admin` to see something of another; `table` is what its own table has besides."""
+
+    path: str
+    status: int = 200
+    table: Mapping[str, Any] = {}
+    headers: Mapping[str, str] = {}
+    method: str = "GET"
+
+
+_SEEN = ("usage", "latency", "refusals", "budgets", "now", "responses")
+
+GLIMPSES: dict[str, Glimpse] = {
+    **{f"the {name}": Glimpse(f"/antiphon/{name}") for name in _SEEN},
+    **{f"the {name}, asked as admin": Glimpse(f"/antiphon/{name}?admin=true&owner=*") for name in _SEEN},
+    **{
+        f"the {name} by a forged header": Glimpse(
+            f"/antiphon/{name}", headers={"x-antiphon-admin": "true", "x-forwarded-user": "victim"}
+        )
+        for name in _SEEN
+    },
+    **{f"the {name} under a likely name": Glimpse(f"/antiphon/{name}?key=attacker") for name in ("usage", "latency")},
+    "the usage of a key by its name": Glimpse("/antiphon/usage?key=v*", 403),
+    "the durations of a key by its name": Glimpse("/antiphon/latency?key=v*", 403),
+    "the durations of all keys by a glob": Glimpse("/antiphon/latency?key=*", 403),
+    "the durations of a model": Glimpse("/antiphon/latency?model=*"),
+    "the refusals of a status": Glimpse("/antiphon/refusals?status=400"),
+    "the log by its text": Glimpse("/antiphon/responses?text=secret"),
+    "the log after a response of another": Glimpse("/antiphon/responses?text=secret&after=RESPONSE", 400),
+    "the chain of a response": Glimpse("/antiphon/responses/RESPONSE/chain", 404),
+    "a running response": Glimpse("/responses/RUNNING", 404),
+    "an end of a running response": Glimpse("/responses/RUNNING/cancel", 404, method="POST"),
+    "the requests at backends, with all models and tools": Glimpse(
+        "/antiphon/now", table={"models": ["*"], "tools": ["*"]}
+    ),
+}

@@ -42,6 +42,8 @@ async def test_the_recent_responses_are_listed_newest_first(http: httpx.AsyncCli
     listed = await recent(http)
 
     assert [entry["id"] for entry in listed] == [second["id"], first["id"]]
+    times = {name: listed[0].pop(name) for name in ("seconds", "first_token_seconds")}
+    assert times["seconds"] >= times["first_token_seconds"] > 0
     assert listed[0] == {
         "id": second["id"],
         "created_at": second["created_at"],
@@ -51,6 +53,9 @@ async def test_the_recent_responses_are_listed_newest_first(http: httpx.AsyncCli
         "conversation": None,
         "usage": second["usage"],
         "background": False,
+        "cost": None,
+        "backend": "default",
+        "tools": [],
         "preview": "And again.",
     }
 
@@ -240,6 +245,10 @@ def test_the_document_has_examples_of_the_endpoints() -> None:
 
     assert set(ours) == {
         "/v1/antiphon/about",
+        "/v1/antiphon/budgets",
+        "/v1/antiphon/latency",
+        "/v1/antiphon/now",
+        "/v1/antiphon/refusals",
         "/v1/antiphon/responses",
         "/v1/antiphon/responses/{response_id}/chain",
         "/v1/antiphon/responses/{response_id}/translation",

@@ -300,19 +300,27 @@ class Accounting:
         """Return the state of each limit of a key's budget; raises `BudgetExceeded`."""
         if not access.budget:
             return []
-        day = self.today()
-        spending = await self._spending(access.name, day)
-        now = datetime.fromtimestamp(self._clock(), UTC)
-        states = [
-            BudgetState(limit, getattr(spending, limit.name), _end_of(limit.name.partition("_per_")[2], now))
-            for limit in access.budget
-        ]
+        states = self._states(access, await self._spending(access.name, self.today()))
         exceeded = [state for state in states if state.remaining <= 0]
         if exceeded:
+            now = datetime.fromtimestamp(self._clock(), UTC)
             error = BudgetExceeded(access.name, max(exceeded, key=lambda state: state.resets), now)
             self._on_refusal(error.limit)
             raise error
         return states
+
+    def _states(self, access: KeyAccess, spending: Spending) -> list[BudgetState]:
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        return [
+            BudgetState(limit, getattr(spending, limit.name), _end_of(limit.name.partition("_per_")[2], now))
+            for limit in access.budget
+        ]
+
+    async def budgets(self, accesses: Sequence[KeyAccess]) -> list[tuple[KeyAccess, list[BudgetState]]]:
+        """Return the state of the budgets of those of these keys that have one; raises `StoreUnavailable`."""
+        limited = [access for access in accesses if access.budget]
+        spent = await asyncio.gather(*(self.ledger.spending(access.name, self.today()) for access in limited))
+        return [(access, self._states(access, spending)) for access, spending in zip(limited, spent, strict=True)]
 
     async def _spending(self, key: str, day: str) -> Spending:
         """Return a key's spending in all processes; if the store is unavailable, the last value of this process."""

@@ -43,15 +43,20 @@ class UsageQuery(NamedTuple):
         return cls(since.isoformat(), until.isoformat(), key, model, groups)
 
 
+def check_key_filter(access: KeyAccess, key: str | None) -> None:
+    """Raise `PermissionDenied` if a key asks for what another one has used."""
+    if not access.admin and key not in (None, access.name):
+        message = f"The key '{access.name}' sees its own usage only; a key with `admin = true` sees that of all keys."
+        raise PermissionDenied(message, param="key")
+
+
 async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) -> dict[str, object]:
     """
     Return the usage that a key may see: its own, or with `admin` that of all keys.
 
     Raises `PermissionDenied` for another key's, and `StoreUnavailable`.
     """
-    if not access.admin and query.key not in (None, access.name):
-        message = f"The key '{access.name}' sees its own usage only; a key with `admin = true` sees that of all keys."
-        raise PermissionDenied(message, param="key")
+    check_key_filter(access, query.key)
     rows = await ledger.rows(query.first, query.last, None if access.admin else access.name)
     groups: dict[tuple[str, ...], UsageRow] = {}
     for row in rows:

@@ -6,15 +6,17 @@ import asyncio
 import logging
 import re
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from os import urandom
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import STOPPED, error_response, refuse, unexpected
+from app.api.errors import RAISED, STOPPED, error_response, refuse, unexpected
 from app.api.middleware.host import host_error
 from app.api.middleware.paths import normalized_path, nul_error
+from app.errors import APIError
 from app.observability import log_context
 from app.observability.metrics import Metrics
 
@@ -29,8 +31,15 @@ class RequestId:
     limit headers that a route sets as `request.state.limit_headers`.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics | None = None,
+        on_refusal: Callable[[Scope, str, APIError], None] = lambda scope, path, error: None,
+    ) -> None:
+        """`on_refusal` is called for a POST with the pattern of its path and the error that its route has raised."""
         self._app = app
+        self._on_refusal = on_refusal
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,6 +107,8 @@ class RequestId:
         finally:
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
+            if scope["method"] == "POST" and (raised := state.get(RAISED)):
+                self._on_refusal(scope, _pattern(scope), raised)
             _log_access(scope, scope["method"], status, start, line)
 
 

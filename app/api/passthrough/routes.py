@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from typing import Any
 from urllib.parse import unquote_plus
 
 from starlette.requests import Request
@@ -17,6 +16,7 @@ from app.api.passthrough.exchange import PassthroughExchange, chat_prompt
 from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
 from app.api.passthrough.plain_form import form_boundary, reads_as_model
+from app.api.rate_limits import Admission
 from app.backends import Backend, RawRequest
 from app.core.types import JSONObject
 from app.core.types.request import Response
@@ -108,13 +108,14 @@ class Passthrough:
             body = await JSONBody.read(request, api.body_limits)
             raw = self._request(request, endpoint, body, body.fields, caller)
             async with admission.slot():
-                await self._exchange(backend, raw, body.fields, [admission]).run(scope, receive, send, received=True)
+                exchange = self._exchange(backend, raw, body.fields, caller, admission)
+                await exchange.run(scope, receive, send, received=True)
             return
         form = await ReceivedForm.read(request, boundary, caller.access, api.body_limits.bytes)
         try:
             raw = self._request(request, endpoint, FormBody(form), {}, caller)
             async with admission.slot():
-                exchange = self._exchange(backend, raw, {}, [admission])
+                exchange = self._exchange(backend, raw, {}, caller, admission)
                 form.on_received = lambda: exchange.watch()
                 await exchange.run(scope, receive, send, received=form.complete)
         finally:
@@ -149,12 +150,12 @@ class Passthrough:
         )
 
     def _exchange(
-        self, backend: Backend, raw: RawRequest, fields: JSONObject, observers: list[Any]
+        self, backend: Backend, raw: RawRequest, fields: JSONObject, caller: Caller, admission: Admission
     ) -> PassthroughExchange:
         responses = self._api.responses
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
-        all_observers = [*responses.observers, *observers]
-        lifecycle = ResponseLifecycle(response, "passthrough", all_observers)
+        lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, admission])
+        lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
         return PassthroughExchange(backend, raw, fields, lifecycle, responses.options.max_output_seconds)
 
 

@@ -11,11 +11,12 @@ from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_
 from app.api.context import ApiContext
 from app.api.json_response import json_response, sized_response
 from app.api.openapi import CREATE, ERRORS, response_example
-from app.api.pagination import parse_limit
+from app.api.pagination import parse_limit, parse_whole_number
 from app.api.request_body import read_body
 from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
 from app.responses import Caller
-from app.responses.inspection import Inspection
+from app.responses.inspection import Inspection, ResponseFilter
 
 _RESPONSE = "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00"
 _ENTRY = {
@@ -27,13 +28,43 @@ _ENTRY = {
     "conversation": None,
     "usage": {"input_tokens": 3, "output_tokens": 3, "total_tokens": 6},
     "background": False,
+    "seconds": 1.204,
+    "first_token_seconds": 0.31,
+    "cost": 0.000123,
+    "backend": "default",
+    "tools": ["web_search"],
     "preview": "Say hello.",
 }
 _LIST = {"object": "list", "data": [_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
 _INPUT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}
+_MEASURES = {
+    "seconds": 1.204,
+    "first_token_seconds": 0.31,
+    "cost": 0.000123,
+    "backend": "default",
+    "steps": [
+        {"kind": "model", "start": 0.0, "end": 0.52, "round": 0, "status": "completed", "output_tokens": 21},
+        {
+            "kind": "tool",
+            "start": 0.52,
+            "end": 0.8,
+            "call_id": "call_1",
+            "tool": "web_search",
+            "function": "web_search",
+        },
+    ],
+}
 _CHAIN = {
     "object": "list",
-    "data": [{"response": {"id": _RESPONSE, "object": "response", "output": []}, "input": [_INPUT]}],
+    "data": [
+        {
+            "response": {"id": _RESPONSE, "object": "response", "output": []},
+            "input": [_INPUT],
+            "request": {"temperature": 0.2},
+            "measures": _MEASURES,
+        }
+    ],
+    "earlier": [],
     "forks": [],
 }
 _TRANSLATION = {
@@ -82,9 +113,21 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
         request: Request,
         limit: str = Query("20", description="1 to 100"),
         after: str | None = Query(None, description="the id of the response to list from, which is newer"),
+        status: str | None = Query(None, description="only those with this status"),
+        model: str | None = Query(None, description="glob of models"),
+        tool: str | None = Query(None, description="glob of functions, MCP servers or types of tools that were called"),
+        text: str | None = Query(None, description="only those with this text in the beginning of their message"),
+        conversation: str | None = Query(None, description="only those of the conversation with this id"),
+        created_after: str | None = Query(None, description="Unix time"),
+        created_before: str | None = Query(None, description="Unix time"),
     ) -> Response:
         caller = api.auth.caller(request.headers)
-        return json_response(await inspection.recent(caller, parse_limit(limit), after))
+        times = _time(created_after, "created_after"), _time(created_before, "created_before")
+        matches = ResponseFilter(
+            status or None, model or None, tool or None, text or None, conversation or None, *times
+        )
+        wanted = None if matches == ResponseFilter() else matches
+        return json_response(await inspection.recent(caller, parse_limit(limit), after, wanted))
 
     @router.get(
         "/responses/{response_id}/chain",
@@ -135,3 +178,11 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
         return json_response(about(api.auth.caller(request.headers)))
 
     return router
+
+
+def _time(text: str | None, param: str) -> int | None:
+    """Return a Unix time of a query; raises `InvalidRequest`."""
+    if text and parse_whole_number(text) is None:
+        message = f"Invalid '{param}': it has to be a Unix time in whole seconds."
+        raise InvalidRequest(message, param=param, code="invalid_value")
+    return parse_whole_number(text) if text else None

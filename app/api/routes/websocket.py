@@ -214,7 +214,9 @@ class WebSocketConnection:
             raise
         except Exception as error:
             failed = True
-            await self._send(envelope(_api_error(error), create.stream_id))
+            refusal = _api_error(error)
+            self._api.refused(self._caller, "WebSocket /responses", refusal)
+            await self._send(envelope(refusal, create.stream_id))
         previous = create.previous_response_id or ""
         if failed and (bucket := bucket_of(self._caller.owner, previous)):
             await self._layers.forget(bucket, previous)

@@ -241,6 +241,22 @@ class ReplicaPool:
         for replica in self.replicas:
             self._hooks.health(self.name, replica.number, replica.up)
 
+    def state(self) -> dict[str, Any]:
+        """Return what these servers do now."""
+        return {
+            "name": self.name,
+            "max_concurrency": self.served.max_concurrency,
+            "queued": len(self._waiters),
+            "replicas": [
+                {
+                    "url": replica.shown or None,
+                    "state": "paused" if replica.circuit.open else "up" if replica.up else "down",
+                    "in_flight": replica.load,
+                }
+                for replica in self.replicas
+            ],
+        }
+
     # Selection and queue.
 
     async def _take(self, conversation: str, exclude: Collection[Replica], only_candidate: bool) -> Replica:

@@ -138,6 +138,10 @@ class Router(Backend):
             for pool in self._pools.values()
         ]
 
+    def state(self) -> list[dict[str, Any]]:
+        """Return what each backend does now in this process: its servers, their requests, and its queue."""
+        return [pool.state() for pool in self._pools.values()]
+
     async def models(self, caller_key: str | None = None) -> list[dict[str, object]]:
         """
         Return the available models, as entries of OpenAI's list: of each backend those that are routed to it.

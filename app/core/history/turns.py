@@ -30,6 +30,7 @@ class Turn(NamedTuple):
     request: Mapping[str, object] | None = None  # see `recorded_request`; None in older records
     warnings: Sequence[str] | None = None  # what was left out or changed of the request
     images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
+    measures: Mapping[str, object] | None = None  # times and cost of a response that has ended
 
     def record(self, *, in_pieces: bool = False) -> bytes:
         """
@@ -46,8 +47,15 @@ class Turn(NamedTuple):
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""
-        response = self.response
-        return dumps({**{name: response.get(name) for name in _LISTED}, "preview": preview(self.input)})
+        response, measures = self.response, self.measures or {}
+        return dumps(
+            {
+                **{name: response.get(name) for name in _LISTED},
+                **{name: measures.get(name) for name in _MEASURED},
+                "tools": tools_used(response.get("output") or ()),
+                "preview": preview(self.input),
+            }
+        )
 
     @staticmethod
     def of(record: bytes) -> Turn:
@@ -91,7 +99,20 @@ def _without(name: str, fields: Upstream) -> Upstream:
 
 
 _LISTED = ("id", "created_at", "status", "model", "previous_response_id", "conversation", "usage", "background")
+_MEASURED = ("seconds", "first_token_seconds", "cost", "backend")
 _PREVIEW = 200  # characters
+_TOOLS = 10
+
+
+def tools_used(output: Sequence[Item]) -> list[str]:
+    """Return the first tools that were called: names of functions, labels of MCP servers, types of hosted tools."""
+    tools: dict[str, None] = {}
+    for item in output:
+        kind = str(item.get("type"))
+        if kind.endswith("_call"):
+            name = item.get("server_label") if kind == "mcp_call" else item.get("name")
+            tools[str(name or kind.removesuffix("_call"))] = None
+    return [*tools][:_TOOLS]
 
 
 def preview(items: Sequence[Item]) -> str:

@@ -26,7 +26,7 @@ from app.core.types.token_estimate import estimate_prompt
 from app.core.types.tool_usage import complete_tool_usage
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError, Warnings
-from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord
+from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord, clock
 from app.responses.compaction import CompactionBuilder
 from app.responses.delivery import EventWriter, NoDelivery
 from app.responses.generate import (
@@ -294,6 +294,7 @@ class ToolLoop:
         self._again = ended == "completed" and bool(builder.running)
         if not self._again:
             finish_response(builder, query, failure)
+        record.answered = clock()
         record.usage = query.usage([*output])
         self._usage = added_usage(self._usage, record.usage)
         self._written += record.usage["output_tokens"]

@@ -147,6 +147,10 @@ class Containers(ABC):
         """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
 
     @abstractmethod
+    async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
+        """Return the last containers of an owner, or of all (None), newest first, without what is in them."""
+
+    @abstractmethod
     async def delete(self, owner: str, container_id: str) -> dict[str, object]:
         """Delete a container; raises `NotFound`."""
 

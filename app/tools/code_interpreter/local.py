@@ -127,6 +127,22 @@ class LocalContainers(Containers):
         own = [one for one in self._containers.values() if one.owner == owner and not self._expired(one)]
         return page_of([container.resource() for container in own if name in (None, container.name)], page)
 
+    async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
+        listed = [one for one in self._containers.values() if owner in (None, one.owner) and not self._expired(one)]
+        return [
+            {
+                "id": one.id,
+                "owner": one.owner,
+                "created_at": one.created_at,
+                "last_active_at": int(one.last_active_at),
+                "memory_limit": one.memory_limit,
+                "running": one.sandbox is not None,
+                "files": len(one.files),
+                "bytes": sum(file.bytes for file in one.files.values()),
+            }
+            for one in listed[: -limit - 1 : -1]
+        ]
+
     async def delete(self, owner: str, container_id: str) -> dict[str, object]:
         self._drop(await self.get(owner, container_id))
         return {"id": container_id, "object": "container.deleted", "deleted": True}

@@ -122,6 +122,10 @@ class SharedContainers(Containers):
         result: dict[str, object] = await self._do("list", owner=owner, page=asdict(page), name=name)
         return result
 
+    async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
+        result: Sequence[dict[str, object]] = await self._do("summaries", owner=owner, limit=limit)
+        return result
+
     async def delete(self, owner: str, container_id: str) -> dict[str, object]:
         deleted: dict[str, object] = await self._do("delete", owner=owner, container_id=container_id)
         return deleted
@@ -267,6 +271,8 @@ async def _run(host: LocalContainers, operation: str, fields: Mapping[str, Any])
             return await host.of_conversation(**fields)
         case "list":
             return await host.list(fields["owner"], Page(**fields["page"]), fields["name"])
+        case "summaries":
+            return await host.summaries(**fields)
         case _:
             return await host.delete(**fields)
 

@@ -59,6 +59,22 @@ async def test_a_container_is_the_same_from_every_worker(worker: Worker) -> None
     assert error.value.status == 404
 
 
+async def test_containers_are_summed_up_for_an_owner_and_for_all_from_every_worker(worker: Worker) -> None:
+    async def content() -> AsyncIterator[bytes]:
+        yield b"12345"
+
+    host, other = worker(), worker()
+    made = await host.create("ada", name="secret")
+    await host.add_file(made, "a.txt", content())
+    theirs = await other.create("bob")
+    own, *more = await other.summaries("ada", 10)
+    assert not more and "secret" not in str(own)
+    assert (own["id"], own["owner"], own["files"], own["bytes"], own["running"]) == (made.id, "ada", 1, 5, True)
+    assert await host.summaries("ada", 10) == [own]
+    assert [one["id"] for one in await other.summaries(None, 10)] == [theirs.id, made.id]
+    assert [one["id"] for one in await host.summaries(None, 1)] == [theirs.id]
+
+
 async def test_a_conversation_has_one_container_whichever_worker_answers(worker: Worker) -> None:
     host, other = worker(), worker()
     first = await host.of_conversation("ada", "chain", [])

@@ -62,6 +62,18 @@ async def test_a_store_is_made_changed_listed_and_deleted(client: AsyncOpenAI) -
         await client.vector_stores.retrieve(store.id)
 
 
+async def test_stores_are_summed_up_with_what_they_hold(client: AsyncOpenAI) -> None:
+    http = client.with_options(timeout=60)
+    empty = await client.vector_stores.create(name="secret")
+    store = await filled(client, a="Some text.", b="Some more.")
+    now: Any = (await http.get("/antiphon/now", cast_to=httpx.Response)).json()
+    assert "secret" not in str(now)
+    full, other = now["vector_stores"]
+    assert (full["id"], full["files"], full["in_progress"], full["failed"]) == (store, 2, 0, 0)
+    assert full["bytes"] > 0
+    assert (other["id"], other["files"], other["bytes"]) == (empty.id, 0, 0)
+
+
 async def test_a_file_is_read_and_found(client: AsyncOpenAI) -> None:
     store = await client.vector_stores.create()
     text = b"The antiphon is sung as call and response.\n\nBread needs yeast."

@@ -79,6 +79,23 @@ class VectorStores:
         stores, more = await self._records.stores(owner, page)
         return list_page([store.resource(self._clock()) for store in stores], more)
 
+    async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
+        """Return the last stores of an owner, or of all (None), newest first, without names and what is in them."""
+        stores, _ = await self._records.stores(owner, Page(limit))
+        return [
+            {
+                "id": store.id,
+                "owner": store.owner,
+                "created_at": store.created_at,
+                "last_active_at": store.last_active_at,
+                "files": store.counts.resource()["total"],
+                "in_progress": store.counts.in_progress,
+                "failed": store.counts.failed,
+                "bytes": store.usage_bytes,
+            }
+            for store in stores
+        ]
+
     async def retrieve(self, owner: str, store_id: str) -> dict[str, object]:
         """Return a store; raises `NotFound`."""
         return (await self._store(owner, store_id)).resource(self._clock())

@@ -213,8 +213,8 @@ class VectorStoreRecords(Protocol):
 
     async def get(self, owner: str, store_id: str) -> VectorStore | None: ...
 
-    async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page of stores, and whether more follow; raises `UnknownCursor`."""
+    async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
+        """Return a page of an owner's stores, or of all (None), and whether more follow; raises `UnknownCursor`."""
         ...
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, object]) -> bool:

@@ -115,9 +115,10 @@ class SQLVectorStores(ABC):
         rows = await self._read(f"{self._store} WHERE stores.id = $1 AND owner = $2 {group}", store_id, owner)
         return store_of(rows[0]) if rows else None
 
-    async def stores(self, owner: str, page: Page) -> tuple[list[VectorStore], bool]:
+    async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
         _, table, _, _, row, one_of, as_list = self._dialect
-        listed, more = await self._listed(f"SELECT id FROM {table}", table, "owner = $1", (owner,), page)
+        where, values = ("1 = 1", ()) if owner is None else ("owner = $1", (owner,))
+        listed, more = await self._listed(f"SELECT id FROM {table}", table, where, values, page)
         ids = [store_id for (store_id,) in listed]
         rows = await self._read(f"{self._store} WHERE stores.id {one_of} GROUP BY stores.{row}", as_list(ids))
         stores = {store[0]: store_of(store) for store in rows}

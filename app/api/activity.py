@@ -1,0 +1,308 @@
+"""
+Endpoints for what happens: recent refusals, durations of the last hours, budgets, and what the server does now.
+
+A key sees its own; a key with `admin = true` sees that of all keys, without any content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Protocol, runtime_checkable
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.api.accounting.listing import check_key_filter
+from app.api.context import ApiContext
+from app.api.json_response import json_response
+from app.api.openapi import ERRORS, response_example
+from app.api.pagination import parse_limit, parse_whole_number
+from app.core.access import KeyAccess
+from app.core.prices import NANO
+from app.core.types import JSONObject
+from app.errors import InvalidRequest
+from app.observability.activity import HOURS
+from app.observability.activity.hours import SLOT, RequestCounts
+from app.responses import Caller
+from app.tools import ResourceTool
+
+_RESOURCES = 100  # containers and vector stores that are listed
+
+_QUANTILES = {"median": 0.31, "p95": 0.84}
+_DURATIONS = {"requests": 12, "failed": 1, "refused": 2, "first_token": _QUANTILES, "total": _QUANTILES}
+_LATENCY = {
+    "object": "antiphon.latency",
+    "hours": 24,
+    "slot_seconds": SLOT,
+    "data": [{"start": 1790000100, **_DURATIONS}],
+    "keys": [{"key": "alice", **_DURATIONS}],
+    "models": [{"model": "qwen3", **_DURATIONS}],
+    "total": _DURATIONS,
+}
+_REFUSALS = {
+    "object": "list",
+    "data": [
+        {
+            "object": "antiphon.refusal",
+            "at": 1790000000.5,
+            "key": "alice",
+            "endpoint": "POST /v1/responses",
+            "status": 429,
+            "type": "rate_limit_error",
+            "code": "rate_limit_exceeded",
+            "param": None,
+            "request_id": "req_1",
+        }
+    ],
+    "has_more": False,
+}
+_BUDGETS = {
+    "object": "list",
+    "data": [
+        {
+            "object": "antiphon.budget",
+            "key": "alice",
+            "limit": "money_per_month",
+            "amount": 50.0,
+            "used": 12.5,
+            "resets_at": 1793000000,
+        }
+    ],
+}
+_NOW = {
+    "object": "antiphon.now",
+    "complete": True,
+    "backends": [
+        {
+            "name": "default",
+            "max_concurrency": 8,
+            "queued": 0,
+            "replicas": [{"url": "http://localhost:8000/v1", "state": "up", "in_flight": 2}],
+        }
+    ],
+    "running": [
+        {
+            "id": "resp_5f3759df5f3759dfc0ffee00c0ffee00c0ffee00",
+            "key": "alice",
+            "own": True,
+            "model": "qwen3",
+            "backend": "default",
+            "delivery": "background",
+            "began": 1790000000.5,
+            "first_token_seconds": 0.31,
+        }
+    ],
+    "containers": [
+        {
+            "id": "cntr_1",
+            "keys": ["alice"],
+            "own": True,
+            "created_at": 1790000000,
+            "last_active_at": 1790000100,
+            "memory_limit": "1g",
+            "running": True,
+            "files": 2,
+            "bytes": 2048,
+        }
+    ],
+    "vector_stores": [
+        {
+            "id": "vs_1",
+            "keys": ["alice"],
+            "own": True,
+            "created_at": 1790000000,
+            "last_active_at": 1790000100,
+            "files": 3,
+            "in_progress": 1,
+            "failed": 0,
+            "bytes": 65536,
+        }
+    ],
+}
+
+
+@runtime_checkable
+class SummarizedResource(Protocol):
+    """Objects of hosted tools whose sizes can be listed, of an owner or of all (None), newest first."""
+
+    async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]: ...
+
+
+def activity_routes(api: ApiContext) -> APIRouter:
+    """Return the routes, without the `/v1`."""
+    router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+
+    @router.get("/refusals", summary="List requests that were refused", openapi_extra=response_example(_REFUSALS))
+    async def refusals(
+        request: Request,
+        limit: str = Query("100", description="1 to 100"),
+        status: str | None = Query(None, description="only those with this status, such as 429"),
+    ) -> Response:
+        caller = api.auth.caller(request.headers)
+        return json_response(await _refusals(api, caller, parse_limit(limit), status))
+
+    @router.get(
+        "/latency",
+        summary="Requests, errors and durations of the last hours",
+        openapi_extra=response_example(_LATENCY),
+    )
+    async def latency(
+        request: Request,
+        hours: str = Query(str(HOURS), description=f"1 to {HOURS}"),
+        key: str | None = Query(None, description="glob of names of keys"),
+        model: str | None = Query(None, description="glob of models"),
+    ) -> Response:
+        access = api.auth.caller(request.headers).access
+        number = parse_whole_number(hours)
+        if number is None or not 1 <= number <= HOURS:
+            message = f"Invalid 'hours': it has to be a whole number from 1 to {HOURS}."
+            raise InvalidRequest(message, param="hours", code="invalid_value")
+        check_key_filter(access, key)
+        return json_response(await _latency(api, access, number, key or "*", model or "*"))
+
+    @router.get("/budgets", summary="List what is left of budgets", openapi_extra=response_example(_BUDGETS))
+    async def budgets(request: Request) -> Response:
+        access = api.auth.caller(request.headers).access
+        await api.accounting.wait_until_stored()
+        of_keys = await api.accounting.budgets(api.auth.accesses() if access.admin else [access])
+        data = [
+            {
+                "object": "antiphon.budget",
+                "key": key.name,
+                "limit": state.limit.name,
+                "amount": _amount(state.limit.name, state.limit.amount),
+                "used": _amount(state.limit.name, state.used),
+                "resets_at": int(state.resets.timestamp()),
+            }
+            for key, states in of_keys
+            for state in states
+        ]
+        return json_response({"object": "list", "data": data})
+
+    @router.get("/now", summary="What the server does now", openapi_extra=response_example(_NOW))
+    async def now(request: Request) -> Response:
+        return json_response(await _now(api, api.auth.caller(request.headers)))
+
+    return router
+
+
+async def _refusals(api: ApiContext, caller: Caller, limit: int, status: str | None) -> JSONObject:
+    hours = await api.activity.hours(HOURS)
+    admin = caller.access.admin
+    shown = [
+        refusal
+        for hour in hours
+        for refusal in hour.refusals
+        if (admin or refusal.owner == caller.owner) and status in (None, str(refusal.status))
+    ]
+    shown.sort(key=lambda refusal: refusal.at, reverse=True)
+    data = []
+    for refusal in shown[:limit]:
+        fields = refusal._asdict()
+        del fields["owner"]
+        data.append({"object": "antiphon.refusal", **fields})
+    return {"object": "list", "data": data, "has_more": len(shown) > limit}
+
+
+async def _latency(api: ApiContext, access: KeyAccess, number: int, key: str, model: str) -> JSONObject:
+    slots: dict[int, RequestCounts] = {}
+    keys: dict[str, RequestCounts] = {}
+    models: dict[str, RequestCounts] = {}
+    total = RequestCounts()
+    for hour in await api.activity.hours(number):
+        for (slot, name, its_model), counts in hour.counts.items():
+            allowed = access.admin or name == access.name
+            if allowed and fnmatchcase(name, key) and fnmatchcase(its_model, model):
+                slots.setdefault(slot, RequestCounts()).include(counts)
+                keys.setdefault(name, RequestCounts()).include(counts)
+                models.setdefault(its_model, RequestCounts()).include(counts)
+                total.include(counts)
+    return {
+        "object": "antiphon.latency",
+        "hours": number,
+        "slot_seconds": SLOT,
+        "data": [{"start": start, **_shown(counts)} for start, counts in sorted(slots.items())],
+        "keys": [{"key": name, **_shown(counts)} for name, counts in sorted(keys.items())],
+        "models": [{"model": name, **_shown(counts)} for name, counts in sorted(models.items()) if name],
+        "total": _shown(total),
+    }
+
+
+def _shown(counts: RequestCounts) -> JSONObject:
+    return {
+        "requests": counts.requests,
+        "failed": counts.failed,
+        "refused": counts.refused,
+        **{
+            name: {"median": durations.quantile(0.5), "p95": durations.quantile(0.95)}
+            for name, durations in (("first_token", counts.first_token), ("total", counts.total))
+        },
+    }
+
+
+def _amount(limit: str, amount: int) -> float:
+    return amount / NANO if limit.startswith("money") else amount
+
+
+async def _now(api: ApiContext, caller: Caller) -> JSONObject:
+    now = await api.activity.now()
+    running = sorted(
+        (entry for state in now.states for entry in state["running"] if _sees(caller, entry)),
+        key=lambda entry: entry["began"],
+    )
+    return {
+        "object": "antiphon.now",
+        "complete": now.whole,
+        "backends": _backends((state["backends"] for state in now.states), caller.access),
+        "running": [_own(entry, caller) for entry in running],
+        "containers": await _summaries(api, caller, "containers"),
+        "vector_stores": await _summaries(api, caller, "vector_stores"),
+    }
+
+
+def _sees(caller: Caller, entry: Mapping[str, object]) -> bool:
+    return caller.access.admin or entry["owner"] == caller.owner
+
+
+def _own(entry: Mapping[str, object], caller: Caller) -> JSONObject:
+    """Return an entry with whether it is the caller's in place of its owner."""
+    fields = dict(entry)
+    return {**fields, "own": fields.pop("owner") == caller.owner}
+
+
+def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSONObject]:
+    """
+    Return the backends of this process with the requests of all processes at them.
+
+    A key that sees its own alone is not told how many requests there are, nor where the servers are.
+    """
+    backends: dict[str, JSONObject] = {}
+    for state in states:
+        for backend in state:
+            known = backends.setdefault(backend["name"], backend)
+            if known is backend or len(known["replicas"]) != len(backend["replicas"]):
+                continue  # another process has other settings for a moment
+            known["queued"] += backend["queued"]
+            for replica, other in zip(known["replicas"], backend["replicas"], strict=True):
+                replica["in_flight"] += other["in_flight"]
+                replica["state"] = max(replica["state"], other["state"], key=["up", "down", "paused"].index)
+    if access.admin:
+        return [*backends.values()]
+    return [
+        {"name": name, "replicas": [{"state": replica["state"]} for replica in backend["replicas"]]}
+        for name, backend in backends.items()
+    ]
+
+
+async def _summaries(api: ApiContext, caller: Caller, resource: str) -> list[JSONObject]:
+    """Return containers or vector stores with their sizes; [] if the server has none."""
+    names: dict[str, list[str]] = {}
+    for access in api.auth.accesses():
+        names.setdefault(access.owner, []).append(access.name)
+    for tool in api.responses.tools.values():
+        found: Any = tool.resources.get(resource) if isinstance(tool, ResourceTool) else None
+        if isinstance(found, SummarizedResource):
+            entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)
+            return [{**_own(entry, caller), "keys": names.get(str(entry["owner"]), [])} for entry in entries]
+    return []
