@@ -9,6 +9,7 @@ The command line.
     antiphon reload
     antiphon chat --model qwen3
     antiphon show resp_...
+    antiphon replay resp_... --model qwen3
     antiphon codex -- exec "Mend the tests."
     antiphon key new alice >> antiphon.toml
     antiphon usage --group key,model
@@ -358,6 +359,26 @@ def show_response(
 
     with _client(url, api_key) as (client, *_):
         show(client, Console(), response_id, as_json=as_json)
+
+
+@cli.command("replay", short_help="Repeat a stored response, and compare.")
+def replay_response(
+    response_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a stored response.")],
+    model: Annotated[str | None, typer.Option("--model", "-m", help="Another model; left out, the same one.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Exit 1 if status, text or calls differ.")] = False,
+    url: Annotated[str | None, typer.Option(help=_URL)] = None,
+    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
+) -> None:
+    """Send the request of a stored response again, and compare text, calls, tokens and cost; nothing is stored."""
+    from rich.console import Console
+
+    from app.cli.replay import replay
+
+    with _client(url, api_key) as (client, *_):
+        same = replay(client, Console(), response_id, model, as_json=as_json)
+    if check and not same:
+        raise typer.Exit(1)
 
 
 @cli.command("usage", short_help="Show what keys have used, and what it cost.")

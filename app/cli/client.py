@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import httpx
@@ -46,6 +46,13 @@ class ServerClient:
             _check(response)
             body: dict[str, object] = response.json()
             return body
+
+    def post(self, path: str, body: JSONObject) -> tuple[JSONObject, Mapping[str, str]]:
+        """Return the JSON body and the headers of the answer to a POST request; raises `ServerError`."""
+        with self._errors():
+            response = self._http.post(path, json=body)
+            _check(response)
+            return response.json(), response.headers
 
     def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
         """Yield the events of a streamed POST request; raises `ServerError`."""

@@ -1,0 +1,141 @@
+"""Repeat a stored response, maybe with another model, and compare: `antiphon replay ID --model M`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import time
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from app.cli.client import ServerClient, ServerError, safe
+from app.core.types import JSONObject
+
+# In a call, the first of these that it has is what it was made with.
+_ARGUMENTS = ("arguments", "input", "code", "action", "operation", "queries")
+_COLORS = {"+": "green", "-": "red", "@": "dim"}
+
+
+class Result(NamedTuple):
+    """What is compared of a response."""
+
+    model: str
+    status: str
+    text: str
+    calls: list[tuple[str, str]]  # names and arguments
+    usage: JSONObject
+    seconds: float | None
+    cost: float | None
+
+    @classmethod
+    def of(cls, response: JSONObject, seconds: float | None, cost: float | None) -> Result:
+        """Return the result of a finished response."""
+        output = response["output"]
+        parts = [part for item in output if item["type"] == "message" for part in item["content"]]
+        text = "\n".join(part.get("text") or part.get("refusal") or "" for part in parts)
+        calls = [_call(item) for item in output if item["type"].endswith("_call")]
+        return cls(response["model"], response["status"], text, calls, response.get("usage") or {}, seconds, cost)
+
+    def same_as(self, other: Result) -> bool:
+        """Return whether status, text and calls are the same."""
+        return (self.status, self.text, self.calls) == (other.status, other.text, other.calls)
+
+    def summary(self) -> JSONObject:
+        """Return the result as JSON."""
+        calls = [{"name": name, "arguments": arguments} for name, arguments in self.calls]
+        return {**self._asdict(), "calls": calls}
+
+
+def replay(client: ServerClient, console: Console, response_id: str, model: str | None, *, as_json: bool) -> bool:
+    """
+    Repeat a stored response without storing the new one, and print both; return whether they are the same.
+
+    Raises `ServerError`.
+    """
+    chain = client.get(f"antiphon/responses/{quote(response_id, safe='')}/chain")
+    turn = chain["data"][-1]
+    if turn["response"]["status"] not in ("completed", "incomplete", "failed"):
+        status = turn["response"]["status"].replace("_", " ")
+        raise ServerError(f"The response is {status}: there is nothing to compare with.")
+    measures = turn.get("measures") or {}
+    before = Result.of(turn["response"], measures.get("seconds"), measures.get("cost"))
+    began = time.perf_counter()
+    response, headers = client.post("responses", repeated(chain, model))
+    cost = headers.get("x-antiphon-cost")
+    after = Result.of(response, round(time.perf_counter() - began, 3), float(cost) if cost else None)
+    same = before.same_as(after)
+    if as_json:
+        console.print_json(data={"same": same, "before": before.summary(), "after": after.summary()})
+    else:
+        _print(console, before, after)
+    return same
+
+
+def repeated(chain: JSONObject, model: str | None) -> JSONObject:
+    """Return the request that repeats the last response of a chain, and stores nothing."""
+    turn, past = chain["data"][-1], chain["earlier"]  # of its conversation, to which nothing is to be added
+    response = turn["response"]
+    tools = [{name: value for name, value in tool.items() if value is not None} for tool in response["tools"]]
+    fields = {
+        "model": model or response["model"],
+        "instructions": response.get("instructions"),
+        "tools": tools or None,
+        "previous_response_id": response.get("previous_response_id"),
+        **(turn.get("request") or {}),
+    }
+    body = {name: value for name, value in fields.items() if value is not None}
+    return {**body, "input": [*past, *turn["input"]], "store": False}
+
+
+def _call(item: JSONObject) -> tuple[str, str]:
+    name = str(item.get("name") or item["type"].removesuffix("_call"))
+    label = item.get("server_label") or item.get("namespace")
+    written: Any = next((item[field] for field in _ARGUMENTS if item.get(field) is not None), "")
+    if isinstance(written, str):
+        try:
+            written = json.loads(written)
+        except ValueError:
+            return f"{label}.{name}" if label else name, written
+    return f"{label}.{name}" if label else name, json.dumps(written, sort_keys=True, ensure_ascii=False)
+
+
+def _print(console: Console, before: Result, after: Result) -> None:
+    table = Table(show_header=True, box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("", "before", "now"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for name, values in _rows(before, after).items():
+        table.add_row(name, *map(safe, values))
+    console.print(table)
+    for name, was, is_now in (
+        ("Calls", _lines(before.calls), _lines(after.calls)),
+        ("Text", before.text.splitlines(), after.text.splitlines()),
+    ):
+        if was == is_now:
+            console.print(f"{name}: the same", style="bold", highlight=False)
+            continue
+        console.print(f"{name}: different", style="bold", highlight=False)
+        for line in [*difflib.unified_diff(was, is_now, "before", "now", lineterm="", n=1)][2:]:
+            console.print(safe(line), style=_COLORS.get(line[0]), markup=False, highlight=False, soft_wrap=True)
+
+
+def _rows(before: Result, after: Result) -> dict[str, tuple[object, object]]:
+    def both(show: Any) -> tuple[object, object]:
+        return show(before), show(after)
+
+    return {
+        "model": both(lambda result: result.model),
+        "status": both(lambda result: result.status),
+        "input tokens": both(lambda result: result.usage.get("input_tokens", "")),
+        "output tokens": both(lambda result: result.usage.get("output_tokens", "")),
+        "calls": both(lambda result: len(result.calls)),
+        "seconds": both(lambda result: "" if result.seconds is None else f"{result.seconds:.2f}"),
+        "cost": both(lambda result: "" if result.cost is None else f"{result.cost:.6f}"),
+    }
+
+
+def _lines(calls: list[tuple[str, str]]) -> list[str]:
+    return [f"{name} {arguments}" for name, arguments in calls]

@@ -1,0 +1,115 @@
+"""`antiphon replay`: the request of a stored response is sent again, and what comes is compared."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from typing import Any
+
+import httpx
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from app.cli import cli
+from app.cli.client import ServerClient, ServerError
+from app.cli.replay import replay
+from tests.support.build import call, delta, finish, reported
+from tests.support.scripted import Scripted, Step
+from tests.support.serving import antiphon
+
+PRICES = {"*": {"input": 1, "output": 4}}
+WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+
+
+def said(text: str, *calls: str) -> list[Step]:
+    chunks: list[Any] = [delta(content=text)]
+    chunks += [call(number, f"call_{number}", "weather", arguments) for number, arguments in enumerate(calls)]
+    return [*chunks, finish("tool_calls" if calls else "stop"), {"choices": [], "usage": reported(1000, 500)}]
+
+
+async def ask(url: str, **fields: Any) -> dict[str, Any]:
+    async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
+        answer = await http.post("/responses", json={"model": "qwen3", "input": "Hi", **fields})
+        assert answer.status_code == 200, answer.text
+        made: dict[str, Any] = answer.json()
+        return made
+
+
+async def replayed(url: str, response_id: str, model: str | None = None, *, as_json: bool = False) -> tuple[bool, str]:
+    """Return whether the answers are the same, and what is printed."""
+
+    def run() -> tuple[bool, str]:
+        console = Console(file=io.StringIO(), width=200)
+        with ServerClient(f"{url}/v1", None, proxied=False) as client:
+            same = replay(client, console, response_id, model, as_json=as_json)
+        assert isinstance(console.file, io.StringIO)
+        return same, console.file.getvalue()
+
+    return await asyncio.to_thread(run)
+
+
+async def test_a_replay_asks_the_same_of_another_model_and_stores_nothing() -> None:
+    backend = Scripted(said("First."), said("One.\nTwo.", "{}"), said("One.\nThree.", '{"in": "Oslo"}'))
+    async with antiphon(backend, prices=PRICES) as url:
+        first = await ask(url, input="Before")
+        options = {"instructions": "Be brief.", "temperature": 0.2, "max_output_tokens": 900, "tools": [WEATHER]}
+        made = await ask(url, previous_response_id=first["id"], **options)
+        same, printed = await replayed(url, made["id"], "gpt-5")
+        async with httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
+            listed = (await http.get("/antiphon/responses")).json()["data"]
+    assert not same
+    _, was, is_now = backend.asked
+    assert is_now == {**was, "model": "gpt-5"}
+    assert len(listed) == 2
+    for line in ("-Two.", "+Three.", "-weather {}", '+weather {"in": "Oslo"}', "Text: different", "Calls: different"):
+        assert line in printed, printed
+    rows = {line.split("  ")[0].strip(): line.split()[-2:] for line in printed.splitlines() if line.strip()}
+    assert rows["model"] == ["qwen3", "gpt-5"]
+    assert rows["output tokens"] == ["500", "500"]
+    assert rows["cost"] == ["0.003000", "0.003000"]
+
+
+async def test_a_replay_with_the_same_answer_is_the_same() -> None:
+    async with antiphon(Scripted(said("Hello.", '{"a": 1, "b": 2}'), said("Hello.", '{"b": 2, "a": 1}'))) as url:
+        made = await ask(url, tools=[WEATHER])
+        same, printed = await replayed(url, made["id"], as_json=True)
+    told = json.loads(printed)
+    assert same and told["same"]
+    assert told["before"]["calls"] == told["after"]["calls"] == [{"name": "weather", "arguments": '{"a": 1, "b": 2}'}]
+    assert told["before"]["seconds"] > 0 and told["after"]["seconds"] > 0
+
+
+async def test_a_replay_adds_nothing_to_its_conversation() -> None:
+    backend = Scripted(said("First."), said("Second."), said("Second."))
+    async with antiphon(backend) as url:
+        async with httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
+            conversation = (await http.post("/conversations", json={})).json()["id"]
+            await ask(url, input="One", conversation=conversation)
+            made = await ask(url, input="Two", conversation=conversation)
+            before = (await http.get(f"/conversations/{conversation}/items")).json()
+            same, _ = await replayed(url, made["id"])
+            assert (await http.get(f"/conversations/{conversation}/items")).json() == before
+    assert same
+    assert backend.asked[2]["messages"] == backend.asked[1]["messages"]
+
+
+async def test_a_response_that_is_not_stored_cannot_be_replayed() -> None:
+    async with antiphon(Scripted(said("Hi."))) as url:
+        with pytest.raises(ServerError, match="not found"):
+            await replayed(url, "resp_unknown")
+
+
+async def test_check_exits_with_1_only_if_the_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    async with antiphon(Scripted(said("One."), said("One."), said("Two."))) as url:
+        made = await ask(url)
+
+        async def status(*options: str) -> int:
+            arguments = ["replay", made["id"], "--url", f"{url}/v1", *options]
+            return (await asyncio.to_thread(CliRunner().invoke, cli, arguments)).exit_code
+
+        assert await status("--check") == 0
+        assert await status("--check") == 1
+        assert await status() == 0
