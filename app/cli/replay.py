@@ -64,7 +64,7 @@ def replay(client: ServerClient, console: Console, response_id: str, model: str 
     measures = turn.get("measures") or {}
     before = Result.of(turn["response"], measures.get("seconds"), measures.get("cost"))
     began = time.perf_counter()
-    response, headers = client.post("responses", repeated(chain, model))
+    response, headers = client.post("responses", replay_request(chain, model))
     cost = headers.get("x-antiphon-cost")
     after = Result.of(response, round(time.perf_counter() - began, 3), float(cost) if cost else None)
     same = before.same_as(after)
@@ -75,7 +75,7 @@ def replay(client: ServerClient, console: Console, response_id: str, model: str 
     return same
 
 
-def repeated(chain: JSONObject, model: str | None) -> JSONObject:
+def replay_request(chain: JSONObject, model: str | None) -> JSONObject:
     """Return the request that repeats the last response of a chain, and stores nothing."""
     turn, past = chain["data"][-1], chain["earlier"]  # of its conversation, to which nothing is to be added
     response = turn["response"]
