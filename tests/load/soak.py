@@ -97,7 +97,12 @@ async def soak(seconds: float, store: str, log: IO[bytes]) -> list[str]:
     """Let them call; print samples, and return what is wrong."""
     with STORES[store]() as store_url:
         async with Echo(pace=0.01) as model:
-            settings = {"backend_url": model.url, "limit_streams": 4 * AT_ONCE, "background_log_ttl": 60}
+            settings = {
+                "backend_url": model.url,
+                "limit_streams": 4 * AT_ONCE,
+                "background_log_ttl": 60,
+                "history_cache": 1_000_000,  # full before the first quarter is over; by default it grows for minutes
+            }
             async with (
                 replicas(1, log, store_url=store_url, **settings) as (server,),
                 calling(server.url) as observer,
