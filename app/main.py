@@ -106,6 +106,7 @@ ABOUT: dict[str, object] = {
 # The routes of what hosted tools have, by `ResourceTool.resources`; the packages that they need are extras.
 RESOURCES = {
     "files": "app.api.routes.files:routes",
+    "uploads": "app.api.routes.files.uploads:upload_routes",
     "vector_stores": "app.api.routes.vector_stores:routes",
     "containers": "app.api.routes.containers:container_routes",
 }
@@ -242,7 +243,7 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
     absent: dict[str, str] = {}
     served = {name for tool in tools.values() if isinstance(tool, ResourceTool) for name in tool.resources}
     if "files" not in served:
-        absent |= dict.fromkeys(("/files", "/vector_stores"), f"files {needs_table('tools.file_search')}")
+        absent |= dict.fromkeys(("/files", "/uploads", "/vector_stores"), f"files {needs_table('tools.file_search')}")
     if "containers" not in served:
         provider = "with the provider bubblewrap"
         absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"

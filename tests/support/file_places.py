@@ -76,7 +76,8 @@ class SQLiteFiles:
         with contextlib.closing(apsw.Connection(str(self.path))) as db:
             db.execute(
                 "DROP INDEX store_files_by_queue; ALTER TABLE store_files DROP COLUMN queue;"
-                "ALTER TABLE store_files DROP COLUMN key; DROP TABLE turns; PRAGMA user_version = 1"
+                "ALTER TABLE store_files DROP COLUMN key; DROP TABLE turns;"
+                "DROP TABLE multipart_uploads; DROP TABLE upload_parts; DROP TABLE removed; PRAGMA user_version = 1"
             )
 
 
@@ -99,6 +100,8 @@ class PostgresFiles:
         self.server.sql(
             f"UPDATE antiphon_files SET expires_at = expires_at - {seconds:.0f};"
             f"UPDATE antiphon_vector_stores SET last_active_at = last_active_at - {seconds:.0f};"
+            f"UPDATE antiphon_multipart_uploads SET created_at = created_at - {seconds:.0f},"
+            f" expires_at = expires_at - {seconds:.0f};"
             f"UPDATE antiphon_uploads SET touched = touched - interval '{seconds} s';"
             f"UPDATE antiphon_store_files SET claimed_until = claimed_until - interval '{seconds} s'"
         )
@@ -114,6 +117,7 @@ class PostgresFiles:
             "DROP INDEX antiphon_store_files_by_queue; DROP TABLE antiphon_turns;"
             "ALTER TABLE antiphon_store_files DROP COLUMN queue, DROP COLUMN key;"
             "CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';"
+            "DROP TABLE antiphon_multipart_uploads; DROP TABLE antiphon_upload_parts;"
             "UPDATE antiphon_files_schema SET version = 1"
         )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from app.errors import APIError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
+    from app.tools.files.multipart import UploadRecords
     from app.tools.files.vector_stores.records import VectorStoreRecords
 
 T = TypeVar("T")
@@ -120,8 +121,13 @@ class FileStore(Protocol):
         """The vector stores, stored with the files."""
         ...
 
+    @property
+    def uploads(self) -> UploadRecords:
+        """The uploads in parts, stored with the files."""
+        ...
+
     async def write(self, file_id: str, number: int, data: bytes) -> None:
-        """Write a piece, numbered from 0, of a file that is being uploaded; the file is not visible yet."""
+        """Write a piece, numbered from 0, of a file or part that is being uploaded; it is not visible yet."""
         ...
 
     async def add(self, file: File, limit: int | None = None) -> bool:
@@ -133,11 +139,11 @@ class FileStore(Protocol):
         ...
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the total size of an owner's files, in bytes."""
+        """Return the total size of an owner's files, and of the uploads that are not completed, in bytes."""
         ...
 
     async def discard(self, file_id: str) -> None:
-        """Delete the pieces of a file that was never added."""
+        """Delete the pieces of a file or part that was never added."""
         ...
 
     async def file(self, owner: str, file_id: str) -> File | None:
@@ -150,6 +156,10 @@ class FileStore(Protocol):
 
     def content(self, file_id: str) -> AsyncIterator[bytes]:
         """Yield the content of a file in pieces. The owner is not checked here."""
+        ...
+
+    def part_content(self, part_id: str) -> AsyncIterator[bytes]:
+        """Yield the content of a part of an upload in pieces. The owner is not checked here."""
         ...
 
     async def delete(self, owner: str, file_id: str) -> bool:

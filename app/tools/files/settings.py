@@ -40,6 +40,8 @@ class FileSearchSettings(BaseModel):
     """The environment variable that holds this URL, since it may contain a password."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
     """Largest file, in bytes or with a unit, such as `512MiB`."""
+    max_upload_bytes: ByteSize = Field(ByteSize(8 * 1024 * 1024 * 1024), gt=0)
+    """Largest file that is uploaded in parts, by `/v1/uploads`."""
     max_key_bytes: ByteSize = Field(ByteSize(0), ge=0)
     """The total size of all files of one API key; 0 for no limit."""
     embeddings: EmbeddingsSettings | None = None

@@ -17,6 +17,7 @@ from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUns
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion.worker import Ingestion
 from app.tools.files.inputs import StoredFiles
+from app.tools.files.multipart import MultipartUploads
 from app.tools.files.settings import EmbeddingsSettings, FileSearchSettings
 from app.tools.files.uploads import Files
 from app.tools.files.vector_stores import VectorStores
@@ -82,6 +83,9 @@ class FileSearch:
             index_timeout=settings.index_timeout,
         )
         self.files = Files(store, max_bytes=settings.max_file_bytes, max_owner_bytes=settings.max_key_bytes)
+        self.uploads = MultipartUploads(
+            store, max_bytes=settings.max_upload_bytes, max_owner_bytes=settings.max_key_bytes
+        )
         self.input_files = StoredFiles(store)
         self.vector_stores = VectorStores(store.vector_stores, self._ingestion.wake, embeddings)
 
@@ -102,8 +106,8 @@ class FileSearch:
 
     @property
     def resources(self) -> dict[str, object]:
-        """The files and the vector stores."""
-        return {"files": self.files, "vector_stores": self.vector_stores}
+        """The files, the uploads in parts and the vector stores."""
+        return {"files": self.files, "uploads": self.uploads, "vector_stores": self.vector_stores}
 
     def start(self, account_of: Callable[[str], Account]) -> None:
         """Start indexing files into vector stores, in the background; `account_of` the key that added a file pays."""

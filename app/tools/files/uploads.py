@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from app.errors import InvalidRequest
 from app.tools.files import PIECE, File, FileStore, Page, new_file_id, no_such_file
@@ -56,45 +56,70 @@ class Files:
         return {"id": file_id, "object": "file", "deleted": True}
 
 
-class Upload:
-    """A file that is being uploaded: written to the store in pieces, and not visible until `finish`."""
+class ContentWriter:
+    """Content that is being received: written to the store in pieces, and deleted again unless it is `kept`."""
 
-    def __init__(
-        self, store: FileStore, owner: str, max_bytes: int, max_owner_bytes: int | None, clock: Callable[[], float]
-    ) -> None:
-        self._store, self._owner, self._max_bytes, self._clock = store, owner, max_bytes, clock
-        self._max_owner_bytes = max_owner_bytes
-        self._quota: int | None = None  # bytes that the owner may still store; None for no limit
-        self._id = new_file_id()
+    def __init__(self, store: FileStore, content_id: str, max_bytes: int, field: str) -> None:
+        """`field` is the field of the form that has the content."""
+        self._store, self._max_bytes, self._field = store, max_bytes, field
         self._buffer = bytearray()
         self._pieces = 0
-        self._finished = False
+        self.id = content_id
+        self.kept = False
         self.bytes = 0
 
-    async def __aenter__(self) -> Upload:
-        if self._max_owner_bytes is not None:
-            self._quota = self._max_owner_bytes - await self._store.stored_bytes(self._owner)
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._finished and self._pieces:
+        if not self.kept and self._pieces:
             with contextlib.suppress(Exception):  # the next sweep deletes what remains
-                await self._store.discard(self._id)
+                await self._store.discard(self.id)
 
     async def write(self, data: bytes) -> None:
-        """Append to the content; raises `InvalidRequest` once the file is too large."""
+        """Append to the content; raises `InvalidRequest` once it is too large."""
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
-            raise upload_too_large(self._max_bytes)
-        if self._quota is not None and self.bytes > self._quota:
-            raise self._storage_full()
+            raise upload_too_large(self._max_bytes, self._field)
         self._buffer += data
         while len(self._buffer) >= PIECE:
             piece = bytes(self._buffer[:PIECE])
             del self._buffer[:PIECE]
             await self._write(piece)
+
+    async def flush(self) -> None:
+        """Write what is in memory, at the end of the content."""
+        if self._buffer:
+            await self._write(bytes(self._buffer))
+            self._buffer.clear()
+
+    async def _write(self, piece: bytes) -> None:
+        number, self._pieces = self._pieces, self._pieces + 1
+        await self._store.write(self.id, number, piece)
+
+
+class Upload(ContentWriter):
+    """A file that is being uploaded: not visible until `finish`."""
+
+    def __init__(
+        self, store: FileStore, owner: str, max_bytes: int, max_owner_bytes: int | None, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(store, new_file_id(), max_bytes, "file")
+        self._owner, self._clock, self._max_owner_bytes = owner, clock, max_owner_bytes
+        self._quota: int | None = None  # bytes that the owner may still store; None for no limit
+
+    async def __aenter__(self) -> Self:
+        if self._max_owner_bytes is not None:
+            self._quota = self._max_owner_bytes - await self._store.stored_bytes(self._owner)
+        return self
+
+    async def write(self, data: bytes) -> None:
+        """Append to the content; raises `InvalidRequest` once the file, or all of the owner's, are too large."""
+        if self._quota is not None and self.bytes + len(data) > self._quota:
+            raise storage_full(self._max_owner_bytes, "file")
+        await super().write(data)
 
     async def finish(self, filename: str, purpose: str, lifetime: int | None) -> File:
         """Make the file visible and return it; `lifetime` is in seconds. Raises `InvalidRequest`."""
@@ -102,34 +127,36 @@ class Upload:
             raise InvalidRequest(f"Invalid 'purpose': should be one of {', '.join(PURPOSES)}.", param="purpose")
         if not self.bytes:
             raise InvalidRequest("Invalid 'file': it is empty.", param="file")
-        if self._buffer:
-            await self._write(bytes(self._buffer))
+        await self.flush()
         now = int(self._clock())
-        if lifetime is None and purpose == "batch":
-            lifetime = BATCH_LIFETIME
-        expires_at = None if lifetime is None else now + lifetime
-        file = File(self._id, self._owner, _cleaned(filename), purpose, self.bytes, now, expires_at)
+        expires_at = expiry_of(now, purpose, lifetime)
+        file = File(self.id, self._owner, cleaned_filename(filename), purpose, self.bytes, now, expires_at)
         if not await self._store.add(file, self._max_owner_bytes):
-            raise self._storage_full()  # another upload has used the quota meanwhile
-        self._finished = True
+            raise storage_full(self._max_owner_bytes, "file")  # another upload has used the quota meanwhile
+        self.kept = True
         return file
 
-    def _storage_full(self) -> InvalidRequest:
-        message = f"Your files would have more than {self._max_owner_bytes} bytes. Delete some that you need no more."
-        return InvalidRequest(message, param="file", code="storage_limit_exceeded", status=413)
 
-    async def _write(self, piece: bytes) -> None:
-        number, self._pieces = self._pieces, self._pieces + 1
-        await self._store.write(self._id, number, piece)
-
-
-def upload_too_large(limit: int) -> InvalidRequest:
-    """Return the error for a file of more than `limit` bytes."""
-    message = f"The file is larger than {limit} bytes."
-    return InvalidRequest(message, param="file", code="request_too_large", status=413)
+def expiry_of(created_at: int, purpose: str, lifetime: int | None) -> int | None:
+    """Return when a file expires that has this lifetime in seconds, or the default of its purpose."""
+    if lifetime is None and purpose == "batch":
+        lifetime = BATCH_LIFETIME
+    return None if lifetime is None else created_at + lifetime
 
 
-def _cleaned(filename: str) -> str:
+def storage_full(limit: int | None, field: str) -> InvalidRequest:
+    """Return the error for files of one owner that would exceed `limit` bytes; `field` is that of the request."""
+    message = f"Your files would have more than {limit} bytes. Delete some that you need no more."
+    return InvalidRequest(message, param=field, code="storage_limit_exceeded", status=413)
+
+
+def upload_too_large(limit: int, field: str = "file") -> InvalidRequest:
+    """Return the error for a file, or for the part of one in the field `field`, of more than `limit` bytes."""
+    message = f"The {'file' if field == 'file' else 'part'} is larger than {limit} bytes."
+    return InvalidRequest(message, param=field, code="request_too_large", status=413)
+
+
+def cleaned_filename(filename: str) -> str:
     """Return the last part of a path, without control characters."""
     name = filename.replace("\\", "/").rpartition("/")[2]
     name = "".join(char for char in name if char.isprintable())

@@ -15,9 +15,12 @@ from itertools import count
 
 from app.storage.migration import Connection
 from app.tools.files import ABANDONED_AFTER, File, Page, VectorsUnsupported
+from app.tools.files.multipart_sql import PARTS_OF_FILE, STORED_BYTES, SQLUploads
 from app.tools.files.postgres.database import PostgresDatabase
 from app.tools.files.postgres.schema import NoVectorsError
+from app.tools.files.postgres.tables import PostgresTables
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
+from app.tools.files.tables import Statement, Steps
 
 SWEPT_ROWS = 100  # expired rows that one statement deletes
 SWEPT_PIECES = 64  # of content
@@ -32,16 +35,12 @@ WITH upload AS (
 )
 INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3)
 """
-_STORED = f"SELECT coalesce(sum(bytes), 0)::bigint FROM antiphon_files WHERE owner = $1 AND {ALIVE}"
 _ADD = """
 WITH upload AS (DELETE FROM antiphon_uploads WHERE file = $1)
 INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
-_PIECE = """
-SELECT data FROM antiphon_pieces WHERE file = $1 AND number = $2
-AND EXISTS (SELECT FROM antiphon_files WHERE id = $1)
-"""
+_PIECE = "SELECT data FROM antiphon_pieces WHERE file = $1 AND number = $2 AND EXISTS (SELECT FROM {} WHERE id = $3)"
 _DISCARD = """
 WITH upload AS (DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file)
 INSERT INTO antiphon_removed (content) SELECT file FROM upload
@@ -82,6 +81,8 @@ class PostgresFileStore:
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._db = database
+        self._tables = PostgresTables(database)
+        self.uploads = SQLUploads(self._tables)
         self.vector_stores = PostgresVectorStores(database)
 
     @classmethod
@@ -95,20 +96,19 @@ class PostgresFileStore:
     async def add(self, file: File, limit: int | None = None) -> bool:
         values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
 
-        async def work(connection: Connection) -> bool:
+        def steps() -> Steps[bool]:
             if limit is not None:
-                # Uploads of one owner wait for each other, so that two do not exceed the limit together.
-                lock = "SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))"
-                await connection.execute(lock, file.owner)
-                if await connection.fetchval(_STORED, file.owner) + file.bytes > limit:
+                yield from self._tables.lock_owner(file.owner)
+                ((stored,),) = yield Statement(STORED_BYTES, (file.owner,))
+                if stored + file.bytes > limit:
                     return False
-            await connection.execute(_ADD, *values)
+            yield Statement(_ADD, values)
             return True
 
-        return await self._db.transaction(work)
+        return await self._tables.run(steps)
 
     async def stored_bytes(self, owner: str) -> int:
-        return int((await self._db.fetch(_STORED, owner))[0][0])
+        return int((await self._tables.fetch(STORED_BYTES, owner))[0][0])
 
     async def discard(self, file_id: str) -> None:
         await self._db.fetch(_DISCARD, file_id)
@@ -124,8 +124,17 @@ class PostgresFileStore:
         return [File(*row) for row in rows], more
 
     async def content(self, file_id: str) -> AsyncIterator[bytes]:
+        parts = await self._tables.fetch(PARTS_OF_FILE, file_id)
+        for (content_id,) in parts or [(file_id,)]:
+            async for piece in self._pieces(content_id, "antiphon_files", file_id):
+                yield piece
+
+    def part_content(self, part_id: str) -> AsyncIterator[bytes]:
+        return self._pieces(part_id, "antiphon_upload_parts", part_id)
+
+    async def _pieces(self, content_id: str, table: str, row_id: str) -> AsyncIterator[bytes]:
         for number in count():
-            rows = await self._db.fetch(_PIECE, file_id, number)
+            rows = await self._db.fetch(_PIECE.format(table), content_id, number, row_id)
             if not rows:
                 return
             yield rows[0][0]
@@ -141,6 +150,7 @@ class PostgresFileStore:
         while len(await self._db.fetch(_EXPIRED)) == SWEPT_ROWS:
             pass
         await self.vector_stores.sweep()
+        await self.uploads.sweep()
         await self._erase()
 
     async def _erase(self) -> None:

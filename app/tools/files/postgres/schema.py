@@ -163,6 +163,44 @@ DROP INDEX antiphon_store_files_to_read;
 CREATE TABLE antiphon_turns (queue text PRIMARY KEY, served timestamptz NOT NULL);
 """
 
+# A file of `antiphon_multipart_uploads` is the list of its parts, which are stored like files.
+_MULTIPART = """
+CREATE TABLE antiphon_multipart_uploads (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text NOT NULL UNIQUE,
+    owner text NOT NULL,
+    filename text NOT NULL,
+    purpose text NOT NULL,
+    bytes bigint NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    lifetime integer,
+    status text NOT NULL DEFAULT 'pending',
+    received bigint NOT NULL DEFAULT 0,
+    file text
+);
+CREATE INDEX antiphon_multipart_uploads_by_owner ON antiphon_multipart_uploads (owner) WHERE status = 'pending';
+CREATE INDEX antiphon_multipart_uploads_by_expiry ON antiphon_multipart_uploads (expires_at) WHERE status = 'pending';
+CREATE INDEX antiphon_multipart_uploads_by_time ON antiphon_multipart_uploads (created_at);
+CREATE TABLE antiphon_upload_parts (
+    id text PRIMARY KEY,
+    upload text NOT NULL,
+    bytes bigint NOT NULL,
+    created_at bigint NOT NULL,
+    file text,
+    position integer
+);
+CREATE INDEX antiphon_upload_parts_by_upload ON antiphon_upload_parts (upload);
+CREATE INDEX antiphon_upload_parts_by_file ON antiphon_upload_parts (file, position) WHERE file IS NOT NULL;
+CREATE OR REPLACE FUNCTION antiphon_file_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO antiphon_removed (content) SELECT id FROM deleted;
+    WITH parts AS (DELETE FROM antiphon_upload_parts WHERE file IN (SELECT id FROM deleted) RETURNING id)
+    INSERT INTO antiphon_removed (content) SELECT id FROM parts;
+    RETURN NULL;
+END $$;
+"""
+
 # The rows are read in sequence; 8,160 bytes keep vectors of up to 2,000 dimensions out of a table of their own.
 _VECTORS = """
 CREATE EXTENSION IF NOT EXISTS vector;
@@ -201,7 +239,7 @@ class NoVectorsError(UnpreparedError):
 
 async def migrate_files(connection: Connection) -> None:
     """Create or migrate the tables."""
-    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES, _QUEUES])
+    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES, _QUEUES, _MULTIPART])
 
 
 async def migrate_vectors(connection: Connection) -> None:

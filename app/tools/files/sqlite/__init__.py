@@ -10,16 +10,23 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from itertools import count
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import apsw
 
 from app.tools.files import ABANDONED_AFTER, File, Page
+from app.tools.files.multipart_sql import PARTS_OF_FILE, STORED_BYTES, SQLUploads
 from app.tools.files.sqlite.database import Database, empty_log, listed, query
+from app.tools.files.sqlite.tables import SQLiteTables
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
+from app.tools.files.tables import Statement
 
-SWEPT_PAGES = 25_000  # pages that one sweep returns to the file system, 100 MB
+ERASED_PIECES = 32  # of content, that one transaction deletes
+ERASURES = 8  # such transactions in one sweep, so that the log that it empties afterwards is not large
+SWEPT_PAGES = 2500  # pages that one transaction returns to the file system, 10 MB
+VACUUMS = 10  # such transactions in one sweep
 
 _SCHEMA = """
 CREATE TABLE files (
@@ -91,6 +98,38 @@ UPDATE store_files SET queue = (SELECT owner FROM stores WHERE stores.id = store
 CREATE INDEX store_files_by_queue ON store_files (queue, row) WHERE status = 'in_progress';
 CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
 """
+# A file of `multipart_uploads` is the list of its parts, which are stored like files. The pieces of what is `removed`
+# are deleted a few at a time.
+_MULTIPART = """
+CREATE TABLE multipart_uploads (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    filename TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    lifetime INTEGER,
+    status TEXT NOT NULL DEFAULT 'pending',
+    received INTEGER NOT NULL DEFAULT 0,
+    file TEXT
+);
+CREATE INDEX multipart_uploads_by_owner ON multipart_uploads (owner) WHERE status = 'pending';
+CREATE INDEX multipart_uploads_by_expiry ON multipart_uploads (expires_at) WHERE status = 'pending';
+CREATE INDEX multipart_uploads_by_time ON multipart_uploads (created_at);
+CREATE TABLE upload_parts (
+    id TEXT PRIMARY KEY,
+    upload TEXT NOT NULL,
+    bytes INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    file TEXT,
+    position INTEGER
+) WITHOUT ROWID;
+CREATE INDEX upload_parts_by_upload ON upload_parts (upload);
+CREATE INDEX upload_parts_by_file ON upload_parts (file, position) WHERE file IS NOT NULL;
+CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL);
+"""
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM files"
 _ALIVE = "(expires_at IS NULL OR expires_at > :now)"
 
@@ -99,8 +138,10 @@ class SQLiteFileStore:
     """A `FileStore` in a SQLite database."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._db = Database(path, [_SCHEMA, _QUEUES])
+        self._db = Database(path, [_SCHEMA, _QUEUES, _MULTIPART])
         self._clock = clock
+        self._tables = SQLiteTables(self._db, clock)
+        self.uploads = SQLUploads(self._tables)
         self.vector_stores = SQLiteVectorStores(self._db, clock)
 
     @classmethod
@@ -117,7 +158,10 @@ class SQLiteFileStore:
 
     async def add(self, file: File, limit: int | None = None) -> bool:
         def work(db: apsw.Connection) -> bool:
-            if limit is not None and self._stored_bytes(db, file.owner) + file.bytes > limit:
+            if (
+                limit is not None
+                and self._tables.query(db, Statement(STORED_BYTES, (file.owner,)))[0][0] + file.bytes > limit
+            ):
                 return False
             values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
             db.execute(
@@ -131,11 +175,7 @@ class SQLiteFileStore:
         return await self._db.write(work)
 
     async def stored_bytes(self, owner: str) -> int:
-        return await self._db.read(lambda db: self._stored_bytes(db, owner))
-
-    def _stored_bytes(self, db: apsw.Connection, owner: str) -> int:
-        statement = f"SELECT coalesce(sum(bytes), 0) FROM files WHERE owner = :owner AND {_ALIVE}"
-        return int(query(db, statement, {"owner": owner, "now": self._clock()})[0][0])
+        return int((await self._tables.fetch(STORED_BYTES, owner))[0][0])
 
     async def discard(self, file_id: str) -> None:
         def work(db: apsw.Connection) -> None:
@@ -157,14 +197,22 @@ class SQLiteFileStore:
         return [File(*row) for row in rows], more
 
     async def content(self, file_id: str) -> AsyncIterator[bytes]:
-        number = 0
-        statement = "SELECT data FROM pieces WHERE file = ? AND number = ?"
-        while True:
-            rows = await self._db.read(partial(query, statement=statement, values=(file_id, number)))
+        parts = await self._tables.fetch(PARTS_OF_FILE, file_id)
+        for (content_id,) in parts or [(file_id,)]:
+            async for piece in self._pieces(content_id, "EXISTS (SELECT 1 FROM files WHERE id = :file)", file_id):
+                yield piece
+
+    def part_content(self, part_id: str) -> AsyncIterator[bytes]:
+        return self._pieces(part_id, "EXISTS (SELECT 1 FROM upload_parts WHERE id = :file)", part_id)
+
+    async def _pieces(self, content_id: str, exists: str, file_id: str) -> AsyncIterator[bytes]:
+        statement = f"SELECT data FROM pieces WHERE file = :content AND number = :number AND {exists}"
+        for number in count():
+            values = {"content": content_id, "number": number, "file": file_id}
+            rows = await self._db.read(partial(query, statement=statement, values=values))
             if not rows:
                 return
             yield rows[0][0]
-            number += 1
 
     async def delete(self, owner: str, file_id: str) -> bool:
         values = {"owner": owner, "id": file_id, "now": self._clock()}
@@ -179,8 +227,16 @@ class SQLiteFileStore:
 
     async def sweep(self) -> None:
         await self.vector_stores.forget(await self._db.write(self._sweep))
+        await self.uploads.sweep()
+        for _ in range(ERASURES):
+            if not await self._db.read(lambda db: query(db, "SELECT 1 FROM removed LIMIT 1")):
+                break
+            await self._db.write(_erase_some)
         await self.vector_stores.sweep()
-        await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))
+        for _ in range(VACUUMS):
+            if await self._db.read(lambda db: int(db.pragma("freelist_count"))) == 0:
+                break
+            await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))
         await self._db.run(empty_log)
 
     def _sweep(self, db: apsw.Connection) -> list[tuple[object, ...]]:
@@ -208,7 +264,18 @@ def _delete(db: apsw.Connection, file_id: str) -> list[tuple[object, ...]]:
     removed = query(db, "DELETE FROM store_files WHERE id = ? RETURNING store, row", (file_id,))
     db.execute("DELETE FROM files WHERE id = ?", (file_id,))
     db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
+    for part in query(db, "DELETE FROM upload_parts WHERE file = ? RETURNING id", (file_id,)):
+        db.execute("INSERT INTO removed (content) VALUES (?)", part)
     return removed
+
+
+def _erase_some(db: apsw.Connection) -> None:
+    """Delete pieces of removed content; no more at once, since other processes wait for the transaction to end."""
+    oldest = f"(SELECT content FROM removed ORDER BY row LIMIT {ERASED_PIECES})"
+    some = f"SELECT rowid FROM pieces WHERE file IN {oldest} LIMIT {ERASED_PIECES}"
+    db.execute(f"DELETE FROM pieces WHERE rowid IN ({some})")
+    erased = f"content IN {oldest} AND NOT EXISTS (SELECT 1 FROM pieces WHERE file = content)"
+    db.execute(f"DELETE FROM removed WHERE {erased}")
 
 
 def sqlite_path(url: str) -> Path:

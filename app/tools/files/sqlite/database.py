@@ -78,6 +78,11 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
     return db.execute(statement, values).fetchall()
 
 
+def numbered(values: tuple[object, ...]) -> dict[str, object]:
+    """Return the values of the parameters `$1`, `$2`, ..."""
+    return {str(number): value for number, value in enumerate(values, 1)}
+
+
 def migrate_tables(db: apsw.Connection, migrations: Sequence[str]) -> None:
     """
     Create or migrate the tables of a file.

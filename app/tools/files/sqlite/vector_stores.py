@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import apsw
 
 from app.tools.files import FilesUnavailable, Page
-from app.tools.files.sqlite.database import Database, listed, query
+from app.tools.files.sqlite.database import Database, listed, numbered, query
 from app.tools.files.sqlite.index import Index, delete_index, last_change
 from app.tools.files.vector_stores.records import (
     DAY,
@@ -68,15 +68,15 @@ class SQLiteVectorStores(SQLVectorStores):
         """
 
     async def _read(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        return await self._db.read(lambda db: query(db, statement, _numbered(values)))
+        return await self._db.read(lambda db: query(db, statement, numbered(values)))
 
     async def _write(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        return await self._db.write(lambda db: query(db, statement, _numbered(values)))
+        return await self._db.write(lambda db: query(db, statement, numbered(values)))
 
     async def _listed(
         self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
     ) -> tuple[list[tuple[object, ...]], bool]:
-        return await self._db.read(lambda db: listed(db, select, table, where, _numbered(values), page))
+        return await self._db.read(lambda db: listed(db, select, table, where, numbered(values), page))
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         values = (
@@ -162,7 +162,7 @@ class SQLiteVectorStores(SQLVectorStores):
             return None  # without taking the write lock
 
         def work(db: apsw.Connection) -> list[tuple[Any, ...]]:
-            rows = query(db, self._claim, _numbered((*waiting, claim, now + lease)))
+            rows = query(db, self._claim, numbered((*waiting, claim, now + lease)))
             for row in rows:
                 db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?)", (row[2], now))
             return rows
@@ -246,8 +246,3 @@ class SQLiteVectorStores(SQLVectorStores):
 
     def _path(self, store_id: str) -> Path:
         return self._folder / f"{store_id}.db"
-
-
-def _numbered(values: tuple[object, ...]) -> dict[str, object]:
-    """Return the values of the parameters `$1`, `$2`, ..."""
-    return {str(number): value for number, value in enumerate(values, 1)}

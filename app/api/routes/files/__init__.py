@@ -1,4 +1,4 @@
-"""The routes of files, as in OpenAI's API."""
+"""The routes of files, as in OpenAI's API; `uploads` has those of uploads in parts."""
 
 from __future__ import annotations
 

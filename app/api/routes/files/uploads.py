@@ -1,0 +1,82 @@
+"""The routes of uploads in parts, as in OpenAI's API."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.context import ApiContext
+from app.api.json_response import json_response
+from app.api.multipart import form_parts
+from app.api.openapi import ERRORS, request_body
+from app.api.pagination import parse_whole_number
+from app.api.request_body import read_body
+from app.errors import InvalidRequest
+from app.tools.files.multipart import MAX_PART_BYTES, CompleteUpload, CreateUpload, MultipartUploads
+from app.tools.files.uploads import upload_too_large
+
+_OVERHEAD = 64 * 1024  # bytes of a form besides its part
+
+_PART: dict[str, object] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"data": {"type": "string", "format": "binary"}},
+                    "required": ["data"],
+                }
+            }
+        },
+    }
+}
+
+
+def upload_routes(api: ApiContext, uploads: MultipartUploads) -> APIRouter:
+    """Return the routes, without the `/v1`."""
+    router = APIRouter(tags=["uploads"], responses=ERRORS)
+    owner_of = api.owner_dependency()
+
+    @router.post("/uploads", summary="Create an upload in parts", openapi_extra=request_body(CreateUpload))
+    async def create(request: Request) -> Response:
+        owner = await api.admitted_owner(request.headers)
+        return json_response(await uploads.create(owner, await read_body(request, CreateUpload, api.body_limits)))
+
+    @router.post("/uploads/{upload_id}/parts", summary="Add a part to an upload", openapi_extra=_PART)
+    async def part(request: Request, upload_id: str, owner: str = owner_of) -> Response:
+        return json_response(await _receive_part(request, uploads, owner, upload_id))
+
+    @router.post(
+        "/uploads/{upload_id}/complete",
+        summary="Make the file of an upload",
+        openapi_extra=request_body(CompleteUpload),
+    )
+    async def complete(request: Request, upload_id: str, owner: str = owner_of) -> Response:
+        body = await read_body(request, CompleteUpload, api.body_limits)
+        return json_response(await uploads.complete(owner, upload_id, body))
+
+    @router.post("/uploads/{upload_id}/cancel", summary="Cancel an upload")
+    async def cancel(upload_id: str, owner: str = owner_of) -> Response:
+        return json_response(await uploads.cancel(owner, upload_id))
+
+    return router
+
+
+async def _receive_part(request: Request, uploads: MultipartUploads, owner: str, upload_id: str) -> dict[str, object]:
+    """Store the part of a form as it arrives; raises `InvalidRequest`."""
+    length = parse_whole_number(request.headers.get("content-length", ""))
+    if length is not None and length > MAX_PART_BYTES + _OVERHEAD:
+        raise upload_too_large(MAX_PART_BYTES, "data")
+    async with await uploads.part(owner, upload_id) as writer:
+        received = None
+        async for form_part, data in form_parts(request):
+            if form_part.name != "data":
+                continue
+            if received is not None and form_part is not received:
+                raise InvalidRequest("Send one part at a time.", param="data")
+            received = form_part
+            await writer.write(data)
+        if received is None:
+            raise InvalidRequest("'data' is required.", param="data", code="missing_required_parameter")
+        return (await writer.finish()).resource()

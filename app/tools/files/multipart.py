@@ -1,0 +1,295 @@
+"""
+Uploads in parts, `/v1/uploads`: a large file is sent in several requests, and completed from its parts.
+
+A part is stored like a file and stays where it is: a completed file is a list of its parts, so nothing is copied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Protocol, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from app.core.types.request import WITHOUT_NUL
+from app.errors import InvalidRequest, NotFound
+from app.tools.files import File, FileStore, new_file_id
+from app.tools.files.uploads import (
+    MAX_LIFETIME,
+    MIN_LIFETIME,
+    PURPOSES,
+    ContentWriter,
+    cleaned_filename,
+    expiry_of,
+    storage_full,
+)
+
+MAX_PART_BYTES = 64 * 1024 * 1024
+MAX_PARTS_OF_FILE = 10_000
+UPLOAD_LIFETIME = 3600  # seconds in which an upload has to be completed
+
+UploadStatus: TypeAlias = Literal["pending", "completed", "cancelled", "expired"]
+
+
+@dataclass(frozen=True, slots=True)
+class MultipartUpload:
+    """The record of an upload in parts."""
+
+    id: str
+    owner: str
+    filename: str
+    purpose: str
+    bytes: int  # that the file will have
+    created_at: int  # Unix time
+    expires_at: int
+    lifetime: int | None = None  # of the file, in seconds
+    status: UploadStatus = "pending"
+    file_id: str | None = None  # of the completed file
+
+    def resource(self, file: File | None = None) -> dict[str, object]:
+        """Return the upload as the API shows it, with its completed file."""
+        return {
+            "id": self.id,
+            "object": "upload",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": self.status,
+            "file": file and file.resource(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    """The record of a part, without its content."""
+
+    id: str
+    upload_id: str
+    bytes: int
+    created_at: int  # Unix time
+
+    def resource(self) -> dict[str, object]:
+        """Return the part as the API shows it."""
+        return {"id": self.id, "object": "upload.part", "created_at": self.created_at, "upload_id": self.upload_id}
+
+
+class UploadRecords(Protocol):
+    """Stores uploads in parts; every method raises `FilesUnavailable` if the database cannot be reached."""
+
+    async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
+        """Add an upload; return False, doing nothing, if the owner's files would exceed `limit` bytes with it."""
+        ...
+
+    async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
+        """Return an upload, or None if it does not exist; it is `expired` after its time."""
+        ...
+
+    async def add_part(self, part: UploadPart, most: int, limit: int | None = None) -> str | None:
+        """
+        Add a part whose content has been written, and return None; otherwise why it was not added.
+
+        `not_pending`: the upload has ended; `too_large`: its parts would have more than `most` bytes; `full`: the
+        owner's files would exceed `limit` bytes.
+        """
+        ...
+
+    async def parts(self, upload_id: str) -> dict[str, int]:
+        """Return the sizes of an upload's parts, by their ids."""
+        ...
+
+    async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
+        """Make a file of parts, and remove the other parts; return False, doing nothing, if the upload has ended."""
+        ...
+
+    async def cancel(self, upload: MultipartUpload) -> bool:
+        """Cancel an upload and remove its parts; return False, doing nothing, if it has ended."""
+        ...
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class FileExpiry(_Body):
+    """`expires_after` of a file."""
+
+    anchor: Literal["created_at"] = "created_at"
+    seconds: Annotated[int, Field(ge=MIN_LIFETIME, le=MAX_LIFETIME)]
+
+
+class CreateUpload(_Body):
+    """`POST /uploads`."""
+
+    bytes: Annotated[int, Field(ge=1)]
+    filename: Annotated[str, StringConstraints(min_length=1, max_length=4096), WITHOUT_NUL]
+    mime_type: Annotated[str, StringConstraints(max_length=256)]  # files have the type of their name
+    purpose: str
+    expires_after: FileExpiry | None = None
+
+    @field_validator("purpose")
+    @classmethod
+    def _is_known(cls, purpose: str) -> str:
+        if purpose not in PURPOSES:
+            raise ValueError(f"should be one of {', '.join(PURPOSES)}")
+        return purpose
+
+
+class CompleteUpload(_Body):
+    """`POST /uploads/{id}/complete`."""
+
+    part_ids: Annotated[
+        list[Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]],
+        Field(min_length=1, max_length=MAX_PARTS_OF_FILE),
+    ]
+    md5: Annotated[str, StringConstraints(pattern="^[0-9a-fA-F]{32}$")] | None = None
+
+    @field_validator("part_ids")
+    @classmethod
+    def _are_different(cls, part_ids: list[str]) -> list[str]:
+        if len(set(part_ids)) < len(part_ids):
+            raise ValueError("has one part twice")
+        return part_ids
+
+
+class MultipartUploads:
+    """The uploads of all callers, each visible only to its owner."""
+
+    def __init__(
+        self,
+        store: FileStore,
+        *,
+        max_bytes: int,
+        max_owner_bytes: int = 0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`max_bytes` limits one file, `max_owner_bytes` all files of one owner; 0 for no limit."""
+        self._store, self._records = store, store.uploads
+        self._max_bytes, self._max_owner_bytes, self._clock = max_bytes, max_owner_bytes or None, clock
+
+    async def create(self, owner: str, body: CreateUpload) -> dict[str, object]:
+        """Create an upload, whose bytes count as stored at once; raises `InvalidRequest`."""
+        if body.bytes > self._max_bytes:
+            message = f"Invalid 'bytes': a file may have {self._max_bytes} bytes at most."
+            raise InvalidRequest(message, param="bytes", code="request_too_large", status=413)
+        now = int(self._clock())
+        lifetime = body.expires_after.seconds if body.expires_after else None
+        upload = MultipartUpload(
+            f"upload_{secrets.token_hex(16)}",
+            owner,
+            cleaned_filename(body.filename),
+            body.purpose,
+            body.bytes,
+            now,
+            now + UPLOAD_LIFETIME,
+            lifetime,
+        )
+        if not await self._records.create(upload, self._max_owner_bytes):
+            raise storage_full(self._max_owner_bytes, "bytes")
+        return upload.resource()
+
+    async def part(self, owner: str, upload_id: str) -> PartWriter:
+        """Start to write a part: a context manager; raises `NotFound`, and `InvalidRequest` if the upload has ended."""
+        upload = await self._pending(owner, upload_id)
+        return PartWriter(self._store, upload, self._max_owner_bytes, self._clock)
+
+    async def complete(self, owner: str, upload_id: str, body: CompleteUpload) -> dict[str, object]:
+        """
+        Make the file of the parts, in their order in the request, and return the upload.
+
+        A second call, for the answer that a client has not received, returns the same. Raises `NotFound`, and
+        `InvalidRequest` if the parts are not those of the upload or do not have its size or the MD5 of the request.
+        """
+        upload = await self._get(owner, upload_id)
+        if upload.status != "pending":
+            return await self._completed(upload)
+        parts = await self._records.parts(upload.id)
+        for index, part_id in enumerate(body.part_ids):
+            if part_id not in parts:
+                raise InvalidRequest(f"The upload has no part '{part_id}'.", param=f"part_ids[{index}]")
+        size = sum(parts[part_id] for part_id in body.part_ids)
+        if size != upload.bytes:
+            message = f"The parts have {size} bytes, and the upload was created for {upload.bytes}."
+            raise InvalidRequest(message, param="part_ids")
+        if body.md5 and await self._md5(body.part_ids) != body.md5.lower():
+            raise InvalidRequest("The MD5 of the parts in this order is another one.", param="md5")
+        now = int(self._clock())
+        expires_at = expiry_of(now, upload.purpose, upload.lifetime)
+        file = File(new_file_id(), owner, upload.filename, upload.purpose, size, now, expires_at)
+        if not await self._records.complete(upload, body.part_ids, file):
+            return await self._completed(await self._get(owner, upload_id))  # perhaps by another request meanwhile
+        return replace(upload, status="completed", file_id=file.id).resource(file)
+
+    async def cancel(self, owner: str, upload_id: str) -> dict[str, object]:
+        """Cancel an upload and delete its parts; raises `NotFound`, and `InvalidRequest` if it was completed."""
+        upload = await self._get(owner, upload_id)
+        if upload.status == "cancelled":
+            return upload.resource()
+        _check_pending(upload)
+        if not await self._records.cancel(upload):
+            _check_pending(await self._get(owner, upload_id))
+        return replace(upload, status="cancelled").resource()
+
+    async def _completed(self, upload: MultipartUpload) -> dict[str, object]:
+        if upload.status != "completed":
+            _check_pending(upload)
+        return upload.resource(await self._store.file(upload.owner, upload.file_id or ""))
+
+    async def _pending(self, owner: str, upload_id: str) -> MultipartUpload:
+        upload = await self._get(owner, upload_id)
+        _check_pending(upload)
+        return upload
+
+    async def _get(self, owner: str, upload_id: str) -> MultipartUpload:
+        upload = await self._records.get(owner, upload_id)
+        if upload is None:
+            raise NotFound(f"No such Upload object: {upload_id}", param="upload_id")
+        return upload
+
+    async def _md5(self, part_ids: Sequence[str]) -> str:
+        digest = hashlib.md5(usedforsecurity=False)
+        for part_id in part_ids:
+            async for piece in self._store.part_content(part_id):
+                await asyncio.to_thread(digest.update, piece)
+        return digest.hexdigest()
+
+
+class PartWriter(ContentWriter):
+    """The content of a part that is being received."""
+
+    def __init__(
+        self, store: FileStore, upload: MultipartUpload, max_owner_bytes: int | None, clock: Callable[[], float]
+    ) -> None:
+        super().__init__(store, f"part_{secrets.token_hex(16)}", min(MAX_PART_BYTES, upload.bytes), "data")
+        self._records, self._upload, self._clock = store.uploads, upload, clock
+        self._max_owner_bytes = max_owner_bytes
+
+    async def finish(self) -> UploadPart:
+        """Add the part to its upload and return it; raises `InvalidRequest`."""
+        if not self.bytes:
+            raise InvalidRequest("Invalid 'data': it is empty.", param="data")
+        await self.flush()
+        part = UploadPart(self.id, self._upload.id, self.bytes, int(self._clock()))
+        # More than the file will have, since a client sends a part again if it does not receive the answer.
+        most = 2 * self._upload.bytes + MAX_PART_BYTES
+        refusal = await self._records.add_part(part, most, self._max_owner_bytes)
+        if refusal == "full":
+            raise storage_full(self._max_owner_bytes, "data")
+        if refusal == "too_large":
+            message = f"The parts of this upload have much more than the {self._upload.bytes} bytes of its file."
+            raise InvalidRequest(message, param="data")
+        if refusal:
+            raise InvalidRequest("The upload has ended meanwhile.", param="upload_id")
+        self.kept = True
+        return part
+
+
+def _check_pending(upload: MultipartUpload) -> None:
+    if upload.status != "pending":
+        raise InvalidRequest(f"The upload is {upload.status}. Create a new one.", param="upload_id")

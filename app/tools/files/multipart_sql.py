@@ -1,0 +1,148 @@
+"""The `UploadRecords` in the tables of SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from app.tools.files import File
+from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
+from app.tools.files.tables import FileTables, Statement, Steps, single
+
+KEPT = 86_400  # seconds for which an upload that has ended is known
+_SWEPT = 100  # uploads that one statement removes
+
+_ALIVE = "(expires_at IS NULL OR expires_at > {now})"
+_PENDING = "status = 'pending' AND expires_at > {now}"
+
+# What an owner's files take, with the uploads that are not completed: what was received, if it is more than was said.
+STORED_BYTES = f"""
+SELECT CAST(
+    (SELECT coalesce(sum(bytes), 0) FROM antiphon_files WHERE owner = $1 AND {_ALIVE})
+    + (SELECT coalesce(sum(CASE WHEN received > bytes THEN received ELSE bytes END), 0)
+        FROM antiphon_multipart_uploads WHERE owner = $1 AND {_PENDING})
+    AS bigint)
+"""
+
+PARTS_OF_FILE = "SELECT id FROM antiphon_upload_parts WHERE file = $1 ORDER BY position"
+_UPLOAD = """
+SELECT id, owner, filename, purpose, bytes, created_at, expires_at, lifetime,
+    CASE WHEN status = 'pending' AND expires_at <= {now} THEN 'expired' ELSE status END, file
+FROM antiphon_multipart_uploads
+"""
+_CREATE = """
+INSERT INTO antiphon_multipart_uploads (id, owner, filename, purpose, bytes, created_at, expires_at, lifetime)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+"""
+_FORGET_PARTS = "DELETE FROM antiphon_upload_parts WHERE upload = $1 AND file IS NULL RETURNING id"
+_REMOVE = "INSERT INTO antiphon_removed (content) VALUES ($1)"
+_END = f"UPDATE antiphon_multipart_uploads SET status = $2, file = $3 WHERE id = $1 AND {_PENDING} RETURNING id"
+_ADD_FILE = """
+INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""
+_OVERDUE = f"""
+SELECT id FROM antiphon_multipart_uploads WHERE status = 'pending' AND expires_at <= {{now}}
+LIMIT {_SWEPT} FOR UPDATE SKIP LOCKED
+"""
+_OLD = "DELETE FROM antiphon_multipart_uploads WHERE created_at <= {now} - $1"
+
+
+class SQLUploads:
+    """The uploads in parts."""
+
+    def __init__(self, tables: FileTables) -> None:
+        self._tables = tables
+
+    async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
+        values = (
+            *(upload.id, upload.owner, upload.filename, upload.purpose, upload.bytes),
+            *(upload.created_at, upload.expires_at, upload.lifetime),
+        )
+
+        def steps() -> Steps[bool]:
+            if limit is not None:
+                yield from self._tables.lock_owner(upload.owner)
+                ((stored,),) = yield Statement(STORED_BYTES, (upload.owner,))
+                if stored + upload.bytes > limit:
+                    return False
+            yield Statement(_CREATE, values)
+            return True
+
+        return await self._tables.run(steps)
+
+    async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
+        rows = await self._tables.fetch(f"{_UPLOAD} WHERE id = $1 AND owner = $2", upload_id, owner)
+        return MultipartUpload(*rows[0]) if rows else None
+
+    async def add_part(self, part: UploadPart, most: int, limit: int | None = None) -> str | None:
+        def steps() -> Steps[str | None]:
+            where = f"WHERE id = $1 AND {_PENDING}"
+            select = f"SELECT owner, bytes, received FROM antiphon_multipart_uploads {where} FOR UPDATE"
+            rows = yield Statement(select, (part.upload_id,))
+            if not rows:
+                return "not_pending"
+            ((owner, size, received),) = rows
+            if received + part.bytes > most:
+                return "too_large"
+            more = max(received + part.bytes, size) - max(received, size)  # beyond what counts as stored already
+            if limit is not None and more:
+                yield from self._tables.lock_owner(owner)
+                ((stored,),) = yield Statement(STORED_BYTES, (owner,))
+                if stored + more > limit:
+                    return "full"
+            update = "UPDATE antiphon_multipart_uploads SET received = received + $2 WHERE id = $1"
+            yield Statement(update, (part.upload_id, part.bytes))
+            insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
+            yield Statement(insert, (part.id, part.upload_id, part.bytes, part.created_at))
+            yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (part.id,))
+            return None
+
+        return await self._tables.run(steps)
+
+    async def parts(self, upload_id: str) -> dict[str, int]:
+        statement = "SELECT id, bytes FROM antiphon_upload_parts WHERE upload = $1"
+        return {str(part_id): size for part_id, size in await self._tables.fetch(statement, upload_id)}
+
+    async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
+        values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
+
+        def steps() -> Steps[bool]:
+            if not (yield Statement(_END, (upload.id, "completed", file.id))):
+                return False
+            use = "UPDATE antiphon_upload_parts SET file = $1, position = $2 WHERE id = $3"
+            for position, part_id in enumerate(part_ids):
+                yield Statement(use, (file.id, position, part_id))
+            yield Statement(_ADD_FILE, values)
+            yield from _remove_parts(upload.id)
+            return True
+
+        return await self._tables.run(steps)
+
+    async def cancel(self, upload: MultipartUpload) -> bool:
+        def steps() -> Steps[bool]:
+            if not (yield Statement(_END, (upload.id, "cancelled", None))):
+                return False
+            yield from _remove_parts(upload.id)
+            return True
+
+        return await self._tables.run(steps)
+
+    async def sweep(self) -> None:
+        """Remove the parts of uploads that were not completed in time, and what is known of old ones."""
+        while await self._tables.fetch(_OVERDUE.partition("FOR UPDATE")[0]):  # without the lock of a transaction
+            await self._tables.run(_expire)
+        await self._tables.run(lambda: single(_OLD, KEPT + UPLOAD_LIFETIME))
+
+
+def _remove_parts(upload_id: str) -> Steps[None]:
+    """Remove the parts of an upload that no file has; their content is erased by the next sweep."""
+    for row in (yield Statement(_FORGET_PARTS, (upload_id,))):
+        yield Statement(_REMOVE, (*row,))
+
+
+def _expire() -> Steps[None]:
+    rows: Sequence[Sequence[Any]] = yield Statement(_OVERDUE)
+    for (upload_id,) in rows:
+        yield Statement("UPDATE antiphon_multipart_uploads SET status = 'expired' WHERE id = $1", (upload_id,))
+        yield from _remove_parts(upload_id)

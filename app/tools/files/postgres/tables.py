@@ -1,0 +1,49 @@
+"""The `FileTables` of a PostgreSQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from app.storage.migration import Connection
+from app.tools.files import Page
+from app.tools.files.postgres.database import PostgresDatabase, storable
+from app.tools.files.tables import Rows, Statement, Steps
+
+T = TypeVar("T")
+
+
+class PostgresTables:
+    """Runs statements by the clock of the database."""
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._db = database
+
+    async def fetch(self, text: str, *values: object) -> Rows:
+        return await self._db.fetch(_translated(text), *values)
+
+    async def run(self, steps: Callable[[], Steps[T]]) -> T:
+        async def work(connection: Connection) -> T:
+            running = steps()
+            try:
+                statement = next(running)
+                while True:
+                    values = map(storable, statement.values)
+                    statement = running.send(await connection.fetch(_translated(statement.text), *values))
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+        return await self._db.transaction(work)
+
+    def lock_owner(self, owner: str) -> Steps[None]:
+        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (owner,))
+
+    async def listed(
+        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
+    ) -> tuple[Rows, bool]:
+        return await self._db.listed(_translated(select), table, _translated(where), values, page)
+
+
+def _translated(text: str) -> str:
+    return text.replace("{row}", "number").replace("{now}", "extract(epoch FROM clock_timestamp())::float8")

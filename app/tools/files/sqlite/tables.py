@@ -1,0 +1,58 @@
+"""The `FileTables` of a SQLite database."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import apsw
+
+from app.tools.files import Page
+from app.tools.files.sqlite.database import Database, listed, numbered, query
+from app.tools.files.tables import Rows, Statement, Steps
+
+T = TypeVar("T")
+
+_LOCKING = re.compile(r"\s+FOR (?:UPDATE|KEY SHARE)(?: SKIP LOCKED)?\b")  # a transaction locks the whole database
+
+
+class SQLiteTables:
+    """Runs statements that are written for PostgreSQL."""
+
+    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
+        self._db, self._clock = db, clock
+
+    async def fetch(self, text: str, *values: object) -> Rows:
+        return await self._db.read(lambda db: self.query(db, Statement(text, values)))
+
+    async def run(self, steps: Callable[[], Steps[T]]) -> T:
+        def work(db: apsw.Connection) -> T:
+            running = steps()
+            try:
+                statement = next(running)
+                while True:
+                    statement = running.send(self.query(db, statement))
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+        return await self._db.write(work)
+
+    def lock_owner(self, owner: str) -> Steps[None]:
+        """Do nothing: there is one transaction at a time."""
+        yield from ()
+
+    async def listed(
+        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
+    ) -> tuple[Rows, bool]:
+        select, table, where = map(self._translated, (select, table, where))
+        return await self._db.read(lambda db: listed(db, select, table, where, numbered(values), page))
+
+    def query(self, db: apsw.Connection, statement: Statement) -> list[tuple[Any, ...]]:
+        """Return the rows of a statement in a transaction that runs."""
+        return query(db, self._translated(statement.text), numbered(statement.values))
+
+    def _translated(self, text: str) -> str:
+        text = text.replace("antiphon_", "").replace("{row}", "row").replace("{now}", f"{self._clock():.6f}")
+        return _LOCKING.sub("", text)

@@ -1,0 +1,54 @@
+"""
+Tables that SQLite and PostgreSQL have with the same columns, used by the same statements.
+
+Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., and tables are named `antiphon_...`. `{row}` is
+the column that numbers the rows of a table, and `{now}` the time by the clock of the database, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from app.tools.files import Page
+
+T = TypeVar("T")
+Rows: TypeAlias = Sequence[Sequence[Any]]
+
+
+class Statement(NamedTuple):
+    """A statement with the values of its parameters."""
+
+    text: str
+    values: tuple[object, ...] = ()
+
+
+# The statements of one transaction: a generator that yields them, receives the rows of each, and returns a result.
+Steps: TypeAlias = Generator[Statement, Rows, T]
+
+
+class FileTables(Protocol):
+    """The tables of a database of files; every method raises `FilesUnavailable` if it cannot be reached."""
+
+    async def fetch(self, text: str, *values: object) -> Rows:
+        """Return the rows of a statement that changes nothing."""
+        ...
+
+    async def run(self, steps: Callable[[], Steps[T]]) -> T:
+        """Run statements in one transaction and return their result; `steps` may be called more than once."""
+        ...
+
+    def lock_owner(self, owner: str) -> Steps[None]:
+        """Let transactions that add to an owner's files wait for each other, so that two keep the limit together."""
+        ...
+
+    async def listed(
+        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
+    ) -> tuple[Rows, bool]:
+        """Return the rows of a page of a table, and whether more follow; raises `UnknownCursor`."""
+        ...
+
+
+def single(text: str, *values: object) -> Steps[Rows]:
+    """Return the steps of one statement; their result is its rows."""
+    return (yield Statement(text, values))
