@@ -1,3 +1,3 @@
 """Antiphon: the Open Responses API, answered by any Chat Completions backend."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
