@@ -79,12 +79,12 @@ unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
 smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, to check its answers
 	$(BIN)/python -m tests.bench.bench --smoke
 
-bench: $(VENV)/test.stamp ## measure CPU, latency and memory, compared with other servers; writes docs/speed.md, its plot, and README's ratios
+bench: $(VENV)/test.stamp ## measure CPU, latency and memory, compared with other servers; writes docs/speed.md, its plot, and README's sentence
 	$(BIN)/python -m tests.bench.bench --write $(ARGS)
 
 bench-peers: $(PEERS:%=$(VENV)/peers/%.stamp) ## install the servers that `make bench` compares with, in virtual environments of their own
 
-conformance: $(VENV)/test.stamp ## hold Antiphon over all stores, and other servers, against the specification; writes docs/conformance.md and README's totals
+conformance: $(VENV)/test.stamp ## hold Antiphon over all stores, and other servers, against the specification; writes docs/conformance.md and README's table
 	$(BIN)/python -m tests.conformance.run --write $(ARGS)
 
 conformance-peers: $(CONFORMANCE_PEERS:%=$(VENV)/peers/%.stamp) ## install the servers that `make conformance` runs, in virtual environments of their own

@@ -205,6 +205,11 @@ def test_everything_that_compose_publishes_is_for_this_machine_only() -> None:
     assert {port.split(":")[0] for port in published} == {"127.0.0.1"}
 
 
+def test_index_of_the_docs_has_every_page() -> None:
+    linked = set(re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "README.md").read_text()))
+    assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_links_lead_somewhere(path: str) -> None:
     document = ROOT / path

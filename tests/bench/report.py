@@ -1,4 +1,4 @@
-"""Tables of the results: for the terminal, for docs/speed.md and for README.md."""
+"""Tables of the results, for the terminal and for docs/speed.md, and a sentence for README.md."""
 
 from __future__ import annotations
 
@@ -83,16 +83,22 @@ def time_table(results: Results, servers: Sequence[Server]) -> str:
 
 
 def write(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server], rounds: int) -> None:
-    """Write the figures into docs/speed.md and the ratios into README.md, between the marks there."""
+    """Write the figures into docs/speed.md and a sentence about them into README.md, between the marks there."""
     run = f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}; `{COMMAND}`, {rounds} rounds."
     who = table(["", "", "version"], [[server.name, server.about, version(server)] for server in servers])
     _between_marks("docs/speed.md", f"{run}\n\n{who}\n\n{figures(results, scenarios, servers)}")
-    quoted = ratio_table(
-        results,
-        [scenario for scenario in scenarios if scenario.name in QUOTED],
-        [server for server in servers if server.name != "byte proxy" and not server.scenarios],
-    )
-    _between_marks("README.md", f"{quoted}\n\n{run}")
+    quoted = [scenario for scenario in scenarios if scenario.name in QUOTED]
+    _between_marks("README.md", sentence(results, quoted, servers))
+
+
+def sentence(results: Results, scenarios: Sequence[Scenario], servers: Sequence[Server]) -> str:
+    """Return how much CPU peers take relative to Antiphon: the least and the most of some scenarios."""
+    parts = []
+    for peer in (server.name for server in servers if server.peer):
+        ratios = [ratio for one in scenarios if (ratio := results.ratio(one, peer, ANTIPHON)) is not None]
+        if ratios:
+            parts.append(f"{peer} {shown(min(ratios))} to {shown(max(ratios))}")
+    return f"CPU for the same answers, as a multiple of Antiphon's: {', '.join(parts)} ([speed](docs/speed.md))."
 
 
 def _between_marks(path: str, text: str) -> None:

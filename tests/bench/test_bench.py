@@ -114,3 +114,13 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert report.ratio_table(results, [STREAM], chosen).splitlines()[-1].endswith("|                  3.00 |")
     marks = ElementTree.fromstring(plot.drawn(results, [STREAM], chosen)).iter("{http://www.w3.org/2000/svg}circle")
     assert len(list(marks)) == 2  # one in the legend, one in the row
+
+
+def test_the_sentence_of_the_readme_has_the_least_and_the_most_of_a_peer() -> None:
+    results = Results()
+    for scenario, used in (("S1", 20.0), ("S2", 90.0)):
+        results.takes[scenario, "antiphon"] = [Take(10e-6, 0.0, 0.0)]
+        results.takes[scenario, "litellm"] = [Take(used * 1e-6, 0.0, 0.0)]
+    told = report.sentence(results, [BY_NAME["S1"], BY_NAME["S2"]], SERVERS)
+    assert "litellm 2.00 to 9.00" in told
+    assert "open-responses-server" not in told  # it was not measured

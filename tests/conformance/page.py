@@ -25,12 +25,12 @@ client: `antiphon verify` prints the source of each.
 
 
 def totals(results: Results) -> str:
-    """Return the line of README."""
+    """Return the totals of all servers, in a line."""
     parts = []
     for name, result in results.items():
         counts = " and ".join(str(_count(result, verdict)) for verdict in ("pass", "fail"))
         parts.append(f"{name.replace(',', ' over')} {counts}")
-    return f"Passed and failed: {'; '.join(parts)}."
+    return f"Checks passed and failed: {'; '.join(parts)}."
 
 
 def page(results: Results) -> str:

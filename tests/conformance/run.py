@@ -1,5 +1,5 @@
 """
-Verifies every server that is installed, and writes `docs/conformance.md` and the totals in README.
+Verifies every server that is installed, and writes `docs/conformance.md` and the table in README.
 
     python -m tests.conformance.run --write [NAME ...]
 
@@ -24,6 +24,7 @@ import httpx
 from app.verify.report import as_json
 from app.verify.runner import NothingToVerify, verify_server
 from tests.bench.servers import ROOT, running, version
+from tests.conformance.comparison import comparison
 from tests.conformance.page import page, totals
 from tests.conformance.servers import SUBJECTS, UPSTREAM, Subject
 from tests.support.postgres_server import PostgresServer
@@ -104,7 +105,7 @@ def _version(subject: Subject) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="servers to run; all that are installed by default")
-    parser.add_argument("--write", action="store_true", help="write the page, and the totals in README")
+    parser.add_argument("--write", action="store_true", help="write the page, and the table in README")
     parser.add_argument("--logs", type=Path, default=Path("/tmp"), help="a directory for the logs of the servers")
     options = parser.parse_args()
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
@@ -126,12 +127,17 @@ def main() -> None:
 
 
 def write(results: dict[str, Any]) -> None:
-    """Keep the results, and write the page and the line of README."""
+    """Keep the results, and write the page, and the table and the totals in README."""
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(results), encoding="utf-8")
     before, found, rest = README.read_text(encoding="utf-8").partition(BEGIN)
     if found:
-        README.write_text(f"{before}{BEGIN}{totals(results)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+        README.write_text(f"{before}{BEGIN}{of_readme(results)}{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def of_readme(results: dict[str, Any]) -> str:
+    """Return what README says of the results."""
+    return f"\n\n{comparison(results)}\n\n{totals(results)}\n\n"
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.conformance.page import page, totals
-from tests.conformance.run import BEGIN, END, PAGE, README, RESULTS
+from app.verify.checks import ALL_CHECKS
+from tests.conformance.comparison import comparison
+from tests.conformance.page import page
+from tests.conformance.run import BEGIN, END, PAGE, README, RESULTS, of_readme
 from tests.conformance.servers import SUBJECTS
 from tests.conformance.upstream import app
 
@@ -60,9 +62,9 @@ async def test_the_scripted_server_refuses_what_others_refuse(field: str, value:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 
-def test_the_page_and_the_line_of_readme_are_those_of_the_results() -> None:
+def test_the_page_and_the_table_of_readme_are_those_of_the_results() -> None:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    assert f"{BEGIN}{totals(results)}{END}" in README.read_text(encoding="utf-8")
+    assert f"{BEGIN}{of_readme(results)}{END}" in README.read_text(encoding="utf-8")
     assert set(results) <= {subject.name for subject in SUBJECTS}
     text, made = PAGE.read_text(encoding="utf-8"), page(results)
     for name, result in results.items():
@@ -72,3 +74,21 @@ def test_the_page_and_the_line_of_readme_are_those_of_the_results() -> None:
     assert [line for line in made.splitlines() if line.startswith("- ")] == [
         line for line in text.splitlines() if line.startswith("- ")
     ]
+
+
+def test_a_cell_of_the_table_says_how_much_of_a_group_passes() -> None:
+    statuses = {check.id: "pass" for check in ALL_CHECKS}
+    mixed = {**statuses, "state.fork": "fail", "state.chain": "unclear", "websocket.turn": "unclear"}
+    mixed |= {id: "unsupported" for id in statuses if id.startswith("conversations.")}
+    mixed |= {
+        id: "fail" if id == "compaction.create" else "unsupported" for id in statuses if id.startswith("compaction.")
+    }
+    table = comparison({"Antiphon, postgresql": {"statuses": statuses}, "LiteLLM": {"statuses": mixed}})
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    cells = {row[-1]: row[1:4] for row in rows}
+    state = sum(id.startswith("state.") for id in statuses)
+    assert cells["checks `state`"] == ["yes", f"{state - 2} of {state} (1 failed)", "not run"]
+    assert cells["checks `websocket`"] == ["yes", "yes", "not run"]
+    assert cells["checks `conversations`"] == ["yes", "no", "not run"]
+    assert cells["checks `compaction`"] == ["yes", "no (1 failed)", "not run"]
+    assert {len(row) for row in rows} == {8}
