@@ -26,7 +26,7 @@ class TransportOptions(_Options):
     base_url: str | None = None
     # How requests and answers are encoded: a row of `APIS` (`app/backends/apis`).
     # auto: by the Responses API, or by chat for an hour where the server has none.
-    api: Literal["chat", "auto"] = "chat"
+    api: Literal["chat", "responses", "auto"] = "chat"
     path: str | None = None  # None: that of the API; `{model}` is replaced by the backend's name of the model
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
@@ -114,6 +114,12 @@ class RequestOptions(_Options):
     drop_params: list[str] = []
     clamp: dict[str, tuple[float, float]] = {}
     extra_body: dict[str, object] = {}
+    # For `transport.api = "responses"`. Types of tools that only this server has: they are declared to it as they are,
+    # and their items and events are passed on. `[backends.NAME] passes` sets it.
+    passes: list[str] = []
+    # For `transport.api = "responses"`. Types of tools that it is sent as they are: without `custom`, custom tools are
+    # functions; without `namespace`, functions of namespaces have the namespace in their name.
+    native_tools: list[Literal["custom", "namespace"]] = ["custom", "namespace"]
     adapt: bool = True  # retry without an unknown field that the answer does not depend on
     # Parameters of this server beyond both APIs that are passed on from the caller, such as sampling. Others are left
     # out with a warning. Not meant for parameters of routing, scheduling or billing.

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
-from app.backends.apis.chat import token_counting
-from app.backends.apis.chat.decoder import ChatDecoder, unstreamed
-from app.backends.apis.chat.token_counting import Post
+from app.backends.apis.chat import decoder as chat
+from app.backends.apis.chat.token_counting import Post, Tokenizer
+from app.backends.apis.responses import encoder as responses
+from app.backends.apis.responses.decoder import ResponsesDecoder
+from app.backends.apis.responses.token_counting import InputTokenizer
 from app.core.profile import Profile
 from app.core.request import caller_field, to_chat
 from app.core.request.question import EncodedQuestion, Question
@@ -47,11 +49,19 @@ class API(NamedTuple):
 
 
 APIS = {
-    "chat": API("/chat/completions", to_chat, ChatDecoder, unstreamed, caller_field, token_counting.Tokenizer),
+    "chat": API("/chat/completions", to_chat, chat.ChatDecoder, chat.unstreamed, caller_field, Tokenizer),
+    "responses": API(
+        "/responses",
+        responses.to_responses,
+        ResponsesDecoder,
+        responses.unstreamed,
+        responses.caller_field,
+        InputTokenizer,
+    ),
 }
 
 # The APIs that a server with the option `auto` is asked by: the next one where it does not have the one before.
-AUTOMATIC = ("chat",)
+AUTOMATIC = ("responses", "chat")
 
 
 def profiles_by_api(profile: Profile) -> list[Profile]:

@@ -63,6 +63,11 @@ class AnswerBody:
         return self._decoder.empty
 
     @property
+    def warnings(self) -> list[str]:
+        """What was left out of the answer so far; the list grows."""
+        return self._decoder.warnings
+
+    @property
     def is_event_stream(self) -> bool:
         """Whether the body is an event stream, according to its type."""
         return bool(self._response.headers.get("content-type", "").startswith("text/event-stream"))

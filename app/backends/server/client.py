@@ -365,10 +365,15 @@ class ServerExchange:
     answered_by: Sequence[str] = ()  # the server does not know its name in the settings
 
     def __init__(self, server: ModelServer, question: Question) -> None:
-        self.warnings: Sequence[str] | None = None
+        self._warnings: list[list[str]] = []  # those of the request, and those of the answer
         self._server = server
         self._question = question
         self._answer: AnswerBody | None = None  # while it is open
+
+    @property
+    def warnings(self) -> Sequence[str] | None:
+        """What was left out or changed of the request and of its answer; None until there is one."""
+        return [warning for warnings in self._warnings for warning in warnings] if self._warnings else None
 
     async def __aenter__(self) -> ServerExchange:
         try:
@@ -402,7 +407,8 @@ class ServerExchange:
         await self._answer.receive(receiver)
 
     async def _open(self, *, whole: bool = False) -> AnswerBody:
-        self._answer, self.warnings = await self._server.answer(self._question, whole=whole)
+        self._answer, warnings = await self._server.answer(self._question, whole=whole)
+        self._warnings = [warnings, self._answer.warnings]
         return self._answer
 
     async def _close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from app.backends.apis.chat.body_decoder import BodyDecoder
+from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.normalize import REASONING_FIELDS
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.server.errors.causes import explain, unreachable

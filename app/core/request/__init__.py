@@ -42,7 +42,7 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     options = profile.request
     context = TranslationContext(request, profile, question.upstream, question.hosted, strict, options)
     if strict:
-        _refuse_unknown(request, options)
+        refuse_unknown(request, options)
     prefix = next((prefix for prefix in question.prefixes if prefix.profile is profile), None)
     first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
     prefix, tools, read, positions = _read(context, items, prefix)
@@ -63,9 +63,9 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     }
     if text_format:
         body["response_format"] = text_format
-    _limit(context, body)
+    limit(context, body)
     return EncodedQuestion(
-        body=_patched(body, options.extra_body),
+        body=patched(body, options.extra_body),
         bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
         warnings=tuple(context.warnings),
@@ -194,16 +194,16 @@ _UNSENT_OF_PARTS = frozenset({"prompt_cache_breakpoint"})
 _UNSENT_OF_FILES = frozenset({"prompt_cache_breakpoint", "detail"})
 
 
-_NOTHING: tuple[object, ...] = (None, [], {})
+NOTHING: tuple[object, ...] = (None, [], {})
 
 # Parameters without effect on the answer, ignored without a warning.
-_IGNORED = frozenset({"client_metadata", "type", "generate", "stream_id"})
+IGNORED = frozenset({"client_metadata", "type", "generate", "stream_id"})
 
 
 FRAMEWORK_EVENTS = "antiphon:events"
 
 # Known values of `include`.
-_INCLUDED = frozenset(
+INCLUDED = frozenset(
     {
         "reasoning.encrypted_content",
         "message.output_text.logprobs",
@@ -219,10 +219,10 @@ _INCLUDED = frozenset(
 
 def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
     """Return the names of known parameters that are not part of the Responses API."""
-    return frozenset((*_EXTRA, *options.extra_params, *options.forward, *_IGNORED))
+    return frozenset((*_EXTRA, *options.extra_params, *options.forward, *IGNORED))
 
 
-def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
+def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
     """Raise `InvalidRequest` for the first unknown field, naming the closest known one."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
         if why := _WITHOUT_EFFECT.get(field.path):
@@ -232,8 +232,8 @@ def _refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
         message = f"Unknown parameter: {label(field.path)}.{hint}"
         raise InvalidRequest(message, param=field.path, code="unknown_parameter")
     for index, value in enumerate(request.include):
-        if value not in _INCLUDED:
-            message = f"Of 'include', {label(value)} is not known here.{did_you_mean(value, _INCLUDED)}"
+        if value not in INCLUDED:
+            message = f"Of 'include', {label(value)} is not known here.{did_you_mean(value, INCLUDED)}"
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
@@ -243,7 +243,7 @@ def _name_unsent(context: TranslationContext) -> None:
     unsent = {
         field.path: None
         for field in undeclared_fields(request, known_extra_parameters(context.options))
-        if field.value not in _NOTHING and field.path.partition(".")[0] not in forwarded
+        if field.value not in NOTHING and field.path.partition(".")[0] not in forwarded
     }
     for path, value in _UNSENT.items():
         if path.rpartition(".")[2] not in forwarded and value(request):
@@ -273,8 +273,8 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
     """Return the parameters that the caller set, under their Chat Completions names."""
     request, options, warnings = context.request, context.options, context.warnings
     _name_unsent(context)
-    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in _NOTHING}
-    if unknown := [value for value in request.include if value not in _INCLUDED]:
+    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
+    if unknown := [value for value in request.include if value not in INCLUDED]:
         named = ", ".join(label(value) for value in unknown[:5])
         warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
     if request.stream_options and request.stream_options.include_obfuscation:
@@ -288,7 +288,7 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     for name in options.forward:
         fields[name] = _FORWARDED[name](request) if name in _FORWARDED else extra.get(name)
-    return {name: value for name, value in fields.items() if value not in _NOTHING}
+    return {name: value for name, value in fields.items() if value not in NOTHING}
 
 
 def _effort(context: TranslationContext) -> JSONObject:
@@ -347,7 +347,7 @@ def caller_field(field: str) -> str:
 _OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
 
 
-def _limit(context: TranslationContext, body: dict[str, object]) -> None:
+def limit(context: TranslationContext, body: dict[str, object]) -> None:
     """Clamp numbers to the ranges that the server accepts, and drop parameters that it does not accept."""
     for name, (low, high) in context.options.clamp.items():
         value = body.get(name)
@@ -361,7 +361,7 @@ def _limit(context: TranslationContext, body: dict[str, object]) -> None:
             context.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
 
 
-def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:
+def patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:
     """Merge a JSON patch (RFC 7396): nested objects are merged, null removes a field."""
     merged = dict(old)
     for name, value in patch.items():
@@ -369,7 +369,7 @@ def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, o
             merged.pop(name, None)
         elif isinstance(value, Mapping):
             before = merged.get(name)
-            merged[name] = _patched(before if isinstance(before, dict) else {}, value)
+            merged[name] = patched(before if isinstance(before, dict) else {}, value)
         else:
             merged[name] = value
     return merged

@@ -15,7 +15,7 @@ from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
 from app.core.types import JSONObject
 from app.core.types.content import IMAGES
 from app.core.types.request import Part
-from app.errors import Warnings, label
+from app.errors import InvalidRequest, Warnings, label
 
 ChatPart: TypeAlias = JSONObject
 
@@ -142,6 +142,13 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
     if (limit := _LIMITS.get(part["type"])) is None or getattr(options, limit) != "drop":
         return False
     return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
+
+
+def check_known(content: object, param: str) -> None:
+    """Raise `InvalidRequest` for content that has only unknown types of parts."""
+    if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
+        message = f"No part of this message has a known type. Known are {', '.join(sorted(PART_TYPES))}."
+        raise InvalidRequest(message, param=param, code="invalid_value")
 
 
 def texts(parts: Sequence[ChatPart]) -> list[str]:

@@ -23,9 +23,9 @@ from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import (
-    PART_TYPES,
     ChatPart,
     PartError,
+    check_known,
     joined_text,
     media,
     read_content,
@@ -152,9 +152,9 @@ class _Conversation:
         self.replay = ReasoningFields(context.profile)
         self.before = before
         self.ids = before.ids.copy() if before else CallIds(self.options.tool_ids)
-        self.outputs, self.unclaimed = _pair(items)  # call position -> output position; output positions
+        self.outputs, self.unclaimed = pair_calls(items)  # call position -> output position; output positions
         self.callers = {output: call for call, output in self.outputs.items()}
-        self.late = _late(items, self.outputs)
+        self.late = late_calls(items, self.outputs)
         self.answers: dict[str, list[int]] = {}  # positions of the outputs for each call id
         for call in (position for position, item in enumerate(items) if item["type"] == "function_call"):
             answers = self.answers.setdefault(items[call]["call_id"], [])
@@ -171,7 +171,7 @@ class _Conversation:
     @cached_property
     def hosted_content(self) -> ContentOptions:
         """The options for what hosted tools return."""
-        return _lenient(self.tool_content)
+        return lenient_content(self.tool_content)
 
     def add_item(self, position: int, item: Item) -> None:
         type_ = item["type"]
@@ -459,11 +459,8 @@ class _Conversation:
 
     def check_known(self, position: int, content: object) -> None:
         """Raise `InvalidRequest` for a message of the request that has only unknown types of content."""
-        if self.places[position] < 0 or not isinstance(content, list) or not content:
-            return
-        if all(part["type"] not in PART_TYPES for part in content):
-            message = f"No part of this message has a known type. Known are {', '.join(sorted(PART_TYPES))}."
-            raise InvalidRequest(message, param=self.place(position, ".content"), code="invalid_value")
+        if self.places[position] >= 0:
+            check_known(content, self.place(position, ".content"))
 
     def text_content(self, position: int, content: Any, *, role: str, separator: str) -> str:
         try:
@@ -517,7 +514,7 @@ def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> JSONO
     return {"encoded": encoded, "size": size + len(encoded or b"")}
 
 
-def _lenient(content: ContentOptions) -> ContentOptions:
+def lenient_content(content: ContentOptions) -> ContentOptions:
     """Return options that drop instead of refusing: a caller cannot change what a hosted tool returns."""
     refused = [name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error"]
     return content.model_copy(update=dict.fromkeys(refused, "drop")) if refused else content
@@ -530,7 +527,10 @@ def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
     return [{"type": "text", "text": otherwise}]
 
 
-def _pair(items: Sequence[Item]) -> tuple[dict[int, int], set[int]]:
+_CALLS = frozenset({"function_call", "custom_tool_call"})  # the second where the server has custom tools
+
+
+def pair_calls(items: Sequence[Item]) -> tuple[dict[int, int], set[int]]:
     """
     Return the position of each call's output, by the position of the call, and the outputs that a later call may claim.
 
@@ -542,7 +542,7 @@ def _pair(items: Sequence[Item]) -> tuple[dict[int, int], set[int]]:
     early: dict[str, deque[int]] = {}
     answered: set[str] = set()
     for position, item in enumerate(items):
-        if item["type"] == "function_call":
+        if item["type"] in _CALLS:
             call_id = item["call_id"]
             if earlier := early.get(call_id):
                 pairs[position] = earlier.popleft()
@@ -558,7 +558,7 @@ def _pair(items: Sequence[Item]) -> tuple[dict[int, int], set[int]]:
     return pairs, {position for positions in early.values() for position in positions}
 
 
-def _late(items: Sequence[Item], outputs: Mapping[int, int]) -> set[int]:
+def late_calls(items: Sequence[Item], outputs: Mapping[int, int]) -> set[int]:
     """Return the positions of asynchronous calls whose output came after further messages."""
     messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
     return {

@@ -7,7 +7,7 @@ result in one. The calls that the model made in one answer (a *round*) become on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES, Names
@@ -30,12 +30,16 @@ _BY_MODEL = frozenset({"call", "hosted", "reasoning"})
 
 
 def tool_items_as_functions(
-    items: Sequence[Item], names: Names, upstream: Mapping[str, Mapping[str, object]]
+    items: Sequence[Item],
+    names: Names,
+    upstream: Mapping[str, Mapping[str, object]],
+    stays: Callable[[Item], bool] = lambda item: False,
 ) -> tuple[list[Item], list[int]]:
     """
     Return the items with all calls and outputs converted to function calls where possible.
 
     The second list has, for each of them, its position among `items`. `upstream` has the notes of items, by item id.
+    `stays` returns whether an item is not converted, since the server has its type.
     """
     notes = [_notes(item, upstream) for item in items]
     _add_decisions(items, notes)
@@ -45,7 +49,8 @@ def tool_items_as_functions(
     waiting: list[tuple[Item, int]] = []  # results of the current round, and their positions
     for position, item in enumerate(items):
         row = ITEM_TYPES.get(item["type"])
-        converted = row.read(item, names, notes[position]) if row and row.read else [item]
+        converts = row is not None and row.read is not None and not stays(item)
+        converted = row.read(item, names, notes[position]) if converts else [item]  # type: ignore[misc, union-attr]
         split = len(converted) > 1 and position in rounds
         result += converted[:1] if split else converted
         positions += [position] * (1 if split else len(converted))

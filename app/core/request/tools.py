@@ -36,11 +36,21 @@ MAX_FUNCTIONS = 128
 SEARCH = (UNNAMED, "tool_search")
 
 
+class Source(NamedTuple):
+    """The declaration of a tool that the client runs."""
+
+    namespace: str | None
+    name: str
+    tool: ToolFields
+    about: str = ""  # the description of the namespace
+
+
 class Function(NamedTuple):
     """A function as it is declared to the backend, and the tool that it stands for."""
 
     tool: JSONObject
     binding: ToolBinding
+    source: Source | None = None  # None: the server declares it
 
 
 class ToolSet:
@@ -54,15 +64,17 @@ class ToolSet:
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
-    def add(self, namespace: str | None, name: str, tool: ToolFields, options: RequestOptions) -> None:
-        """Add a function, or replace it."""
+    def add(self, source: Source, options: RequestOptions, *, leads: bool = False) -> None:
+        """Add a function, or replace it; `leads`: whether it is the first of its namespace, which it describes too."""
+        namespace, name, tool, about = source
         chat_name = self._names[namespace, name] = self._name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
-        declared = {"type": "function", "function": {"name": chat_name, **kind.declare(tool, options)}}
+        described = _described(tool, about) if leads else tool
+        declared = {"type": "function", "function": {"name": chat_name, **kind.declare(described, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
             fields["async"] = True  # also in its calls: their outputs may come in any later turn
-        self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields))
+        self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), source)
 
     def add_hosted(self, function: HostedFunction, types: Collection[str], options: RequestOptions) -> bool:
         """Add a function that the server runs; return False if its name is taken or there are too many."""
@@ -135,7 +147,10 @@ class ToolSet:
     def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
         """Return the tools that an item declares, each with its chat name."""
         entries = _entries(list_field(item, "tools"), lambda *_: None)
-        return [(self.name(*entry.key), entry.tool) for entry in entries]
+        return [
+            (self.name(*entry.key), _described(entry.tool, entry.about) if entry.leads else entry.tool)
+            for entry in entries
+        ]
 
 
 def named(namespace: str | None, name: str) -> dict[str, object]:
@@ -156,6 +171,8 @@ class _Entry(NamedTuple):
     tool: ToolFields
     place: str = ""  # path in the request's own `tools`; "" for tools of items
     found: bool = False  # by a tool search
+    about: str = ""  # the description of its namespace
+    leads: bool = False  # whether it is the first of its namespace
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -194,7 +211,8 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
         if searchable and entry.tool.get("defer_loading") is True and not entry.found:
             offered.deferred.add(entry.key)
         elif entry.place or entry.key not in own or entry.key in offered.deferred:
-            offered.add(*entry.key, entry.tool, options)
+            source = Source(*entry.key, entry.tool, entry.about)
+            offered.add(source, options, leads=entry.leads)
             offered.deferred.discard(entry.key)
         if entry.place:
             own.add(entry.key)
@@ -306,16 +324,21 @@ def why_not_run(type_: object) -> str:
 def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool) -> Iterator[_Entry]:
     tools = namespace.get("tools")
     about = namespace.get("description")
+    about = about if isinstance(about, str) else ""
+    leads = True
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         where = place and f"{place}.tools[{index}]"
         if _is_named(tool):
-            if isinstance(about, str) and about:  # there are no descriptions of namespaces in Chat Completions
-                tool = {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))}
-                about = None
-            yield _Entry(namespace["name"], tool["name"], tool, where, found)
+            yield _Entry(namespace["name"], tool["name"], tool, where, found, about, leads)
+            leads = False
         else:
             type_ = tool.get("type") if isinstance(tool, dict) else None
             unoffered(f"A tool of the namespace {label(namespace['name'])} is no function", type_, where)
+
+
+def _described(tool: ToolFields, about: str) -> ToolFields:
+    """Return a tool with the description of its namespace, of which there is none in Chat Completions."""
+    return {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))} if about else tool
 
 
 def _is_named(tool: Any) -> bool:

@@ -47,8 +47,13 @@ class ChunkDecoder:
     long (see `EventFramer`) or has too many values. What follows `DONE` is ignored.
     """
 
-    def __init__(self, *, runs: bool = False) -> None:
-        """`runs`: chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`."""
+    def __init__(self, *, runs: bool = False, named: bool = False) -> None:
+        """
+        `runs`: chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`.
+
+        `named`: the events are those of an API that names them, and are returned with their name as `type`.
+        """
+        self._read = _event if named else _chunk
         self._framer = EventFramer()
         self._done = False
         self._joiner = _SurrogateJoiner()
@@ -152,14 +157,14 @@ class ChunkDecoder:
             self._done = True
             return [*self._joiner.release(), DONE]
         try:
-            chunk = _chunk(name, loads_in_pieces(text))
+            chunk = self._read(name, loads_in_pieces(text))
             if not self._joiner.pending:
                 return [] if chunk is None else [chunk]
         except orjson.JSONDecodeError:
             value = _loads(text)
             if isinstance(value, str) and not name and len(parts := _parts(text, data)) > 1:
                 return [chunk for part in parts for chunk in self._frame(name, [part])]
-            chunk = _chunk(name, value)
+            chunk = self._read(name, value)
         try:
             return [] if chunk is None else self._joiner.join(chunk)
         except RecursionError:  # hundreds of levels; a chunk has a few
@@ -197,6 +202,15 @@ def _chunk(name: bytes, value: Any) -> RawChunk | None:
     if not isinstance(value, dict):
         return None
     return value if not name or "choices" in value or value.get("error") else None
+
+
+def _event(name: bytes, value: Any) -> RawChunk | None:
+    """Return the frame of an API that names its events, with the name as `type`, which some servers leave out."""
+    if not isinstance(value, dict):
+        return {"type": "error", "error": value or "unknown error"} if name == b"error" else None
+    if name and not isinstance(value.get("type"), str):
+        value["type"] = name.decode(errors="replace")
+    return value
 
 
 def _loads(text: bytes) -> Any:

@@ -32,6 +32,7 @@ class AnswerDecoder(Protocol):
     resumed: bool  # whether there was output after a finish reason: some gateways send one with every chunk
     empty: bool  # whether the body has ended without a chunk
     failure: BackendError | None  # the error that the body reports, or that it is no answer; it follows the chunks
+    warnings: list[str]  # a sentence for each thing that was left out of the answer
 
     def decode(self, data: bytes) -> list[ChunkOrRun]:
         """Return the chunks that are complete with the next bytes."""

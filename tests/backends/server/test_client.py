@@ -830,7 +830,7 @@ async def test_a_large_piece_of_an_answer_is_parsed_in_a_thread(
         if len(piece) > size:
             threads.append(threading.get_ident())
 
-    for module in ("app.core.sse.decoder", "app.backends.apis.chat.body_decoder"):
+    for module in ("app.core.sse.decoder", "app.backends.apis.body_decoder"):
         monkeypatch.setattr(f"{module}.check_piece", noted)
     monkeypatch.setattr("app.core.sse.decoder.MAX_VALUES", 100)  # from so many bytes on pieces are checked
     image = "A" * size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.backends.apis.chat.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.chat.filters import filters
 from app.backends.apis.chat.normalize import NO_REASON, Normalizer
 from app.backends.server.errors.classification import failure
@@ -24,6 +24,7 @@ class ChatDecoder:
         self.resumed = False
         self.empty = False
         self.failure: BackendError | None = None
+        self.warnings: list[str] = []
         tools = asked.body.get("tools")
         self._filters = filters(profile, tools if isinstance(tools, list) else ())
         self._body = BodyDecoder(runs=not self._filters)

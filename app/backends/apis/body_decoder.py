@@ -1,6 +1,8 @@
 """
 Detects the format of a response body from its first byte, whatever the headers say: event stream, JSON, or web page.
 
+It is the same for all APIs; what the JSON of a whole answer means is a function of each.
+
 Each format has a decoder with `decode(data)` and `end()`, like `ChunkDecoder`.
 """
 
@@ -8,7 +10,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import orjson
 
@@ -18,6 +22,9 @@ from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
+
+# Returns the chunks of an answer that came as JSON values; raises `BackendError`.
+Whole: TypeAlias = Callable[[list[dict[str, Any]]], list[RawOrRun]]
 
 
 class ChunkDecoding(Protocol):
@@ -31,10 +38,11 @@ class ChunkDecoding(Protocol):
 class BodyDecoder:
     """Decodes a body whose format is detected from its first character."""
 
-    def __init__(self, *, runs: bool = False) -> None:
-        """For `runs` see `ChunkDecoder`."""
+    def __init__(self, *, runs: bool = False, named: bool = False, whole: Whole | None = None) -> None:
+        """For `runs` and `named` see `ChunkDecoder`. `whole` returns the chunks of a whole answer; by default chat."""
         self._head = b""
-        self._runs = runs
+        self._stream = partial(ChunkDecoder, runs=runs, named=named)
+        self._whole = whole or completion_chunks
         self._decoder: ChunkDecoding | None = None
 
     def decode(self, data: bytes) -> list[RawOrRun]:
@@ -47,8 +55,10 @@ class BodyDecoder:
         """Choose the decoder if there is a character to choose it by; return the bytes to decode."""
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if data:
-            decoder = _DECODERS.get(data[:1])
-            self._decoder = decoder() if decoder else ChunkDecoder(runs=self._runs)
+            if data[:1] in (b"{", b"["):
+                self._decoder = _JSON(self._whole)
+            else:
+                self._decoder = _WebPage() if data[:1] == b"<" else self._stream()
         return data
 
     def end(self) -> list[RawOrRun]:
@@ -58,12 +68,13 @@ class BodyDecoder:
 
 class _JSON:
     """
-    A whole completion, although a stream was requested: one chunk whose `delta` is the message, then `DONE`.
+    A whole answer, although a stream was requested.
 
     Some servers append `data: [DONE]`, and some send chunks as consecutive JSON values.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, whole: Whole) -> None:
+        self._whole = whole
         self._pieces: list[bytes] = []
         self._size = 0  # of the pieces, in bytes
 
@@ -80,10 +91,15 @@ class _JSON:
         self._pieces.clear()
         values = _values(text)
         del text
-        chunks = [_as_chunk(value) for value in values]
-        if not any(chunk.get("choices") for chunk in chunks):
-            raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)
-        return [*chunks, DONE]
+        return self._whole(values)
+
+
+def completion_chunks(values: list[dict[str, Any]]) -> list[RawOrRun]:
+    """Return a completion as one chunk whose `delta` is the message, then `DONE`; raises `BackendError`."""
+    chunks = [_as_chunk(value) for value in values]
+    if not any(chunk.get("choices") for chunk in chunks):
+        raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)
+    return [*chunks, DONE]
 
 
 class _WebPage:
@@ -95,8 +111,6 @@ class _WebPage:
     def end(self) -> list[RawOrRun]:
         return []
 
-
-_DECODERS: dict[bytes, type[ChunkDecoding]] = {b"{": _JSON, b"[": _JSON, b"<": _WebPage}
 
 NO_ANSWER = "The backend's answer is empty."
 _BLANKS = re.compile(r"\s*")

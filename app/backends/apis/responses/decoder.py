@@ -1,0 +1,400 @@
+"""
+Decodes the answers of servers of the Responses API into chunks: see `AnswerDecoder`.
+
+Copies of OpenAI's API leave out events, number items as they like, and end without a terminal event. So an item counts
+by its id or else by its index, and what the deltas did not say is taken from the item, or from the final response.
+Ids, indexes and sequence numbers are not passed on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.chat.usage import normal_usage
+from app.backends.apis.responses.items import NATIVE
+from app.backends.server.errors.classification import failure
+from app.core.items.arguments import INPUT
+from app.core.profile import Profile
+from app.core.request.question import EncodedQuestion
+from app.core.request.reasoning import bound
+from app.core.stream.answer import ErrorIn
+from app.core.types.chunk import DONE, CallFragment, Chunk, ChunkDelta, ChunkOrRun, RawOrRun
+from app.errors import BackendError, label
+
+Event = dict[str, Any]
+
+# The finish reasons for the reasons of incomplete responses; any other means that the answer was cut short, too.
+_REASONS = {"content_filter": "content_filter"}
+
+
+@dataclass(slots=True)
+class _Output:
+    """An item that the server is writing."""
+
+    type: str
+    number: int  # among the calls
+    written: bool = False  # whether there was a delta
+    parts: int = 0  # that were begun
+    named: bool = False  # whether the name of the call is known
+    opened: bool = False  # whether the input of a custom tool has begun
+    done: bool = False
+    item: Event = field(default_factory=dict)
+
+
+class ResponsesDecoder:
+    """Decodes the bytes of one answer."""
+
+    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+        self.done = False
+        self.finished = False
+        self.resumed = False
+        self.empty = False
+        self.failure: BackendError | None = None
+        self.warnings: list[str] = []
+        self._profile = profile
+        self._error_in = error_in
+        self._body = BodyDecoder(named=True, whole=_whole)
+        self._has_events = False
+        self._by_id: dict[str, _Output] = {}
+        self._by_index: dict[int, _Output] = {}
+        self._last: _Output | None = None
+        self._calls = 0
+        self._complete = 0  # items that are done
+        # The names of functions in the request, by namespace and name.
+        self._names = {
+            (binding.fields.get("namespace"), binding.fields.get("name")): name
+            for name, binding in asked.bindings.items()
+            if binding.fields.get("namespace") and binding.kind.role == "call"
+        }
+
+    def decode(self, data: bytes) -> list[ChunkOrRun]:
+        """Return the chunks that are complete with the next bytes."""
+        try:
+            return self._chunks(self._body.decode(data))
+        except BackendError as error:
+            self.failure = error
+            return []
+
+    def end(self) -> list[ChunkOrRun]:
+        """Return the remaining chunks, at the end of the body."""
+        try:
+            chunks = self._chunks(self._body.end())
+        except BackendError as error:
+            self.failure = error
+            return []
+        if not self._has_events and not self.failure:
+            self.empty, self.failure = True, failure("failure", NO_ANSWER)
+        return chunks
+
+    def cut(self) -> list[ChunkOrRun]:
+        """Return what was held back, if the body breaks off, which is nothing."""
+        return []
+
+    def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
+        chunks: list[ChunkOrRun] = []
+        for event in events:
+            if self.done or self.failure:
+                break
+            self._has_events = True
+            if event is DONE:  # which says nothing by itself
+                self.done = self.finished
+                continue
+            assert isinstance(event, dict)
+            type_ = event.get("type")
+            if type_ == "response.output_text.delta":
+                if delta := self._delta(event, "message"):
+                    chunks.append(_text(delta, event.get("logprobs")))
+            elif read := _EVENTS.get(type_) if isinstance(type_, str) else None:
+                chunks += read(self, event)
+            elif not isinstance(type_, str) or event.get("error"):
+                self.failure = self._error_in(event)
+            elif type_ not in _REPEATED:
+                self._warn(f"Events of type {label(type_)} of the backend are not known and were left out.")
+        return [*chunks, DONE] if self.done else chunks
+
+    # Items.
+
+    def _output(self, event: Event, type_: str) -> _Output:
+        """Return the item that an event belongs to; one that was not added is begun."""
+        item_id, index = event.get("item_id"), event.get("output_index")
+        output = self._by_id.get(item_id) if isinstance(item_id, str) else None
+        if output is None and isinstance(index, int):
+            output = self._by_index.get(index)
+        if output is None and not isinstance(item_id, str) and not isinstance(index, int):
+            output = self._last
+        if output is None or output.type != type_:
+            output = self._begin({"type": type_, "id": item_id}, index)
+        return output
+
+    def _begin(self, item: Event, index: object) -> _Output:
+        output = self._last = _Output(str(item.get("type")), self._calls, item=item)
+        if isinstance(item_id := item.get("id"), str) and item_id:
+            self._by_id[item_id] = output
+        if isinstance(index, int):
+            self._by_index[index] = output
+        self._calls += output.type in _ARGUMENTS
+        return output
+
+    def _delta(self, event: Event, type_: str) -> str:
+        """Return the text of a delta, after noting that its item has one."""
+        delta = event.get("delta")
+        if not isinstance(delta, str) or not delta:
+            return ""
+        self._output(event, type_).written = True
+        return delta
+
+    def added(self, event: Event) -> list[ChunkOrRun]:
+        item = _object(event.get("item"))
+        output = self._begin(item, event.get("output_index"))
+        return self._started(output)
+
+    def _started(self, output: _Output) -> list[ChunkOrRun]:
+        item, type_ = output.item, output.type
+        if type_ == "message":
+            phase = item.get("phase")
+            started = {"type": "message", "phase": phase} if isinstance(phase, str) else {"type": "message"}
+            return [_chunk({"starts_item": started})]  # type: ignore[typeddict-item]
+        if type_ == "reasoning":
+            return [_chunk({"starts_item": {"type": "reasoning"}})]
+        if type_ in _ARGUMENTS:
+            return self._call(output, "")
+        self._warn(f"Items of type {label(type_)} of the backend are not known and were left out.")
+        return []
+
+    def _call(self, output: _Output, arguments: str) -> list[ChunkOrRun]:
+        """Return the fragment of a call, with its id and name if these have not been there yet."""
+        function: dict[str, Any] = {}
+        fragment: CallFragment = {"index": output.number, "function": function}  # type: ignore[typeddict-item]
+        name = output.item.get("name")
+        if not output.named and isinstance(name, str) and name:
+            output.named = True
+            namespace = output.item.get("namespace")
+            function["name"] = self._names.get((namespace, name), name)
+            call_id = output.item.get("call_id") or output.item.get("id")
+            fragment["id"] = call_id if isinstance(call_id, str) else None
+        if output.type == "custom_tool_call" and not output.opened:
+            output.opened = True
+            arguments = _OPENING + arguments
+        if arguments:
+            function["arguments"] = arguments
+        return [_chunk({"tool_calls": [fragment]})] if function else []
+
+    def item_done(self, event: Event) -> list[ChunkOrRun]:
+        """Add what the deltas did not say of an item."""
+        item, index = _object(event.get("item")), event.get("output_index")
+        type_, chunks = str(item.get("type")), list[ChunkOrRun]()
+        output = self._known(item, index)
+        if output is None:
+            output = self._begin(item, index)
+            chunks += self._started(output)
+        if output.done:
+            return []
+        output.item = {**output.item, **item}
+        output.done = True
+        self._complete += 1
+        if type_ in _ARGUMENTS:
+            return chunks + self._call_done(output)
+        if type_ == "message" and not output.written:
+            chunks += _message_parts(item)
+        elif type_ == "reasoning":
+            chunks += [] if output.written else _reasoning_parts(item)
+            chunks += self._replayed(item)
+        return chunks
+
+    def _known(self, item: Event, index: object) -> _Output | None:
+        output = self._by_id.get(str(item.get("id")))
+        if output is None and isinstance(index, int):
+            output = self._by_index.get(index)
+        return output if output is not None and output.type == item.get("type") else None
+
+    def _call_done(self, output: _Output) -> list[ChunkOrRun]:
+        written = output.item.get(_ARGUMENTS[output.type])
+        text = written if isinstance(written, str) and not output.written else ""
+        is_whole = output.item.get("status") != "incomplete"
+        if output.type == "custom_tool_call":
+            return self._call(output, _escaped(text) + (_CLOSING if is_whole else ""))
+        return self._call(output, text or ("{}" if is_whole and not output.written else ""))
+
+    def _replayed(self, item: Event) -> list[ChunkOrRun]:
+        """Return a chunk with a reasoning item as the server is to be sent it again, if it can read it."""
+        if not item.get("encrypted_content") and not item.get("content"):
+            return []  # without its content, the server would look for the id
+        kept = {name: value for name, value in item.items() if name != "status" and value is not None}
+        kept.setdefault("summary", [])
+        return [_chunk({"reasoning_upstream": bound(self._profile, **{NATIVE: kept})})]
+
+    # Parts.
+
+    def part_added(self, event: Event) -> list[ChunkOrRun]:
+        """Begin a part; the first begins with its item."""
+        output = self._output(event, "reasoning" if "summary_index" in event else "message")
+        output.parts += 1
+        return [_chunk({"starts_part": True})] if output.parts > 1 else []
+
+    def refusal(self, event: Event) -> list[ChunkOrRun]:
+        delta = self._delta(event, "message")
+        return [_chunk({"refusal": delta})] if delta else []
+
+    def summary(self, event: Event) -> list[ChunkOrRun]:
+        delta = self._delta(event, "reasoning")
+        return [_chunk({"reasoning_summary": delta})] if delta else []
+
+    def thought(self, event: Event) -> list[ChunkOrRun]:
+        delta = self._delta(event, "reasoning")
+        return [_chunk({"reasoning_content": delta})] if delta else []
+
+    def annotation(self, event: Event) -> list[ChunkOrRun]:
+        annotation = event.get("annotation")
+        return [_chunk({"annotations": [annotation]})] if isinstance(annotation, dict) else []
+
+    def arguments(self, event: Event) -> list[ChunkOrRun]:
+        delta = self._delta(event, "function_call")
+        return self._call(self._output(event, "function_call"), delta) if delta else []
+
+    def custom_input(self, event: Event) -> list[ChunkOrRun]:
+        delta = self._delta(event, "custom_tool_call")
+        return self._call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
+
+    # The response.
+
+    def ended(self, event: Event) -> list[ChunkOrRun]:
+        """Read the final response: its items, if no events told them, its usage, and how it ended."""
+        response = _object(event.get("response"))
+        chunks: list[ChunkOrRun] = []
+        unknown = not self._complete  # otherwise, those with another id and index may have been there
+        for index, item in enumerate(_objects(response.get("output"))):
+            if unknown or self._known(item, index):
+                chunks += self.item_done({"item": item, "output_index": index})
+        status = response.get("status") or str(event.get("type")).removeprefix("response.")
+        if usage := normal_usage(_object(response.get("usage"))):
+            chunks.append({"usage": usage, "id": str(response.get("id")), "model": str(response.get("model"))})
+        if isinstance(tier := response.get("service_tier"), str):
+            chunks.append({"service_tier": tier})
+        if status in ("failed", "cancelled"):
+            error = response.get("error") or {"message": "The backend's response failed.", "code": "server_error"}
+            self.failure = self._error_in({"error": error}) or failure("failure")
+            return chunks
+        reason = "stop"
+        if status == "incomplete":
+            details = _object(response.get("incomplete_details"))
+            reason = _REASONS.get(str(details.get("reason")), "length")
+        chunks.append({"choices": [{"delta": {}, "finish_reason": reason}]})
+        self.finished = self.done = True
+        return chunks
+
+    def error(self, event: Event) -> list[ChunkOrRun]:
+        """Read an error event, whose fields are nested or not."""
+        nested = event.get("error")
+        fields = nested if nested else {name: event.get(name) for name in ("code", "message", "param")}
+        self.failure = self._error_in({"error": fields}) or failure("failure")
+        return []
+
+    def _warn(self, warning: str) -> None:
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+
+
+_Read = Callable[[ResponsesDecoder, Event], list[ChunkOrRun]]
+
+_EVENTS: dict[str, _Read] = {
+    "response.output_item.added": ResponsesDecoder.added,
+    "response.output_item.done": ResponsesDecoder.item_done,
+    "response.content_part.added": ResponsesDecoder.part_added,
+    "response.reasoning_summary_part.added": ResponsesDecoder.part_added,
+    "response.refusal.delta": ResponsesDecoder.refusal,
+    "response.reasoning_summary_text.delta": ResponsesDecoder.summary,
+    "response.reasoning_text.delta": ResponsesDecoder.thought,
+    "response.reasoning.delta": ResponsesDecoder.thought,
+    "response.output_text.annotation.added": ResponsesDecoder.annotation,
+    "response.function_call_arguments.delta": ResponsesDecoder.arguments,
+    "response.custom_tool_call_input.delta": ResponsesDecoder.custom_input,
+    "response.completed": ResponsesDecoder.ended,
+    "response.incomplete": ResponsesDecoder.ended,
+    "response.failed": ResponsesDecoder.ended,
+    "response.cancelled": ResponsesDecoder.ended,
+    "error": ResponsesDecoder.error,
+}
+
+# Events that say nothing, or what others said.
+_REPEATED = frozenset(
+    {
+        "keepalive",
+        "ping",
+        "response.created",
+        "response.in_progress",
+        "response.queued",
+        "response.content_part.done",
+        "response.output_text.done",
+        "response.refusal.done",
+        "response.reasoning.done",
+        "response.reasoning_text.done",
+        "response.reasoning_summary_part.done",
+        "response.reasoning_summary_text.done",
+        "response.function_call_arguments.done",
+        "response.custom_tool_call_input.done",
+    }
+)
+
+# The types of items that are calls, with their field.
+_ARGUMENTS = {"function_call": "arguments", "custom_tool_call": "input"}
+
+# The input of a custom tool is text, and in chunks the argument of a function, as it is by all other APIs.
+_OPENING, _CLOSING = f'{{"{INPUT}":"', '"}'
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _whole(values: list[dict[str, Any]]) -> list[RawOrRun]:
+    """Return the events for a response that came as one JSON value."""
+    response = next((value for value in values if isinstance(value.get("output"), list)), None)
+    if response is None:
+        return [*values]  # errors, or nothing that is known
+    return [{"type": f"response.{response.get('status') or 'completed'}", "response": response}]
+
+
+def _chunk(delta: ChunkDelta) -> Chunk:
+    return {"choices": [{"delta": delta}]}
+
+
+def _text(text: str, logprobs: object) -> Chunk:
+    if logprobs:
+        return {"choices": [{"delta": {"content": text}, "logprobs": {"content": logprobs}}]}
+    return {"choices": [{"delta": {"content": text}}]}
+
+
+def _message_parts(item: Event) -> list[ChunkOrRun]:
+    """Return the chunks of a message whose text came in no delta."""
+    chunks: list[ChunkOrRun] = []
+    for number, part in enumerate(_objects(item.get("content"))):
+        chunks += [_chunk({"starts_part": True})] if number else []
+        if isinstance(text := part.get("text"), str) and text:
+            chunks.append(_text(text, part.get("logprobs")))
+        elif isinstance(refusal := part.get("refusal"), str) and refusal:
+            chunks.append(_chunk({"refusal": refusal}))
+        if isinstance(annotations := part.get("annotations"), list) and annotations:
+            chunks.append(_chunk({"annotations": annotations}))
+    return chunks
+
+
+def _reasoning_parts(item: Event) -> list[ChunkOrRun]:
+    chunks: list[ChunkOrRun] = []
+    for name in ("summary", "content"):
+        for number, part in enumerate(_objects(item.get(name))):
+            if isinstance(text := part.get("text"), str) and text:
+                chunks += [_chunk({"starts_part": True})] if number else []
+                chunks.append(_chunk({"reasoning_summary" if name == "summary" else "reasoning_content": text}))  # type: ignore[misc]
+    return chunks
+
+
+def _object(value: object) -> Event:
+    return value if isinstance(value, dict) else {}
+
+
+def _objects(value: object) -> Iterable[Event]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else ()

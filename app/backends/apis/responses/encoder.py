@@ -1,0 +1,199 @@
+"""
+Encode a question for servers of the Responses API: the whole conversation as items, which the server does not store.
+
+What another server than this one would have to remember (`previous_response_id`, `conversation`) is never sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from app.backends.apis.responses.items import input_items, stays_native
+from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
+from app.core.profile import Profile, RequestOptions
+from app.core.request import (
+    IGNORED,
+    INCLUDED,
+    NOTHING,
+    limit,
+    patched,
+    refuse_unknown,
+)
+from app.core.request.question import EncodedQuestion, Question, TranslationContext
+from app.core.request.response_format import response_format
+from app.core.request.tool_items import tool_items_as_functions
+from app.core.request.tools import collect_tools
+from app.core.types.request import undeclared_fields
+from app.errors import InvalidRequest, label
+
+ENCRYPTED = "reasoning.encrypted_content"
+_LOGPROBS = "message.output_text.logprobs"
+
+# Values of `include` for the items of tools that only the server has.
+_OF_PASSED = frozenset(
+    {
+        "web_search_call.action.sources",
+        "web_search_call.results",
+        "file_search_call.results",
+        "code_interpreter_call.outputs",
+        "computer_call_output.output.image_url",
+    }
+)
+
+# Parameters that are sent as they are, if the caller set them.
+_SAME = (
+    "temperature",
+    "top_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "max_output_tokens",
+    "top_logprobs",
+    "service_tier",
+    "safety_identifier",
+    "user",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+
+
+def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
+    """
+    Encode a question.
+
+    Raises `InvalidRequest`, with the field at fault, for what cannot be sent.
+    """
+    request, items = question.request, question.items
+    options = _with_allowed_tools(profile.request)
+    positions, passed = passed_tools(request.tools, options, question.hosted)
+    hosted = replace(question.hosted, served=frozenset({*question.hosted.served, *positions}))
+    context = TranslationContext(request, profile, question.upstream, hosted, question.strict, options)
+    if question.strict:
+        refuse_unknown(request, options)
+    tools = collect_tools(context, items)
+    choice, native_choice = tool_choice(context, tools, passed)
+    stays = stays_native(context)
+    read, places = tool_items_as_functions(items, tools, context.upstream, stays)
+    first = len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1)
+    sent = input_items(context, tools, read, [place - max(0, first) for place in places])
+    text_format, instruction = response_format(context)
+    if choice.request:
+        sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})
+    instructions = "\n\n".join(filter(None, (request.instructions, instruction)))
+    if not sent and not instructions:
+        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+    body: dict[str, object] = {
+        **_parameters(context),
+        "model": options.model_map.get(question.model, question.model),
+        **({"instructions": instructions} if instructions else {}),
+        "input": sent,
+        **_tools(context, [*declared(choice.functions, options), *passed], native_choice),
+        **_reasoning(context),
+        **_text(context, text_format),
+        "include": _include(context, passed=bool(passed)),
+        "store": False,
+        "stream": True,
+    }
+    limit(context, body)
+    return EncodedQuestion(
+        body=patched(body, options.extra_body),
+        bindings={name: function.binding for name, function in choice.functions.items()},
+        allowed=choice.allowed,
+        warnings=tuple(context.warnings),
+    )
+
+
+def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
+    """Return the options with `allowed_tools`, which are part of this API."""
+    if options.tool_choice.allowed == "keep":
+        return options
+    return options.model_copy(update={"tool_choice": options.tool_choice.model_copy(update={"allowed": "keep"})})
+
+
+def _parameters(context: TranslationContext) -> dict[str, object]:
+    """Return the parameters that the caller set and that have the same name, and the server's own ones."""
+    request, options = context.request, context.options
+    _name_unsent(context)
+    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
+    fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
+    fields |= {name: getattr(request, name) for name in _SAME if name in request.model_fields_set}
+    if cache := request.prompt_cache_options:
+        fields["prompt_cache_options"] = cache.model_extra
+    if _LOGPROBS in request.include and not request.top_logprobs:
+        fields.pop("top_logprobs", None)
+    return {name: value for name, value in fields.items() if value not in NOTHING}
+
+
+def _name_unsent(context: TranslationContext) -> None:
+    """Add a warning for each field of the request that is not part of the API."""
+    request, warnings = context.request, context.warnings
+    known = frozenset((*IGNORED, *context.options.extra_params, *context.options.forward))
+    for field in undeclared_fields(request, known):
+        if field.value not in NOTHING and not field.path.startswith(("prompt_cache_options.", "reasoning.")):
+            warnings.add(f"The parameter {label(field.path)} is not known to this backend and was left out.")
+    if unknown := [value for value in request.include if value not in INCLUDED]:
+        named = ", ".join(label(value) for value in unknown[:5])
+        warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
+    if request.stream_options and request.stream_options.include_obfuscation:
+        warnings.add("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
+
+
+def _tools(context: TranslationContext, tools: list[dict[str, Any]], choice: object) -> dict[str, object]:
+    request, options = context.request, context.options
+    if not tools:
+        return {}
+    fields: dict[str, object] = {"tools": tools}
+    if choice is not None:
+        fields["tool_choice"] = choice
+    if "parallel_tool_calls" in request.model_fields_set or not request.parallel_tool_calls:
+        if options.parallel_tool_calls == "send":
+            fields["parallel_tool_calls"] = request.parallel_tool_calls
+        elif not request.parallel_tool_calls:
+            context.warnings.add("This backend cannot be limited to one call at a time.")
+    return fields
+
+
+def _reasoning(context: TranslationContext) -> dict[str, object]:
+    reasoning, options = context.request.reasoning, context.options
+    if reasoning is None:
+        return {}
+    fields = reasoning.model_dump(exclude_none=True, exclude={"generate_summary"})
+    if reasoning.effort and not (mapped := options.effort_map.get(reasoning.effort, reasoning.effort)):
+        del fields["effort"]
+    elif reasoning.effort:
+        fields["effort"] = mapped
+    return {"reasoning": fields} if fields else {}
+
+
+def _text(context: TranslationContext, text_format: dict[str, Any] | None) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if text_format:
+        schema = text_format.get("json_schema")
+        fields["format"] = {"type": "json_schema", **schema} if schema else text_format
+    if verbosity := context.request.text.verbosity:
+        fields["verbosity"] = verbosity
+    return {"text": fields} if fields else {}
+
+
+def _include(context: TranslationContext, *, passed: bool) -> list[str]:
+    def asked() -> Iterator[str]:
+        yield ENCRYPTED
+        for value in context.request.include:
+            if value == _LOGPROBS or (passed and value in _OF_PASSED):
+                yield value
+        if context.request.top_logprobs:
+            yield _LOGPROBS
+
+    return [*dict.fromkeys(asked())]
+
+
+def caller_field(field: str) -> str:
+    """Return the caller's name for a field of a request, or the closest one: positions in the input differ."""
+    first = field.split("[", maxsplit=1)[0].split(".", maxsplit=1)[0]
+    return first if first in ("input", "tools") else field
+
+
+def unstreamed(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request for the whole answer at once."""
+    return {**body, "stream": False}

@@ -1,0 +1,283 @@
+"""Encode the items of a conversation for servers of the Responses API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from app.backends.apis.responses.tools import native_name
+from app.core.items import ITEM_TYPES, as_json_object
+from app.core.items.readings import HOSTED, NOTES
+from app.core.profile import ContentOptions, RequestOptions
+from app.core.request.call_ids import CallIds
+from app.core.request.content import ChatPart, PartError, check_known, read_content
+from app.core.request.messages import (
+    NO_OUTPUT,
+    OUTPUT_LATER,
+    UNREADABLE_PAST,
+    late_calls,
+    lenient_content,
+    pair_calls,
+)
+from app.core.request.question import TranslationContext
+from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields
+from app.core.request.tools import ToolSet
+from app.core.types import JSONObject
+from app.core.types.request import Item, Part
+from app.errors import InvalidRequest, label
+
+_SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
+_OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
+
+# The upstream field, bound to its server, with an item as the server sent it.
+NATIVE = "item"
+
+
+def passed_items(options: RequestOptions) -> set[str]:
+    """Return the types of the items of tools that only the server has."""
+    names = {re.sub(r"(_preview)?(_\d.*)?$", "", type_) for type_ in options.passes}
+    return {f"{name}_call" for name in names} | (
+        {"mcp_list_tools", "mcp_approval_request"} if "mcp" in names else set()
+    )
+
+
+def stays_native(context: TranslationContext) -> Callable[[Item], bool]:
+    """Return a function that tells whether an item is sent as what it is: custom calls, and items of passed tools."""
+    options, upstream = context.options, context.upstream
+    types = passed_items(options)
+
+    def stays(item: Item) -> bool:
+        type_ = item["type"]
+        if type_ == "custom_tool_call":
+            return "custom" in options.native_tools
+        return type_ in types and NOTES not in upstream.get(str(item.get("id")), {})
+
+    return stays
+
+
+def input_items(
+    context: TranslationContext, tools: ToolSet, items: Sequence[Item], places: Sequence[int]
+) -> list[JSONObject]:
+    """
+    Return the items to send, oldest first.
+
+    `items` are those of the conversation, with all calls as function calls but for those that stay what they are.
+    `places` has the index of each in the request's own input, negative for earlier turns. Raises `InvalidRequest` for
+    content that cannot be sent.
+    """
+    conversation = _Conversation(context, tools, items, places)
+    for position, item in enumerate(items):
+        conversation.add(position, item)
+    return _without_loose_reasoning(conversation.sent)
+
+
+def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
+    """Leave out reasoning that nothing of the model follows, as of an answer that broke off: servers refuse it."""
+    kept: list[JSONObject] = []
+    follows = False
+    for item in reversed(sent):
+        if item["type"] != "reasoning":
+            follows = item.get("role", "assistant") == "assistant" and not item["type"].endswith("_output")
+        elif not follows:
+            continue
+        kept.append(item)
+    return kept[::-1]
+
+
+class _Conversation:
+    """Encodes items one by one."""
+
+    def __init__(
+        self, context: TranslationContext, tools: ToolSet, items: Sequence[Item], places: Sequence[int]
+    ) -> None:
+        self.context = context
+        self.warnings = context.warnings
+        self.options = context.options
+        self.tools = tools
+        self.items = items
+        self.places = places
+        self.sent: list[JSONObject] = []
+        self.ids = CallIds()
+        self.call_ids: dict[int, str] = {}  # as they are sent, by the position of the call
+        self.outputs, _ = pair_calls(items)
+        self.callers = {output: call for call, output in self.outputs.items()}
+        self.late = late_calls(items, self.outputs)
+
+    def add(self, position: int, item: Item) -> None:
+        type_ = item["type"]
+        if add := _ITEMS.get(type_):
+            add(self, position, item)
+        elif native := self.native(item):
+            self.sent.append(native)
+        elif ":" not in type_ and type_ not in _SILENT:
+            self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
+
+    def native(self, item: Item) -> JSONObject | None:
+        """Return an item of a tool that only the server has: as the server sent it, or as the client did."""
+        if not stays_native(self.context)(item):
+            return None
+        upstream = self.context.upstream.get(str(item.get("id")), {})
+        original = bound_fields(upstream, self.context.profile).get(NATIVE)
+        return dict(original) if isinstance(original, Mapping) else {**item}
+
+    def message(self, position: int, item: Item) -> None:
+        role = item["role"]
+        if role == "assistant":
+            self.answer(position, item)
+            return
+        if self.places[position] >= 0:
+            check_known(item.get("content"), self.place(position, ".content"))
+        parts = self.parts(position, "content") or [_text("")]
+        self.sent.append({"type": "message", "role": role, "content": parts})
+
+    def answer(self, position: int, item: Item) -> None:
+        """Add a message of the model. It needs an id, which nothing refers to."""
+        parts: list[JSONObject] = []
+        content = item.get("content")
+        for part in [{"type": "output_text", "text": content}] if isinstance(content, str) else content or ():
+            if isinstance(text := part.get("text"), str):
+                if text:
+                    parts.append({"type": "output_text", "text": text, "annotations": []})
+            elif isinstance(refusal := part.get("refusal"), str):
+                parts.append({"type": "refusal", "refusal": refusal})
+            else:
+                self.warnings.add(f"Content of type {label(part['type'])} is left out of messages of the assistant.")
+        if not parts:
+            return
+        phase = {"phase": item.get("phase")} if item.get("phase") else {}
+        status = "incomplete" if item.get("status") == "incomplete" else "completed"
+        message = {"type": "message", "id": f"msg_{len(self.sent)}", "role": "assistant", "status": status}
+        self.sent.append({**message, "content": parts, **phase})
+
+    def reasoning(self, position: int, item: Item) -> None:
+        """Add reasoning as the server sent it; what another one sent means nothing to it."""
+        upstream = self.context.upstream.get(str(item.get("id")), {})
+        original = bound_fields(upstream, self.context.profile).get(NATIVE)
+        if isinstance(original, Mapping):
+            self.sent.append(dict(original))
+        elif BOUND in upstream:
+            self.warnings.add(BOUND_ELSEWHERE)
+
+    def call(self, position: int, item: Item) -> None:
+        self.call_ids[position] = call_id = self.ids.take(item["call_id"])
+        if item["type"] == "custom_tool_call":
+            written = {"input": item["input"]}
+        else:
+            arguments = item["arguments"]
+            written = {"arguments": as_json_object(arguments) if self.options.repair_arguments else arguments or "{}"}
+        name = self.tools.called(item)
+        named = native_name(name, self.tools.functions.get(name), self.options)
+        self.sent.append({"type": item["type"], "call_id": call_id, **named, **written})
+        output = self.outputs.get(position)
+        if output is None or position in self.late:
+            self.no_output(position, item)
+        elif output < position:  # some clients send results first
+            self.output_of(position, output)
+
+    def no_output(self, position: int, item: Item) -> None:
+        """Add a placeholder for a missing output; that of an asynchronous call is not due yet."""
+        if item.get("async") is True:
+            self.add_output(position, OUTPUT_LATER)
+            return
+        self.warnings.add(f"The call {label(item['call_id'])} has no output; '{NO_OUTPUT}' was sent in its place.")
+        self.add_output(position, NO_OUTPUT)
+
+    def output(self, position: int, item: Item) -> None:
+        call = self.callers.get(position)
+        if call is None:
+            self.unmatched_output(position, item)
+        elif call in self.late:
+            self.output_as_message(position, f"The result of the tool call {label(item['call_id'])}:")
+        elif call < position:
+            self.output_of(call, position)
+
+    def output_of(self, call: int, position: int) -> None:
+        content = self.items[position].get("output")
+        self.add_output(call, content if isinstance(content, str) else self.parts(position, "output"))
+
+    def add_output(self, call: int, content: str | list[JSONObject]) -> None:
+        type_ = _OUTPUTS[self.items[call]["type"]]
+        self.sent.append({"type": type_, "call_id": self.call_ids[call], "output": content})
+
+    def unmatched_output(self, position: int, item: Item) -> None:
+        """Add an output that answers no call as a message of the user: a server would refuse it."""
+        name, call_id = label(item["call_id"]), item["call_id"]
+        answers = [output for call, output in self.outputs.items() if self.items[call]["call_id"] == call_id]
+        if any(self.items[answer].get("output") == item.get("output") for answer in answers):
+            return
+        if any(other.get("call_id") == call_id for other in self.items[:position] if other["type"] in _OUTPUTS):
+            introduction = f"Another result of the tool call {name}:"
+            self.warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
+        else:
+            introduction = f"The result of the tool call {name}, which is not in this conversation:"
+            self.warnings.add(f"The output of {name} answers no call of this conversation; it goes as a message.")
+        self.output_as_message(position, introduction)
+
+    def output_as_message(self, position: int, introduction: str) -> None:
+        self.add_message([_text(introduction), *self.parts(position, "output")])
+
+    def compaction(self, position: int, item: Item) -> None:
+        if summary := self.context.upstream.get(item.get("id") or "", {}).get("summary"):
+            self.add_message([_text(f"A summary of the conversation before this message:\n\n{summary}")])
+            return
+        self.add_message([_text(UNREADABLE_PAST)])
+        self.warnings.add("A compaction of another server cannot be read: the model does not know what it stands for.")
+
+    def item_reference(self, position: int, item: Item) -> None:
+        raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))
+
+    def add_message(self, parts: list[JSONObject]) -> None:
+        self.sent.append({"type": "message", "role": "user", "content": parts})
+
+    def parts(self, position: int, name: Literal["content", "output"]) -> list[JSONObject]:
+        item = self.items[position]
+        content = item.get(name)
+        if not isinstance(content, list):
+            return [_text(content)] if content else []
+        options = lenient_content(self.options.content) if item.get(HOSTED) else self.options.content
+        parts: list[JSONObject] = []
+        for index, part in enumerate(content):
+            try:
+                parts += self.part(part, options)
+            except PartError as error:
+                error.index = index
+                raise InvalidRequest(error.message, param=self.place(position, f".{name}{error.where}")) from None
+        return parts
+
+    def part(self, part: Part, options: ContentOptions) -> list[JSONObject]:
+        kept = {"prompt_cache_breakpoint": mark} if (mark := part.get("prompt_cache_breakpoint")) else {}
+        return [{**_PARTS[made["type"]](made, part), **kept} for made in read_content([part], options, self.warnings)]
+
+    def place(self, position: int, field: str) -> str:
+        """Return the `param` of an error; an item of an earlier turn is not in the request's input."""
+        own = self.places[position]
+        return f"input[{own}]{field}" if own >= 0 else "previous_response_id"
+
+
+def _text(text: Any) -> JSONObject:
+    return {"type": "input_text", "text": text}
+
+
+def _image(made: ChatPart, part: Part) -> JSONObject:
+    return {"type": "input_image", "image_url": made["image_url"]["url"], "detail": part.get("detail") or "auto"}
+
+
+# By the type of a part as Chat Completions have it, in which form it was checked.
+_PARTS: dict[str, Callable[[ChatPart, Part], JSONObject]] = {
+    "text": lambda made, part: _text(made["text"]),
+    "image_url": _image,
+    "file": lambda made, part: {"type": "input_file", **made["file"]},
+    "input_audio": lambda made, part: made,
+    "video_url": lambda made, part: {"type": "input_video", "video_url": made["video_url"]["url"]},
+}
+
+_ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
+    "message": _Conversation.message,
+    "reasoning": _Conversation.reasoning,
+    "function_call": _Conversation.call,
+    "custom_tool_call": _Conversation.call,
+    "function_call_output": _Conversation.output,
+    "compaction": _Conversation.compaction,
+    "item_reference": _Conversation.item_reference,
+}

@@ -1,0 +1,132 @@
+"""Declare tools to servers of the Responses API, and choose among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.core.profile import RequestOptions
+from app.core.request.question import TranslationContext
+from app.core.request.tool_choice import Choice, choose
+from app.core.request.tools import Function, ToolSet
+from app.core.types import JSONObject
+from app.core.types.hosted import HostedTools
+
+Named = Mapping[str, Any]
+
+
+def passed_tools(
+    tools: Sequence[Named], options: RequestOptions, hosted: HostedTools
+) -> tuple[list[int], list[JSONObject]]:
+    """Return the tools of a request that only the server has, and their positions, without those that run here."""
+    if not options.passes:
+        return [], []
+    positions = [
+        position
+        for position, tool in enumerate(tools)
+        if tool["type"] in options.passes and position not in hosted.served
+    ]
+    return positions, [{**tools[position]} for position in positions]
+
+
+def declared(functions: Mapping[str, Function], options: RequestOptions) -> list[JSONObject]:
+    """Return the declarations of functions; those of a namespace are in one."""
+    tools: list[JSONObject] = []
+    namespaces: dict[str, JSONObject] = {}
+    for name, function in functions.items():
+        source, tool = function.source, _declared(name, function, options)
+        if source is None or not is_in_namespace(function, options):
+            tools.append(tool)
+            continue
+        assert source.namespace
+        if (group := namespaces.get(source.namespace)) is None:
+            about = source.about or f"The tools of {source.namespace}."
+            group = {"type": "namespace", "name": source.namespace, "description": about, "tools": []}
+            namespaces[source.namespace] = group
+            tools.append(group)
+        group["tools"].append({**tool, "name": source.name})
+    return tools
+
+
+def _declared(name: str, function: Function, options: RequestOptions) -> JSONObject:
+    if is_custom(function, options):
+        assert function.source
+        fields = function.source.tool
+        known = {field: value for field in ("description", "format") if (value := fields.get(field))}
+        return {"type": "custom", "name": name, **known}
+    fields = function.tool["function"]
+    strict = {} if options.strict == "drop" else {"strict": fields.get("strict")}
+    about = {"description": fields["description"]} if "description" in fields else {}
+    if about and function.source and is_in_namespace(function, options):
+        about = {"description": function.source.tool.get("description") or ""}  # without that of the namespace
+    return {"type": "function", "name": name, **about, "parameters": fields["parameters"], **strict}
+
+
+def is_custom(function: Function, options: RequestOptions) -> bool:
+    """Return whether a function is a custom tool that is declared as one."""
+    source = function.source
+    return source is not None and source.tool["type"] == "custom" and "custom" in options.native_tools
+
+
+def is_in_namespace(function: Function, options: RequestOptions) -> bool:
+    """Return whether a function is declared in a namespace."""
+    return bool(function.source and function.source.namespace) and "namespace" in options.native_tools
+
+
+def native_name(name: str, function: Function | None, options: RequestOptions) -> JSONObject:
+    """Return the fields with which a call or a choice names a function."""
+    if function is None or function.source is None or not is_in_namespace(function, options):
+        return {"name": name}
+    return {"name": function.source.name, "namespace": function.source.namespace}
+
+
+def tool_choice(context: TranslationContext, tools: ToolSet, passed: Sequence[Named]) -> tuple[Choice, object]:
+    """Return the functions that are declared, and the `tool_choice` to send; None if there is none."""
+    request = context.request
+    sent: Any = request.tool_choice if "tool_choice" in request.model_fields_set else None
+    types = {tool["type"] for tool in passed}
+    if isinstance(sent, dict) and sent["type"] in types:
+        return Choice(tools.functions, allowed=frozenset()), sent
+    if isinstance(sent, dict) and sent["type"] == "allowed_tools":
+        return _allowed_tools(sent, context, tools, types)
+    if isinstance(sent, str) and types and not tools.functions:
+        return Choice({}, allowed=frozenset()), sent
+    choice = choose(sent, tools, context)
+    return choice, _native(choice.value, tools, context.options)
+
+
+def _allowed_tools(
+    sent: Mapping[str, Any], context: TranslationContext, tools: ToolSet, passed: set[str]
+) -> tuple[Choice, object]:
+    own = [tool for tool in sent["tools"] if tool["type"] in passed]
+    others = [tool for tool in sent["tools"] if tool["type"] not in passed]
+    if not own:
+        choice = choose(sent, tools, context)
+        return choice, _native(choice.value, tools, context.options)
+    names = choose({**sent, "tools": others, "mode": "auto"}, tools, context).allowed if others else frozenset()
+    assert names is not None
+    listed = [_named(name, tools, context.options) for name in sorted(names)]
+    mode = sent.get("mode") or "auto"
+    if mode == "none":
+        return Choice(tools.functions, allowed=frozenset()), "none"
+    value = {"type": "allowed_tools", "mode": mode, "tools": [*listed, *own]}
+    return Choice(tools.functions, allowed=names), value
+
+
+def _native(value: Any, tools: ToolSet, options: RequestOptions) -> object:
+    """Return a `tool_choice` of Chat Completions as the Responses API has it."""
+    if value == "any":
+        return "required"
+    if not isinstance(value, dict):
+        return value
+    if value["type"] == "function":
+        return _named(value["function"]["name"], tools, options)
+    inner = value["allowed_tools"]
+    named = [_named(tool["function"]["name"], tools, options) for tool in inner["tools"]]
+    return {"type": "allowed_tools", "mode": inner["mode"], "tools": named}
+
+
+def _named(name: str, tools: ToolSet, options: RequestOptions) -> JSONObject:
+    function = tools.functions.get(name)
+    kind = "custom" if function and is_custom(function, options) else "function"
+    return {"type": kind, **native_name(name, function, options)}
