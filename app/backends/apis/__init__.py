@@ -54,8 +54,8 @@ APIS = {
         "/responses",
         responses.to_responses,
         ResponsesDecoder,
-        responses.unstreamed,
-        responses.caller_field,
+        chat.unstreamed,
+        responses.field_of_caller,
         InputTokenizer,
     ),
 }

@@ -36,7 +36,7 @@ MAX_FUNCTIONS = 128
 SEARCH = (UNNAMED, "tool_search")
 
 
-class Source(NamedTuple):
+class ToolSource(NamedTuple):
     """The declaration of a tool that the client runs."""
 
     namespace: str | None
@@ -50,7 +50,7 @@ class Function(NamedTuple):
 
     tool: JSONObject
     binding: ToolBinding
-    source: Source | None = None  # None: the server declares it
+    source: ToolSource | None = None  # None: the server declares it
 
 
 class ToolSet:
@@ -64,7 +64,7 @@ class ToolSet:
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
-    def add(self, source: Source, options: RequestOptions, *, leads: bool = False) -> None:
+    def add(self, source: ToolSource, options: RequestOptions, *, leads: bool = False) -> None:
         """Add a function, or replace it; `leads`: whether it is the first of its namespace, which it describes too."""
         namespace, name, tool, about = source
         chat_name = self._names[namespace, name] = self._name(namespace, name)
@@ -211,7 +211,7 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
         if searchable and entry.tool.get("defer_loading") is True and not entry.found:
             offered.deferred.add(entry.key)
         elif entry.place or entry.key not in own or entry.key in offered.deferred:
-            source = Source(*entry.key, entry.tool, entry.about)
+            source = ToolSource(*entry.key, entry.tool, entry.about)
             offered.add(source, options, leads=entry.leads)
             offered.deferred.discard(entry.key)
         if entry.place:

@@ -25,7 +25,7 @@ from app.core.stream.answer import ErrorIn
 from app.core.types.chunk import DONE, CallFragment, Chunk, ChunkDelta, ChunkOrRun, RawOrRun
 from app.errors import BackendError, label
 
-Event = dict[str, Any]
+_Event = dict[str, Any]
 
 # The finish reasons for the reasons of incomplete responses; any other means that the answer was cut short, too.
 _REASONS = {"content_filter": "content_filter"}
@@ -42,7 +42,7 @@ class _Output:
     named: bool = False  # whether the name of the call is known
     opened: bool = False  # whether the input of a custom tool has begun
     done: bool = False
-    item: Event = field(default_factory=dict)
+    item: _Event = field(default_factory=dict)
 
 
 class ResponsesDecoder:
@@ -118,7 +118,7 @@ class ResponsesDecoder:
 
     # Items.
 
-    def _output(self, event: Event, type_: str) -> _Output:
+    def _output(self, event: _Event, type_: str) -> _Output:
         """Return the item that an event belongs to; one that was not added is begun."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._by_id.get(item_id) if isinstance(item_id, str) else None
@@ -130,7 +130,7 @@ class ResponsesDecoder:
             output = self._begin({"type": type_, "id": item_id}, index)
         return output
 
-    def _begin(self, item: Event, index: object) -> _Output:
+    def _begin(self, item: _Event, index: object) -> _Output:
         output = self._last = _Output(str(item.get("type")), self._calls, item=item)
         if isinstance(item_id := item.get("id"), str) and item_id:
             self._by_id[item_id] = output
@@ -139,7 +139,7 @@ class ResponsesDecoder:
         self._calls += output.type in _ARGUMENTS
         return output
 
-    def _delta(self, event: Event, type_: str) -> str:
+    def _delta(self, event: _Event, type_: str) -> str:
         """Return the text of a delta, after noting that its item has one."""
         delta = event.get("delta")
         if not isinstance(delta, str) or not delta:
@@ -147,7 +147,7 @@ class ResponsesDecoder:
         self._output(event, type_).written = True
         return delta
 
-    def added(self, event: Event) -> list[ChunkOrRun]:
+    def added(self, event: _Event) -> list[ChunkOrRun]:
         item = _object(event.get("item"))
         output = self._begin(item, event.get("output_index"))
         return self._started(output)
@@ -183,7 +183,7 @@ class ResponsesDecoder:
             function["arguments"] = arguments
         return [_chunk({"tool_calls": [fragment]})] if function else []
 
-    def item_done(self, event: Event) -> list[ChunkOrRun]:
+    def item_done(self, event: _Event) -> list[ChunkOrRun]:
         """Add what the deltas did not say of an item."""
         item, index = _object(event.get("item")), event.get("output_index")
         type_, chunks = str(item.get("type")), list[ChunkOrRun]()
@@ -205,7 +205,7 @@ class ResponsesDecoder:
             chunks += self._replayed(item)
         return chunks
 
-    def _known(self, item: Event, index: object) -> _Output | None:
+    def _known(self, item: _Event, index: object) -> _Output | None:
         output = self._by_id.get(str(item.get("id")))
         if output is None and isinstance(index, int):
             output = self._by_index.get(index)
@@ -219,7 +219,7 @@ class ResponsesDecoder:
             return self._call(output, _escaped(text) + (_CLOSING if is_whole else ""))
         return self._call(output, text or ("{}" if is_whole and not output.written else ""))
 
-    def _replayed(self, item: Event) -> list[ChunkOrRun]:
+    def _replayed(self, item: _Event) -> list[ChunkOrRun]:
         """Return a chunk with a reasoning item as the server is to be sent it again, if it can read it."""
         if not item.get("encrypted_content") and not item.get("content"):
             return []  # without its content, the server would look for the id
@@ -229,39 +229,39 @@ class ResponsesDecoder:
 
     # Parts.
 
-    def part_added(self, event: Event) -> list[ChunkOrRun]:
+    def part_added(self, event: _Event) -> list[ChunkOrRun]:
         """Begin a part; the first begins with its item."""
         output = self._output(event, "reasoning" if "summary_index" in event else "message")
         output.parts += 1
         return [_chunk({"starts_part": True})] if output.parts > 1 else []
 
-    def refusal(self, event: Event) -> list[ChunkOrRun]:
+    def refusal(self, event: _Event) -> list[ChunkOrRun]:
         delta = self._delta(event, "message")
         return [_chunk({"refusal": delta})] if delta else []
 
-    def summary(self, event: Event) -> list[ChunkOrRun]:
+    def summary(self, event: _Event) -> list[ChunkOrRun]:
         delta = self._delta(event, "reasoning")
         return [_chunk({"reasoning_summary": delta})] if delta else []
 
-    def thought(self, event: Event) -> list[ChunkOrRun]:
+    def thought(self, event: _Event) -> list[ChunkOrRun]:
         delta = self._delta(event, "reasoning")
         return [_chunk({"reasoning_content": delta})] if delta else []
 
-    def annotation(self, event: Event) -> list[ChunkOrRun]:
+    def annotation(self, event: _Event) -> list[ChunkOrRun]:
         annotation = event.get("annotation")
         return [_chunk({"annotations": [annotation]})] if isinstance(annotation, dict) else []
 
-    def arguments(self, event: Event) -> list[ChunkOrRun]:
+    def arguments(self, event: _Event) -> list[ChunkOrRun]:
         delta = self._delta(event, "function_call")
         return self._call(self._output(event, "function_call"), delta) if delta else []
 
-    def custom_input(self, event: Event) -> list[ChunkOrRun]:
+    def custom_input(self, event: _Event) -> list[ChunkOrRun]:
         delta = self._delta(event, "custom_tool_call")
         return self._call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
 
     # The response.
 
-    def ended(self, event: Event) -> list[ChunkOrRun]:
+    def ended(self, event: _Event) -> list[ChunkOrRun]:
         """Read the final response: its items, if no events told them, its usage, and how it ended."""
         response = _object(event.get("response"))
         chunks: list[ChunkOrRun] = []
@@ -286,7 +286,7 @@ class ResponsesDecoder:
         self.finished = self.done = True
         return chunks
 
-    def error(self, event: Event) -> list[ChunkOrRun]:
+    def error(self, event: _Event) -> list[ChunkOrRun]:
         """Read an error event, whose fields are nested or not."""
         nested = event.get("error")
         fields = nested if nested else {name: event.get(name) for name in ("code", "message", "param")}
@@ -298,7 +298,7 @@ class ResponsesDecoder:
             self.warnings.append(warning)
 
 
-_Read = Callable[[ResponsesDecoder, Event], list[ChunkOrRun]]
+_Read = Callable[[ResponsesDecoder, _Event], list[ChunkOrRun]]
 
 _EVENTS: dict[str, _Read] = {
     "response.output_item.added": ResponsesDecoder.added,
@@ -368,7 +368,7 @@ def _text(text: str, logprobs: object) -> Chunk:
     return {"choices": [{"delta": {"content": text}}]}
 
 
-def _message_parts(item: Event) -> list[ChunkOrRun]:
+def _message_parts(item: _Event) -> list[ChunkOrRun]:
     """Return the chunks of a message whose text came in no delta."""
     chunks: list[ChunkOrRun] = []
     for number, part in enumerate(_objects(item.get("content"))):
@@ -382,7 +382,7 @@ def _message_parts(item: Event) -> list[ChunkOrRun]:
     return chunks
 
 
-def _reasoning_parts(item: Event) -> list[ChunkOrRun]:
+def _reasoning_parts(item: _Event) -> list[ChunkOrRun]:
     chunks: list[ChunkOrRun] = []
     for name in ("summary", "content"):
         for number, part in enumerate(_objects(item.get(name))):
@@ -392,9 +392,9 @@ def _reasoning_parts(item: Event) -> list[ChunkOrRun]:
     return chunks
 
 
-def _object(value: object) -> Event:
+def _object(value: object) -> _Event:
     return value if isinstance(value, dict) else {}
 
 
-def _objects(value: object) -> Iterable[Event]:
+def _objects(value: object) -> Iterable[_Event]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else ()

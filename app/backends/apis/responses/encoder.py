@@ -188,12 +188,7 @@ def _include(context: TranslationContext, *, passed: bool) -> list[str]:
     return [*dict.fromkeys(asked())]
 
 
-def caller_field(field: str) -> str:
+def field_of_caller(field: str) -> str:
     """Return the caller's name for a field of a request, or the closest one: positions in the input differ."""
     first = field.split("[", maxsplit=1)[0].split(".", maxsplit=1)[0]
     return first if first in ("input", "tools") else field
-
-
-def unstreamed(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a request for the whole answer at once."""
-    return {**body, "stream": False}

@@ -1,0 +1,298 @@
+"""Questions as requests of the Responses API; the official package's types check each of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.backends.apis import encode
+from app.core.profile import Profile
+from app.core.request.question import EncodedQuestion, Question
+from app.core.types.hosted import HostedFunction, HostedTools
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest
+from tests.support.openai_types import check_request
+
+SERVER = "http://backend/v1"
+PROFILE = Profile().override({"transport.api": "responses", "transport.base_url": SERVER})
+ADD = {"type": "function", "name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
+PATCH = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}}
+LAB = {"type": "namespace", "name": "lab", "description": "The lab.", "tools": [ADD, {**PATCH, "name": "write"}]}
+THOUGHT = {"id": "rs_1", "type": "reasoning", "summary": [], "encrypted_content": "gAAA"}
+
+
+def asked(body: dict[str, Any], profile: Profile = PROFILE, **fields: Any) -> EncodedQuestion:
+    request = CreateResponse.model_validate({"model": "m", **body})
+    encoded = encode(Question(request, fields.pop("items", request.items()), "m", **fields), profile)
+    check_request(encoded.body)
+    return encoded
+
+
+def sent(*items: dict[str, Any], upstream: Any = None, **body: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = asked({"input": [*items], **body}, upstream=upstream or {}).body["input"]
+    return found
+
+
+def call(call_id: str = "call_1", **fields: Any) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": call_id, "name": "add", "arguments": "{}", **fields}
+
+
+def output(call_id: str = "call_1", text: Any = "3") -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": text}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+def bound(item: dict[str, Any], to: str = SERVER) -> dict[str, Any]:
+    return {"bound": {"to": to, "item": item}}
+
+
+def test_a_question_is_stateless_and_asks_for_encrypted_reasoning() -> None:
+    body = asked({"input": "Hi", "instructions": "Be brief."}).body
+    assert body == {
+        "model": "m",
+        "instructions": "Be brief.",
+        "input": [user("Hi")],
+        "include": ["reasoning.encrypted_content"],
+        "store": False,
+        "stream": True,
+    }
+
+
+def test_parameters_have_the_same_names() -> None:
+    fields = {
+        "reasoning": {"effort": "xhigh", "summary": "auto"},
+        "text": {"verbosity": "low", "format": {"type": "json_schema", "name": "n", "schema": {}, "strict": True}},
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "max_output_tokens": 100,
+        "top_logprobs": 3,
+        "service_tier": "flex",
+        "safety_identifier": "user-1",
+        "prompt_cache_key": "key",
+        "prompt_cache_retention": "24h",
+        "prompt_cache_options": {"mode": "explicit"},
+    }
+    encoded = asked({"input": "Hi", **fields})
+    assert {name: encoded.body[name] for name in fields} == fields
+    assert encoded.body["include"] == ["reasoning.encrypted_content", "message.output_text.logprobs"]
+    assert encoded.warnings == ()
+
+
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation", "background", "metadata", "truncation"])
+def test_what_another_server_would_have_to_remember_is_not_sent(name: str) -> None:
+    value = {"background": True, "metadata": {"a": "b"}, "truncation": "auto"}.get(name, "resp_1")
+    assert name not in asked({"input": "Hi", name: value}).body
+
+
+def test_unknown_parameters_are_named_in_warnings() -> None:
+    encoded = asked({"input": "Hi", "seed": 1, "logit_bias": {"1": 2}})
+    assert not {"seed", "logit_bias"} & encoded.body.keys()
+    assert [warning.split("'")[1] for warning in encoded.warnings] == ["seed", "logit_bias"]
+
+
+def test_tools_are_declared_as_what_they_are() -> None:
+    encoded = asked({"input": "Hi", "tools": [ADD, PATCH, LAB]})
+    function = {**ADD, "strict": None}
+    assert encoded.body["tools"] == [
+        function,
+        PATCH,
+        {**LAB, "tools": [function, {**PATCH, "name": "write"}]},
+    ]
+    assert list(encoded.bindings) == ["add", "patch", "lab__add", "lab__write"]
+    assert encoded.bindings["lab__write"].fields == {"name": "write", "namespace": "lab"}
+
+
+def test_tools_are_functions_where_the_server_knows_no_others() -> None:
+    profile = PROFILE.override({"request.native_tools": []})
+    tools = asked({"input": "Hi", "tools": [PATCH, LAB]}, profile).body["tools"]
+    assert [(tool["type"], tool["name"]) for tool in tools] == [
+        ("function", "patch"),
+        ("function", "lab__add"),
+        ("function", "lab__write"),
+    ]
+    assert tools[1]["description"] == "The lab.\n\nAdd."
+    assert tools[0]["parameters"]["required"] == ["input"]
+
+
+def test_hosted_tools_are_functions() -> None:
+    roll = HostedFunction("roll", "mcp_call", "Roll dice.", namespace="dice", fields={"server_label": "dice"})
+    body = asked({"input": "Hi"}, hosted=HostedTools([(roll, {"mcp"})])).body
+    assert [(tool["type"], tool["name"]) for tool in body["tools"]] == [("function", "dice__roll")]
+
+
+@pytest.mark.parametrize(
+    ("choice", "native"),
+    [
+        ("required", "required"),
+        ("none", "none"),
+        ({"type": "function", "name": "add"}, {"type": "function", "name": "add"}),
+        ({"type": "custom", "name": "patch"}, {"type": "custom", "name": "patch"}),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "patch"}]},
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "patch"}]},
+        ),
+    ],
+)
+def test_a_tool_choice_names_tools_as_they_are_declared(choice: Any, native: Any) -> None:
+    encoded = asked({"input": "Hi", "tools": [ADD, PATCH], "tool_choice": choice, "parallel_tool_calls": False})
+    assert encoded.body["tool_choice"] == native
+    assert len(encoded.body["tools"]) == 2
+    assert encoded.body["parallel_tool_calls"] is False
+
+
+def test_a_tool_that_only_the_server_has_is_declared_as_it_is() -> None:
+    profile = PROFILE.override({"request.passes": ["image_generation", "web_search"]})
+    search = {"type": "web_search", "search_context_size": "low"}
+    body = {"input": "Hi", "tools": [ADD, search], "include": ["web_search_call.action.sources"]}
+    encoded = asked(body, profile)
+    assert encoded.body["tools"] == [{**ADD, "strict": None}, search]
+    assert encoded.body["include"] == ["reasoning.encrypted_content", "web_search_call.action.sources"]
+    assert encoded.warnings == ()
+    assert list(encoded.bindings) == ["add"]
+    choice = {"type": "image_generation"}
+    chosen = asked({"input": "Hi", "tools": [ADD, choice], "tool_choice": choice}, profile)
+    assert (chosen.body["tool_choice"], chosen.allowed) == (choice, frozenset())
+    assert [tool["type"] for tool in asked(body).body["tools"]] == ["function"]
+
+
+def test_messages_keep_their_role_and_their_phase() -> None:
+    items = sent(
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+        {"role": "assistant", "content": "Let me see.", "phase": "commentary"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+    )
+    assert [item["role"] for item in items] == ["developer", "user", "assistant", "assistant"]
+    assert items[2]["phase"] == "commentary"
+    assert items[2]["content"] == [{"type": "output_text", "text": "Let me see.", "annotations": []}]
+    assert items[3]["content"] == [{"type": "refusal", "refusal": "No."}]
+
+
+def test_parts_are_sent_with_their_cache_breakpoints() -> None:
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    parts = [
+        {"type": "input_text", "text": "Hi", **mark},
+        {"type": "input_image", "image_url": "https://example.com/a.png", "detail": "original", **mark},
+        {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0=", **mark},
+    ]
+    assert sent({"role": "user", "content": parts})[0]["content"] == parts
+
+
+def test_results_with_images_are_sent_as_they_are() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+    items = sent(user("Look"), call(), output(text=[{"type": "input_text", "text": "here"}, image]))
+    assert items[-1] == output(text=[{"type": "input_text", "text": "here"}, image])
+
+
+def test_calls_of_custom_tools_and_of_namespaces_stay_what_they_are() -> None:
+    custom = {"type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": 'a\n"b"'}
+    result = {"type": "custom_tool_call_output", "call_id": "call_2", "output": "ok"}
+    spaced = call(namespace="lab")
+    items = sent(user("Go"), spaced, output(), custom, result, tools=[PATCH, LAB])
+    assert items == [user("Go"), spaced, output(), custom, result]
+
+
+def test_a_call_without_a_result_gets_one_and_a_result_without_a_call_goes_as_a_message() -> None:
+    encoded = asked({"input": [user("Go"), output("call_0", "late"), call()]})
+    assert encoded.body["input"][1]["role"] == "user"
+    assert encoded.body["input"][2:] == [call(), output(text="(no output)")]
+    assert len(encoded.warnings) == 2
+
+
+def test_a_result_before_its_call_is_moved_behind_it() -> None:
+    assert sent(user("Go"), output(), call()) == [user("Go"), call(), output()]
+
+
+def test_two_calls_with_one_id_are_told_apart() -> None:
+    ids = [
+        item["call_id"]
+        for item in sent(user("Go"), call(), output(), user("Again"), call(), output())[1:]
+        if "call_id" in item
+    ]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
+def test_reasoning_goes_back_to_its_server_unchanged_and_in_its_place() -> None:
+    reasoning = {"type": "reasoning", "id": "rs_ours", "summary": [{"type": "summary_text", "text": "Changed."}]}
+    items = sent(user("Go"), reasoning, call(), output(), upstream={"rs_ours": bound(THOUGHT)})
+    assert items == [user("Go"), THOUGHT, call(), output()]
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_reasoning_goes_to_no_other_server(api: str) -> None:
+    reasoning = {"type": "reasoning", "id": "rs_ours", "summary": []}
+    request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), reasoning, call(), output()]})
+    upstream = {"rs_ours": bound(THOUGHT, "http://another/v1")}
+    encoded = encode(Question(request, request.items(), "m", upstream), PROFILE.override({"transport.api": api}))
+    assert "gAAA" not in str(encoded.body)
+    assert encoded.warnings == ("Reasoning that only another server can read was left out.",)
+
+
+def test_reasoning_that_nothing_follows_is_left_out() -> None:
+    reasoning = {"type": "reasoning", "id": "rs_ours", "summary": []}
+    items = sent(user("Go"), reasoning, user("Go on"), upstream={"rs_ours": bound(THOUGHT)})
+    assert items == [user("Go"), user("Go on")]
+
+
+def test_what_cannot_be_sent_is_named() -> None:
+    with pytest.raises(InvalidRequest) as error:
+        sent(user("Look"), {"role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]})
+    assert error.value.param == "input[1].content[0].file_id"
+
+
+ITEMS = st.lists(
+    st.sampled_from(
+        [
+            user("Hi"),
+            {"role": "system", "content": "Be brief."},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "assistant", "content": [{"type": "output_text", "text": ""}]},
+            {"type": "reasoning", "id": "rs_1", "summary": []},
+            {"type": "reasoning", "id": "rs_2", "summary": []},
+            *(call(f"call_{n}") for n in range(3)),
+            *(output(f"call_{n}") for n in range(3)),
+            call("call_3", **{"async": True}),
+            output("call_3"),
+            {"type": "custom_tool_call", "call_id": "call_4", "name": "patch", "input": "a"},
+            {"type": "custom_tool_call_output", "call_id": "call_4", "output": "b"},
+            {
+                "type": "web_search_call",
+                "id": "ws_1",
+                "status": "completed",
+                "action": {"type": "search", "query": "q"},
+            },
+            {"type": "compaction", "encrypted_content": "elsewhere"},
+            {"type": "agent_message", "content": "x"},
+        ]
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ITEMS, st.booleans())
+def test_every_conversation_is_one_that_a_server_takes(items: list[dict[str, Any]], native: bool) -> None:
+    profile = PROFILE if native else PROFILE.override({"request.native_tools": []})
+    upstream = {"rs_1": bound(THOUGHT), "rs_2": bound({**THOUGHT, "id": "rs_2"}, "http://another/v1")}
+    found = asked({"input": [*items, user("Go on")], "tools": [ADD, PATCH]}, profile, upstream=upstream).body["input"]
+    calls = [item["call_id"] for item in found if item["type"].endswith("_call")]
+    outputs = [item["call_id"] for item in found if item["type"].endswith("_output")]
+    assert len({*calls}) == len(calls)
+    assert sorted(calls) == sorted(outputs)
+    for call_id in calls:
+        of_one = [item["type"] for item in found if item.get("call_id") == call_id]
+        assert of_one == [of_one[0], f"{of_one[0]}_output"]
+    for item, after in itertools.pairwise(found):
+        if item["type"] == "reasoning":
+            assert item["encrypted_content"] == "gAAA"
+            assert after["type"] in ("reasoning", "function_call", "custom_tool_call") or after["role"] == "assistant"
+    ids = [item["id"] for item in found if item.get("role") == "assistant"]
+    assert len({*ids}) == len(ids)
