@@ -12,7 +12,7 @@ import orjson
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.types import JSONObject
-from app.core.types.ids import bucket_of
+from app.core.types.ids import bucket_of, chain_key
 from app.core.types.request import CreateResponse
 from app.core.types.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
@@ -21,6 +21,9 @@ from app.responses.off_loop import off_loop
 from app.responses.preparation import declared_tools
 from app.responses.run import Caller
 from app.tools import DeclaringTool, HostedTool, ToolWithRights
+
+_SCANNED = 5000  # entries of a caller that are grouped into chains: the newest
+_SCANNED_AT_ONCE = 1000
 
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
@@ -94,6 +97,50 @@ class Inspection:
             "last_id": last if more else data[-1]["id"] if data else None,
             "has_more": more,
         }
+
+    async def chains(self, caller: Caller, limit: int, after: str | None = None, text: str = "") -> dict[str, object]:
+        """
+        Return a page of the chains of a caller's newest responses: the one that was last continued is the first.
+
+        With `text`, only the chains with a message that contains it; raises `InvalidRequest` for an unknown `after`,
+        which is the id of a chain's newest response.
+        """
+        chains = await self._chains(caller)
+        start = next((index for index, chain in enumerate(chains, 1) if chain["id"] == after), None) if after else 0
+        if start is None:
+            raise InvalidRequest(
+                f"Invalid 'after': no chain whose newest response is '{after}' is listed.", param="after"
+            )
+        wanted = " ".join(text.casefold().split())
+        found = [chain for chain in chains[start:] if wanted in chain.pop("texts")]
+        data = found[:limit]
+        return {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": len(found) > limit,
+        }
+
+    async def _chains(self, caller: Caller) -> list[JSONObject]:
+        """Return the chains of a caller's newest responses, each with the beginnings of its messages as `texts`."""
+        chains: dict[str | None, JSONObject] = {}
+        after = None
+        for _ in range(_SCANNED // _SCANNED_AT_ONCE):
+            entries = await self._responses.store.recent(caller.owner, limit=_SCANNED_AT_ONCE, after=after)
+            for entry in map(orjson.loads, entries or ()):
+                after = entry["id"]
+                newest = {name: entry[name] for name in ("id", "status", "model", "background")}
+                times = {"created_at": entry["created_at"], "updated_at": entry["created_at"]}
+                new = {"object": "antiphon.chain", **newest, **times, "title": "", "responses": 0, "texts": ""}
+                chain = chains.setdefault(chain_key(after), new)
+                chain["created_at"] = min(chain["created_at"], entry["created_at"])
+                chain["title"] = entry["preview"] or chain["title"]  # in the end that of the first message
+                chain["responses"] += 1
+                chain["texts"] += f"{entry['preview'].casefold()}\n"
+            if len(entries or ()) < _SCANNED_AT_ONCE:
+                break
+        return list(chains.values())
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return the number of input tokens of a request, and whether the backend has counted them."""

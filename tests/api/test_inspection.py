@@ -110,6 +110,71 @@ async def test_a_background_response_is_listed_from_the_beginning_and_once(http:
     assert [(entry["id"], entry["status"]) for entry in await recent(http)] == [(made["id"], "completed")]
 
 
+async def chains(http: httpx.AsyncClient, **query: Any) -> dict[str, Any]:
+    answer = await http.get("/antiphon/chains", params=query)
+    assert answer.status_code == 200, answer.text
+    page: dict[str, Any] = answer.json()
+    return page
+
+
+async def test_responses_are_listed_by_chain_the_last_continued_first(http: httpx.AsyncClient) -> None:
+    first = await create(http, "My name is Ada.")
+    other = await create(http, "Say hello.")
+    await create(http, "A fork.", previous_response_id=first["id"])
+    last = await create(http, "What is my name?", previous_response_id=first["id"])
+
+    page = await chains(http)
+
+    assert [(entry["id"], entry["title"], entry["responses"]) for entry in page["data"]] == [
+        (last["id"], "My name is Ada.", 3),
+        (other["id"], "Say hello.", 1),
+    ]
+    assert page["data"][0] == {
+        "object": "antiphon.chain",
+        "id": last["id"],
+        "status": "completed",
+        "model": "demo",
+        "background": False,
+        "created_at": first["created_at"],
+        "updated_at": last["created_at"],
+        "title": "My name is Ada.",
+        "responses": 3,
+    }
+
+
+async def test_the_list_of_chains_has_pages_without_a_chain_twice(http: httpx.AsyncClient) -> None:
+    made = [await create(http, f"Number {number}") for number in range(3)]
+    newest = await create(http, "Again", previous_response_id=made[0]["id"])
+
+    page = await chains(http, limit=2)
+    rest = await chains(http, limit=2, after=page["last_id"])
+
+    assert [entry["id"] for entry in page["data"]] == [newest["id"], made[2]["id"]] and page["has_more"] is True
+    assert [entry["id"] for entry in rest["data"]] == [made[1]["id"]] and rest["has_more"] is False
+
+
+async def test_chains_are_found_by_the_text_of_any_message(http: httpx.AsyncClient) -> None:
+    first = await create(http, "Say hello.")
+    found = await create(http, "And what of  the WEATHER today?", previous_response_id=first["id"])
+    await create(http, "Something else.")
+
+    page = await chains(http, text="the weather")
+
+    assert [(entry["id"], entry["title"]) for entry in page["data"]] == [(found["id"], "Say hello.")]
+    assert (await chains(http, text="snow"))["data"] == []
+
+
+async def test_a_key_lists_its_own_chains_only_and_a_bad_page_is_refused(http: httpx.AsyncClient) -> None:
+    ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
+    await http.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)
+
+    assert len((await http.get("/antiphon/chains", headers=ada)).json()["data"]) == 1
+    assert (await http.get("/antiphon/chains", headers=bob)).json()["data"] == []
+    for query, param in (({"limit": "0"}, "limit"), ({"after": "resp_x"}, "after")):
+        answer = await http.get("/antiphon/chains", params=query)
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == param
+
+
 async def test_a_chain_is_the_turns_up_to_a_response_and_the_forks_beside(http: httpx.AsyncClient) -> None:
     first = await create(http, "My name is Ada.")
     second = await create(http, "What is my name?", previous_response_id=first["id"])
@@ -249,6 +314,7 @@ def test_the_document_has_examples_of_the_endpoints() -> None:
         "/v1/antiphon/latency",
         "/v1/antiphon/now",
         "/v1/antiphon/refusals",
+        "/v1/antiphon/chains",
         "/v1/antiphon/responses",
         "/v1/antiphon/responses/{response_id}/chain",
         "/v1/antiphon/responses/{response_id}/translation",

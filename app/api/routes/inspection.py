@@ -36,6 +36,18 @@ _ENTRY = {
     "preview": "Say hello.",
 }
 _LIST = {"object": "list", "data": [_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
+_CHAIN_ENTRY = {
+    "object": "antiphon.chain",
+    "id": _RESPONSE,
+    "status": "completed",
+    "model": "demo",
+    "background": False,
+    "created_at": 1790000000,
+    "updated_at": 1790000042,
+    "title": "Say hello.",
+    "responses": 3,
+}
+_CHAINS = {"object": "list", "data": [_CHAIN_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
 _INPUT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}
 _MEASURES = {
     "seconds": 1.204,
@@ -128,6 +140,20 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
         )
         wanted = None if matches == ResponseFilter() else matches
         return json_response(await inspection.recent(caller, parse_limit(limit), after, wanted))
+
+    @router.get(
+        "/chains",
+        summary="List the conversations of the caller: responses that continue one another",
+        openapi_extra=response_example(_CHAINS),
+    )
+    async def chains(
+        request: Request,
+        limit: str = Query("20", description="1 to 100"),
+        after: str | None = Query(None, description="the id of the chain to list from: that of its newest response"),
+        text: str = Query("", description="what one of the messages contains"),
+    ) -> Response:
+        caller = api.auth.caller(request.headers)
+        return json_response(await inspection.chains(caller, parse_limit(limit), after, text))
 
     @router.get(
         "/responses/{response_id}/chain",

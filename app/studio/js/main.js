@@ -10,11 +10,10 @@ import { Talk } from "./talk.js";
 
 const MODEL = "antiphon.model";
 
-const talk = new Talk();
+const talk = new Talk({ onmodel: chooseModel });
 const responses = new Responses({
   onopen(chain) {
-    location.hash = "#/";
-    talk.continueFrom(chain);
+    location.hash = `#/talk/${chain.at(-1).response.id}`;
   },
 });
 
@@ -44,7 +43,7 @@ async function loadModels() {
   const select = byId("model");
   try {
     const { data } = await getJson("models");
-    const chosen = select.value || sessionStorage.getItem(MODEL);
+    const chosen = sessionStorage.getItem(MODEL) ?? select.value;
     select.replaceChildren(...data.map(({ id }) => h("option", { value: id }, plain(id))));
     if (data.some(({ id }) => id === chosen)) select.value = chosen;
     nameModel(data.length === 0);
@@ -54,6 +53,14 @@ async function loadModels() {
     byId("model-problem").textContent = error.message;
     if (error.status === 401) byId("key-dialog").showModal();
   }
+}
+
+// The models may not be listed yet: then it is chosen when they are.
+function chooseModel(model) {
+  const select = byId("model");
+  sessionStorage.setItem(MODEL, model);
+  if ([...select.options].some(({ value }) => value === model)) select.value = model;
+  if (!byId("model-name").hidden) byId("model-name").value = model;
 }
 
 // Where no models are listed, one is named.

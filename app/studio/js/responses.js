@@ -4,6 +4,7 @@ import { getJson, send, stream } from "./lib/api.js";
 import { confirmed } from "./lib/dialog.js";
 import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
 import { LiveResponse } from "./lib/live.js";
+import { requestOf } from "./lib/stored.js";
 import { count, cut, many, plain, when } from "./lib/text.js";
 import { itemView, itemViews } from "./parts/items.js";
 import { json, translationView } from "./parts/translation.js";
@@ -152,7 +153,7 @@ export class Responses {
       response.error ? failureView({ ...response.error, message: response.error.message }) : null,
       fold("Items", true, () => [h("div", { class: "question" }, itemViews(data.at(-1).input)), this.live]),
       fold(`Chain (${many(data.length, "turn")}${forks.length ? `, ${count(forks.length)} beside` : ""})`, data.length > 1 || forks.length > 0, () => [tree(data, forks, response.id)]),
-      fold("Chat Completions request", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), asked(data.at(-1)))),
+      fold("Chat Completions request", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), requestOf(data.at(-1)))),
       fold("JSON", false, () => [h("div", { class: "toolbar" }, copyButton(() => JSON.stringify(response, null, 2), "Response")), json(response, "The response as JSON")]),
     ].filter(Boolean);
   }
@@ -226,12 +227,6 @@ function fold(title, open, fill) {
   section.addEventListener("toggle", filled);
   section.open = open;
   return section;
-}
-
-// The request of a stored turn, as far as the resource tells it.
-function asked({ response, input }) {
-  const names = ["model", "instructions", "previous_response_id", "tools", "tool_choice", "text", "reasoning", "temperature", "top_p", "max_output_tokens", "truncation"];
-  return { ...Object.fromEntries(names.filter((name) => response[name] !== null && response[name] !== undefined).map((name) => [name, response[name]])), input };
 }
 
 function summary(response) {

@@ -1,20 +1,25 @@
 // Talk to a model: turns, one after another, each with its stream.
 
-import { ApiError, send, stream } from "./lib/api.js";
+import { Conversations, chainOf } from "./conversations.js";
+import { ApiError, getJson, send, stream } from "./lib/api.js";
 import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
 import { advice } from "./lib/errors.js";
 import { LiveResponse } from "./lib/live.js";
 import { EventLog } from "./lib/log.js";
+import { requestOf } from "./lib/stored.js";
 import { many, plain } from "./lib/text.js";
 import { Composer } from "./parts/composer.js";
 import { Inspector } from "./parts/inspector.js";
 import { itemView, itemViews } from "./parts/items.js";
 
 const PANELS = { options: "options-button", inspector: "inspect" }; // each with the button that opens it
+const RUNNING = new Set(["queued", "in_progress"]);
 const RESUMES = 5; // how often a background response is followed again after the connection broke
 
 export class Talk {
-  constructor() {
+  // `onmodel` is called with the model of a conversation that is opened.
+  constructor({ onmodel }) {
+    this.onmodel = onmodel;
     this.turns = [];
     this.running = null; // {turn, abort}
     this.inspector = new Inspector();
@@ -22,17 +27,37 @@ export class Talk {
     this.list = byId("turns");
     this.scroller = byId("conversation");
     byId("stop").addEventListener("click", () => this.stop());
-    byId("new").addEventListener("click", () => this.reset());
+    byId("new").addEventListener("click", () => this.#begin());
     for (const [panel, opener] of Object.entries(PANELS)) {
       byId(opener).addEventListener("click", () => (byId("talk").dataset.panel === panel ? this.closePanel() : this.openPanel(panel)));
       byId(`${panel}-close`).addEventListener("click", () => this.closePanel());
     }
+    this.address = ""; // the id of the response that the thread ends with, as the page's address names it
+    this.conversations = new Conversations({ ondelete: (chain) => chain === chainOf(this.address) && this.#begin() });
     this.#watchScroll();
   }
 
-  show() {}
+  // The view is shown, maybe with the conversation up to a response.
+  show(id) {
+    this.visible = true;
+    this.conversations.show();
+    if (id && id !== this.address) this.#open(id);
+    else if (this.address) this.#setAddress(this.address); // the conversation that was left for another view
+  }
 
-  hide() {}
+  hide() {
+    this.visible = false;
+    this.conversations.hide();
+  }
+
+  // The address of the page is that of the conversation, so that it can be opened again, also in another tab.
+  #setAddress(id) {
+    this.address = id;
+    const hash = id ? `#/talk/${id}` : "#/talk";
+    document.querySelector('#nav [data-view="talk"]').setAttribute("href", hash);
+    if (this.visible && location.hash !== hash) history.replaceState(null, "", hash);
+    this.conversations.mark(id);
+  }
 
   // Open one of the panels beside the thread, in place of the other.
   openPanel(panel) {
@@ -57,42 +82,83 @@ export class Talk {
     field.focus();
   }
 
+  // Forget what is shown: there is another key.
   reset() {
-    this.stop();
-    this.turns = [];
-    this.list.replaceChildren();
+    this.#clear();
+    this.address = "";
+    this.conversations.reset();
+    this.conversations.refresh();
+  }
+
+  #begin() {
+    this.#clear();
+    this.#setAddress("");
     byId("welcome").hidden = false;
-    this.inspector.show(null);
     this.composer.focus();
     announce("New conversation.");
   }
 
-  // Go on from a chain of stored turns: [{response, input}], oldest first.
-  continueFrom(chain) {
-    this.stop();
+  #clear() {
+    this.#leave();
     this.turns = [];
     this.list.replaceChildren();
-    for (const { response, input } of chain) {
-      const turn = this.#add({ model: response.model, input, ...(response.previous_response_id ? { previous_response_id: response.previous_response_id } : {}) });
-      turn.live = LiveResponse.of(response);
+    byId("welcome").hidden = false;
+    this.inspector.show(null);
+    this.#complain("");
+  }
+
+  // Open the conversation up to a stored response, which may still run.
+  async #open(id) {
+    this.#clear();
+    this.#setAddress(id);
+    byId("welcome").hidden = true;
+    this.list.replaceChildren(h("p", { class: "note pulse" }, "Opening the conversation…"));
+    try {
+      const { data } = await getJson(`antiphon/responses/${encodeURIComponent(id)}/chain`);
+      if (this.address === id) this.#continueFrom(data);
+    } catch (error) {
+      if (this.address !== id) return;
+      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      this.list.replaceChildren(h("div", { class: "missing" }, h("h2", {}, "This conversation cannot be opened"), failureView(error),
+        error.status === 404 ? h("p", { class: "note" }, "It may have been deleted, have expired, or belong to another key.") : null));
+    }
+  }
+
+  // Show stored turns, [{response, input}], oldest first, to go on from the last.
+  #continueFrom(chain) {
+    this.list.replaceChildren();
+    for (const stored of chain) {
+      const turn = this.#add(requestOf(stored), stored.input);
+      if (RUNNING.has(stored.response.status)) {
+        this.#attend(turn, stored.response.id, (signal) => stream(`responses/${stored.response.id}?stream=true`, { signal }));
+        continue;
+      }
+      turn.live = LiveResponse.of(stored.response);
       turn.log = null;
       this.#draw(turn);
       this.#end(turn);
     }
-    byId("welcome").hidden = true;
+    this.onmodel(chain.at(-1).response.model);
     this.inspector.show(this.turns.at(-1));
+    this.pinned = true;
     this.#follow();
     this.composer.focus();
+  }
+
+  // Do not wait for the answer that comes; a background response goes on.
+  #leave() {
+    this.running?.abort.abort();
+    this.running = null;
+    this.#busy(false);
   }
 
   async stop() {
     const { running } = this;
     if (!running) return;
     running.stopped = true;
-    const { response } = running.turn.live;
-    if (response?.background) {
+    if (running.id) {
       // Its stream ends by itself, as cancelled.
-      await send("POST", `responses/${response.id}/cancel`, {}).catch(() => running.abort.abort());
+      await send("POST", `responses/${running.id}/cancel`, {}).catch(() => running.abort.abort());
     } else {
       running.abort.abort();
     }
@@ -165,7 +231,12 @@ export class Talk {
     const own = last && !last.live.response.store ? request.input.slice(-1) : request.input;
     byId("welcome").hidden = true;
     const turn = this.#add(request, own);
-    const running = (this.running = { turn, abort: new AbortController(), stopped: false });
+    return this.#attend(turn, null, (signal) => stream("responses", { method: "POST", body: request, signal }));
+  }
+
+  // Wait for the answer of a turn, whose stream `ask(signal)` opens; `id` is that of a background response that runs.
+  async #attend(turn, id, ask) {
+    const running = (this.running = { turn, id, abort: new AbortController(), stopped: false });
     this.#busy(true);
     turn.node.setAttribute("aria-busy", "true");
     turn.foot.replaceChildren(h("span", { class: "note pulse" }, "Waiting for the model…"));
@@ -174,30 +245,41 @@ export class Talk {
     this.inspector.show(turn);
     announce("The answer is coming.");
     try {
-      const answer = await stream("responses", { method: "POST", body: request, signal: running.abort.signal });
+      const answer = await ask(running.abort.signal);
       turn.warnings = answer.warnings;
       turn.requestId = answer.requestId;
       if (answer.response) turn.live = LiveResponse.of(answer.response);
-      await this.#read(turn, answer.batches);
+      await this.#read(running, answer.batches);
     } catch (error) {
-      const resumed = error.code === "connection_lost" && turn.live.response?.background && (await this.#resume(turn, running));
+      const resumed = error.code === "connection_lost" && running.id && (await this.#resume(running));
       if (!resumed) this.#failed(turn, error, running);
     }
+    if (this.running !== running) return; // the conversation was left
+    this.running = null;
     turn.log.end();
     this.#drawAll(turn);
     this.#end(turn);
     this.#follow();
     turn.node.removeAttribute("aria-busy");
-    if (this.running === running) this.running = null;
     this.#busy(false);
+    const { response } = turn.live;
+    if (turn.live.ended && response.store) this.#setAddress(response.id);
+    this.conversations.refresh();
     announce(outcome(turn));
   }
 
-  async #read(turn, batches) {
+  async #read(running, batches) {
+    const { turn } = running;
     for await (const batch of batches) {
       for (const [raw, event] of batch) {
         turn.log.add(raw, event);
         turn.live.apply(event);
+      }
+      const { response } = turn.live;
+      if (response?.background && running.id !== response.id && this.running === running) {
+        running.id = response.id;
+        this.#setAddress(response.id);
+        this.conversations.refresh();
       }
       schedule((turn.paint ??= () => this.#drawAll(turn)));
     }
@@ -205,12 +287,12 @@ export class Talk {
   }
 
   // Follow a background response from where the stream broke.
-  async #resume(turn, running) {
+  async #resume(running) {
+    const { turn, id } = running;
     for (let attempt = 0; attempt < RESUMES && !running.stopped; attempt++) {
       try {
-        const { id } = turn.live.response;
         const answer = await stream(`responses/${id}?stream=true&starting_after=${turn.live.last}`, { signal: running.abort.signal });
-        await this.#read(turn, answer.batches);
+        await this.#read(running, answer.batches);
         return true;
       } catch (error) {
         if (!["connection_lost", "connection_failed"].includes(error.code)) return false;
@@ -296,8 +378,10 @@ export class Talk {
     const index = this.turns.indexOf(turn);
     for (const each of this.turns.splice(index)) each.node.remove();
     byId("welcome").hidden = this.turns.length > 0;
-    if (this.turns.length) this.turns.at(-1).refreshed = false;
-    this.inspector.show(this.turns.at(-1) ?? null);
+    const last = this.turns.at(-1);
+    if (last) last.refreshed = false;
+    this.inspector.show(last ?? null);
+    this.#setAddress(this.turns.findLast(({ live }) => live.ended && live.response.store)?.live.response.id ?? "");
   }
 
   #retry(turn) {

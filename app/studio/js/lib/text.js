@@ -25,6 +25,15 @@ export function when(unix) {
   return today ? time : `${date.toLocaleDateString([], { month: "short", day: "numeric" })}, ${time}`;
 }
 
+// How long ago something was: "now", "5 min", "3 h", then its day.
+export function ago(unix, now = Date.now()) {
+  const minutes = Math.floor((now - unix * 1000) / 60_000);
+  if (minutes < 1) return "now";
+  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 24 * 60) return `${Math.floor(minutes / 60)} h`;
+  return new Date(unix * 1000).toLocaleDateString([], { month: "short", day: "numeric" });
+}
+
 export function cut(text, length) {
   const flat = String(text ?? "");
   return flat.length > length ? `${flat.slice(0, length)}…` : flat;
