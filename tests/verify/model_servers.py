@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 
 from tests.conformance import upstream
 from tests.support.serving import serving
+from tests.support.sockets import listening
 
 
 @contextlib.asynccontextmanager
@@ -21,5 +22,12 @@ async def chat() -> AsyncIterator[str]:
         yield f"{url}/v1"
 
 
+@contextlib.asynccontextmanager
+async def responses() -> AsyncIterator[str]:
+    """A Responses server: Antiphon itself, in front of the Chat Completions server."""
+    async with chat() as url, listening(None, backend_url=url) as base:
+        yield f"{base}/v1"
+
+
 # By the names of `app.backends.apis.APIS`: each serves one, and gives its base URL.
-MODEL_SERVERS: dict[str, Callable[[], AbstractAsyncContextManager[str]]] = {"chat": chat}
+MODEL_SERVERS: dict[str, Callable[[], AbstractAsyncContextManager[str]]] = {"chat": chat, "responses": responses}
