@@ -26,8 +26,9 @@ class TransportOptions(_Options):
     base_url: str | None = None
     # How requests and answers are encoded: a row of `APIS` (`app/backends/apis`).
     # auto: by the Responses API, or by chat for an hour where the server has none.
-    api: Literal["chat", "responses", "auto"] = "chat"
+    api: Literal["chat", "responses", "messages", "auto"] = "chat"
     path: str | None = None  # None: that of the API; `{model}` is replaced by the backend's name of the model
+    model_in_body: bool = True  # false: only the path has it
     query: dict[str, str] = {}
     headers: dict[str, str] = {}
     auth_header: str = "Authorization"
@@ -94,6 +95,7 @@ class RequestOptions(_Options):
     tools_for_history: bool = False  # declare the functions called in the history if the request has no tools
     repair_arguments: bool = True
     max_tokens: Literal["max_tokens", "max_completion_tokens", "both"] = "max_tokens"
+    default_max_tokens: int = Field(32_000, ge=1)  # where the caller sets no limit and the API needs one (messages)
     stream_usage: Literal["stream_options", "always", "none"] = "stream_options"
     force_stream: bool = False
     force_nonstream_with_tools: bool = False
@@ -108,6 +110,11 @@ class RequestOptions(_Options):
     response_format: ResponseFormatOptions = ResponseFormatOptions()
     effort: EffortField = "reasoning_effort"
     effort_map: dict[str, str | None] = {}  # "" or None: not sent
+    # Globs of the models that take a budget of thinking tokens in place of an effort (messages).
+    thinking_budget: list[str] = ["*"]
+    # Breakpoints of the prompt cache, as Claude's models need them: after tools, instructions and history, or where the
+    # caller sets them. None: off for chat, auto for messages.
+    cache: Literal["auto", "off"] | None = None
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] = "tool_turns"
     reasoning_field: ReasoningField = "auto"  # auto: the field that it came in
     reasoning_placeholder: str | None = None  # for turns whose reasoning the client did not send back

@@ -7,13 +7,16 @@ An API is a row of `APIS`, which a profile names (`transport.api`). All else tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import httpx
 
 from app.backends.apis.chat import decoder as chat
 from app.backends.apis.chat.token_counting import Post, Tokenizer
+from app.backends.apis.messages import encoder as messages
+from app.backends.apis.messages.decoder import MessagesDecoder
+from app.backends.apis.messages.token_counting import MessagesTokenizer
 from app.backends.apis.responses import encoder as responses
 from app.backends.apis.responses.decoder import ResponsesDecoder
 from app.backends.apis.responses.token_counting import InputTokenizer
@@ -46,6 +49,8 @@ class API(NamedTuple):
     caller_field: Callable[[str], str]
     # Returns the tokenizer of the server with this base URL.
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting]
+    # Sent with each request to the server, unless the profile has them.
+    headers: Mapping[str, str] = {}
 
 
 APIS = {
@@ -57,6 +62,15 @@ APIS = {
         chat.unstreamed,
         responses.field_of_caller,
         InputTokenizer,
+    ),
+    "messages": API(
+        "/messages",
+        messages.to_messages_request,
+        MessagesDecoder,
+        messages.unstreamed_message,
+        messages.caller_field_of_messages,
+        MessagesTokenizer,
+        {"anthropic-version": "2023-06-01"},
     ),
 }
 

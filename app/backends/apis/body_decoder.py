@@ -20,6 +20,7 @@ from app.backends.server.errors import error_in_chunk
 from app.core.bounded_json import loads_in_pieces
 from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
+from app.core.sse.repeats import TextField
 from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
 
@@ -38,10 +39,17 @@ class ChunkDecoding(Protocol):
 class BodyDecoder:
     """Decodes a body whose format is detected from its first character."""
 
-    def __init__(self, *, runs: bool = False, named: bool = False, whole: Whole | None = None) -> None:
-        """For `runs` and `named` see `ChunkDecoder`. `whole` returns the chunks of a whole answer; by default chat."""
+    def __init__(
+        self,
+        *,
+        runs: bool = False,
+        named: bool = False,
+        text_field: TextField | None = None,
+        whole: Whole | None = None,
+    ) -> None:
+        """For the others see `ChunkDecoder`. `whole` returns the chunks of a whole answer; by default chat."""
         self._head = b""
-        self._stream = partial(ChunkDecoder, runs=runs, named=named)
+        self._stream = partial(ChunkDecoder, runs=runs, named=named, text_field=text_field)
         self._whole = whole or completion_chunks
         self._decoder: ChunkDecoding | None = None
 

@@ -98,6 +98,7 @@ class ModelServer(Backend):
             "Accept-Encoding": "identity",  # decompression costs time, and some gateways buffer what they compress
             "Content-Type": "application/json",
             "User-Agent": "antiphon",
+            **self._endpoints.headers,
             **options.headers,
         }
         self._headers = httpx.Headers(headers, encoding="utf-8")  # encoded once
@@ -184,7 +185,7 @@ class ModelServer(Backend):
         adapted = endpoint.adaptation.adapt(encode(question, endpoint.profile).body)
         url = endpoint.url(adapted.body.get("model"))
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
-        return Translation("default", self._profile.name, shown, adapted.body, adapted.warnings)
+        return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
         """Return the available models, as entries of OpenAI's list."""
@@ -260,7 +261,7 @@ class ModelServer(Backend):
         Raises `BackendError`, or the `_Refusal` of a server that does not have this endpoint and may have the next one.
         """
         adapted = endpoint.adaptation.adapt(body)
-        content = await _encode(adapted.body, question.large)
+        content = await _encode(endpoint.sent(adapted.body), question.large)
         url = endpoint.url(adapted.body.get("model"))
         attempt = 0
         while True:
@@ -270,7 +271,7 @@ class ModelServer(Backend):
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
                 if adapted.drop_fields(refusal.error):
-                    content = await _encode(adapted.body, question.large)
+                    content = await _encode(endpoint.sent(adapted.body), question.large)
                     continue
                 if not await self._wait_to_retry(refusal, attempt, allowed=question.retry_allowed):
                     raise adapted.explain(refusal.error) from refusal.__cause__

@@ -45,6 +45,12 @@ class Endpoint:
             raise failure("model")
         return under(self._base, self._path.replace(MODEL, segment), self.profile)
 
+    def sent(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a request as it is sent, without the model if only the URL has it."""
+        if self.profile.transport.model_in_body:
+            return body
+        return {name: value for name, value in body.items() if name != "model"}
+
 
 class Endpoints:
     """The endpoints of one server, the best first; those that it does not have are passed over for a while."""
@@ -55,6 +61,11 @@ class Endpoints:
         self._clock = clock
         self._first = 0
         self._until = 0.0  # when the first one is asked again
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that the APIs need."""
+        return {name: value for endpoint in self._all for name, value in endpoint.api.headers.items()}
 
     def candidates(self) -> Sequence[Endpoint]:
         """Return the endpoints to ask, one after the other until the server has one."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from typing import NamedTuple
 
 from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
 from app.core.request.content import text_content
-from app.core.request.messages import can_continue, to_messages
+from app.core.request.messages import ConversationReader, can_continue, to_messages
 from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix, TranslationContext, with_encoded
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange, in_order
@@ -38,20 +39,10 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     Raises `InvalidRequest`, with the field at fault, for what cannot be sent. The spec makes the constraints on tools
     binding, so `EncodedQuestion.allowed` enforces them whatever the backend does.
     """
-    request, items, strict = question.request, question.items, question.strict
-    options = profile.request
-    context = TranslationContext(request, profile, question.upstream, question.hosted, strict, options)
-    if strict:
-        refuse_unknown(request, options)
-    prefix = next((prefix for prefix in question.prefixes if prefix.profile is profile), None)
-    first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
-    prefix, tools, read, positions = _read(context, items, prefix)
-    start = prefix.items if prefix else 0
-    choice = _choice(context, read, tools)
+    read = read_question(question, profile, profile.request)
+    context, choice, options = read.context, read.choice, profile.request
     text_format, instruction = response_format(context)
-    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start : question.shared]))
-    places = [start + position - first for position in positions]
-    messages, prefix = to_messages(read, context, tools, places, prefix, repeatable)
+    messages, prefix = read.messages()
     messages = _with_instructions(context, messages, instruction, choice)
     body: dict[str, object] = {
         **_parameters(context),  # first, because `extra_params` may contain any name
@@ -73,6 +64,46 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     )
 
 
+class ReadQuestion(NamedTuple):
+    """A question as every encoder begins with it: its tools, and the items that are not in the prefix."""
+
+    context: TranslationContext
+    prefix: TranslatedPrefix | None
+    tools: ToolSet
+    items: Sequence[Item]  # with all calls and outputs as those of functions
+    places: Sequence[int]  # of the items in the request's own input
+    repeatable: int  # so many of the first items are read the same way in all requests that continue from here
+    choice: Choice
+
+    def messages(
+        self, form: type[ConversationReader] = ConversationReader
+    ) -> tuple[list[Message], TranslatedPrefix | None]:
+        """Return the messages, and a prefix of them: see `to_messages`."""
+        args = (self.items, self.context, self.tools, self.places, self.prefix, self.repeatable)
+        return to_messages(*args, form=form)
+
+
+def read_question(question: Question, profile: Profile, options: RequestOptions) -> ReadQuestion:
+    """
+    Read the items and the tools of a question; `options` are the profile's, as far as the API leaves them open.
+
+    Raises `InvalidRequest`, with the field at fault, for what cannot be sent.
+    """
+    request, items = question.request, question.items
+    context = TranslationContext(request, profile, question.upstream, question.hosted, question.strict, options)
+    if question.strict:
+        refuse_unknown(request, options)
+    prefix = next((prefix for prefix in question.prefixes if prefix.profile is profile), None)
+    first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
+    prefix, tools, read, positions = _read(context, items, prefix)
+    start = prefix.items if prefix else 0
+    choice = _choice(context, read, tools)
+    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start : question.shared]))
+    return ReadQuestion(
+        context, prefix, tools, read, [start + position - first for position in positions], repeatable, choice
+    )
+
+
 def _read(
     context: TranslationContext, items: Sequence[Item], prefix: TranslatedPrefix | None
 ) -> tuple[TranslatedPrefix | None, ToolSet, list[Item], list[int]]:
@@ -81,11 +112,12 @@ def _read(
 
     Beside these is the position of each among the items behind the prefix.
     """
-    if context.options.tools_for_history or (prefix and prefix.profile is not context.profile):
-        prefix = None
     while True:
         rest = items[prefix.items :] if prefix else items
         tools = collect_tools(context, rest)
+        if prefix and context.options.tools_for_history and not tools.functions:
+            prefix = None  # its calls have to be declared
+            continue
         read, positions = tool_items_as_functions(rest, tools, context.upstream)
         if prefix is None or can_continue(prefix, read, context, tools):
             return prefix, tools, read, positions
@@ -237,9 +269,13 @@ def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
-def _name_unsent(context: TranslationContext) -> None:
-    """Add a warning for each field of the request that cannot be sent; each is named once, however often it is set."""
-    request, forwarded = context.request, {*context.options.forward}
+def name_unsent(context: TranslationContext, kept: frozenset[str] = frozenset()) -> None:
+    """
+    Add a warning for each field of the request that cannot be sent; each is named once, however often it is set.
+
+    `kept` are the names of fields that are sent although Chat Completions have no counterpart of them.
+    """
+    request, forwarded = context.request, {*context.options.forward, *kept}
     unsent = {
         field.path: None
         for field in undeclared_fields(request, known_extra_parameters(context.options))
@@ -249,11 +285,17 @@ def _name_unsent(context: TranslationContext) -> None:
         if path.rpartition(".")[2] not in forwarded and value(request):
             unsent[path] = None
     if isinstance(request.input, list):
-        unsent |= dict.fromkeys(_unsent_of_items(request.input))
+        unsent |= dict.fromkeys(path for path in _unsent_of_items(request.input) if path.rpartition(".")[2] not in kept)
     for path in unsent:
         why = _WITHOUT_EFFECT.get(path)
         reason = f"was left out: {why}" if why else "is not known to this backend and was left out"
         context.warnings.add(f"The parameter {label(path)} {reason}.")
+    if unknown := [value for value in request.include if value not in INCLUDED]:
+        named = ", ".join(label(value) for value in unknown[:5])
+        context.warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
+    if request.stream_options and request.stream_options.include_obfuscation:
+        message = "The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here."
+        context.warnings.add(message)
 
 
 def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
@@ -271,14 +313,9 @@ def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
 
 def _parameters(context: TranslationContext) -> dict[str, object]:
     """Return the parameters that the caller set, under their Chat Completions names."""
-    request, options, warnings = context.request, context.options, context.warnings
-    _name_unsent(context)
+    request, options = context.request, context.options
+    name_unsent(context)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
-    if unknown := [value for value in request.include if value not in INCLUDED]:
-        named = ", ".join(label(value) for value in unknown[:5])
-        warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
-    if request.stream_options and request.stream_options.include_obfuscation:
-        warnings.add("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
     if extra:

@@ -7,8 +7,8 @@ new type of part is a row of `_PARTS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from app.core.profile import ContentOptions
 from app.core.request.files import PDF_ERROR, PDF_TEXT, as_text, file_text
@@ -88,6 +88,13 @@ def _missing(part: Part, field: str, wanted: str) -> PartError:
     return PartError(f"There is nothing here: send {wanted}.", field)
 
 
+class PartForm(NamedTuple):
+    """The form that an API gives to the parts of a message."""
+
+    parts: Mapping[str, Callable[[Part, ContentOptions], ChatPart]]  # by the type of the item's part
+    breakpoints: bool = False  # whether the caller's breakpoints of the prompt cache are kept, as `cache_control`
+
+
 # Some clients send `output_text` instead of `input_text`, or the reverse.
 _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
     "input_text": _text,
@@ -105,14 +112,17 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 
 
 PART_TYPES = frozenset(_PARTS)
+CHAT_PARTS = PartForm(_PARTS)
 
 # The option that says whether a backend accepts the type of part.
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
 
-def read_content(content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings) -> list[ChatPart]:
+def read_content(
+    content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, form: PartForm = CHAT_PARTS
+) -> list[ChatPart]:
     """
-    Return the chat parts of an item's content.
+    Return the parts of an item's content, as those of chat or in another form.
 
     Parts of an unknown type are left out with a warning. Raises `PartError` for a known part that cannot be sent.
     """
@@ -122,7 +132,7 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
         return [{"type": "text", "text": content}]
     parts = []
     for index, part in enumerate(content):
-        if (make := _PARTS.get(part["type"])) is None:
+        if (make := form.parts.get(part["type"])) is None:
             warnings.add(f"Content of type {label(part['type'])} is not known and was left out.")
             continue
         if _is_dropped(part, options):
@@ -130,11 +140,19 @@ def read_content(content: str | Sequence[Part] | None, options: ContentOptions, 
             parts.append({"type": "text", "text": f"({part['type']} that this model cannot take)"})
             continue
         try:
-            parts.append(make(part, options))
+            made = make(part, options)
         except PartError as error:
             error.index = index
             raise
+        if form.breakpoints and isinstance(mark := part.get("prompt_cache_breakpoint"), Mapping):
+            made = {**made, "cache_control": cache_control(mark.get("ttl"))}
+        parts.append(made)
     return parts
+
+
+def cache_control(ttl: object = None) -> JSONObject:
+    """Return the mark of a breakpoint of the prompt cache, as Claude's servers have it: for five minutes or an hour."""
+    return {"type": "ephemeral", **({} if ttl in (None, "5m", "in_memory") else {"ttl": "1h"})}
 
 
 def _is_dropped(part: Part, options: ContentOptions) -> bool:

@@ -23,8 +23,10 @@ from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import (
+    CHAT_PARTS,
     ChatPart,
     PartError,
+    PartForm,
     check_known,
     joined_text,
     media,
@@ -59,6 +61,8 @@ def to_messages(
     places: Sequence[int],
     prefix: TranslatedPrefix | None = None,
     shared: int = 0,
+    *,
+    form: type[ConversationReader] | None = None,
 ) -> tuple[list[Message], TranslatedPrefix | None]:
     """
     Return the messages of a conversation, oldest first, and a prefix for the requests that continue it.
@@ -68,9 +72,10 @@ def to_messages(
     content that cannot be sent.
 
     `prefix` has the messages of the items before these; it is one that they `can_continue`. The prefix that is returned
-    has at most the first `shared` of these items, and is `prefix` itself if it cannot be longer.
+    has at most the first `shared` of these items, and is `prefix` itself if it cannot be longer. `form` makes messages
+    of another form than that of Chat Completions.
     """
-    conversation = _Conversation(items, context, offered, places, prefix)
+    conversation = (form or ConversationReader)(items, context, offered, places, prefix)
     for position, item in enumerate(items):
         if shared and position <= shared:
             conversation.note_end(position, item)
@@ -111,14 +116,14 @@ class _End(NamedTuple):
     """A position in a conversation at which a prefix may end."""
 
     position: int  # of the item after it
-    read: int  # how many entries of `_Conversation.read` are before it
+    read: int  # how many entries of `ConversationReader.read` are before it
     turn: int
     with_tools: bool
     before_user: bool
 
 
 @dataclass(slots=True)
-class _AssistantTurn:
+class AssistantTurn:
     """One turn of the model, assembled from its items."""
 
     number: int  # of user messages before it
@@ -127,10 +132,18 @@ class _AssistantTurn:
     later: list[Mapping[str, object]] = field(default_factory=list)  # reasoning after text, of this message or the next
     calls: list[int] = field(default_factory=list)  # positions of the call items
     waiting: int = 0  # calls whose output comes later in the items
+    blocks: list[JSONObject] = field(default_factory=list)  # text and reasoning in order, for forms that keep it
 
 
-class _Conversation:
-    """Reads items one by one; `open` is the assistant turn that may still grow."""
+class ConversationReader:
+    """
+    Reads items one by one; `open` is the assistant turn that may still grow.
+
+    What the messages look like is that of Chat Completions. A subclass has that of another API: `assistant` and `tools`
+    for what the model wrote and what its tools returned, `parts` for the content of others.
+    """
+
+    part_form: PartForm = CHAT_PARTS
 
     def __init__(
         self,
@@ -165,8 +178,8 @@ class _Conversation:
         self.pending = -1  # the last position of an output to the calls so far, and of a call to the outputs so far
         self.ends: dict[bool, _End] = {}  # by `before_user`, the last one of each
         self.counts: dict[int, tuple[int, CallIds]] = {}  # of messages, and their ids, by the entries of `read`
-        self.open: _AssistantTurn | None = None
-        self.read: list[Message | _AssistantTurn] = []
+        self.open: AssistantTurn | None = None
+        self.read: list[Message | AssistantTurn] = []
 
     @cached_property
     def hosted_content(self) -> ContentOptions:
@@ -175,8 +188,8 @@ class _Conversation:
 
     def add_item(self, position: int, item: Item) -> None:
         type_ = item["type"]
-        if add := _ITEMS.get(type_):
-            add(self, position, item)
+        if type_ in _ITEMS:
+            getattr(self, type_)(position, item)
         elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
             self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
 
@@ -188,7 +201,7 @@ class _Conversation:
         for number, entry in enumerate(self.read):
             if number in ends:
                 self.counts[number] = len(messages), self.ids.copy()
-            if isinstance(entry, _AssistantTurn):
+            if isinstance(entry, AssistantTurn):
                 messages += self.assistant(entry)
             else:
                 messages.append(entry)
@@ -353,9 +366,9 @@ class _Conversation:
 
     # Assistant turns.
 
-    def current(self) -> _AssistantTurn:
+    def current(self) -> AssistantTurn:
         if self.open is None:
-            self.open = _AssistantTurn(self.turn)
+            self.open = AssistantTurn(self.turn)
         return self.open
 
     def close(self, *, later: bool = True) -> None:
@@ -366,7 +379,7 @@ class _Conversation:
             if later:
                 turn.reasoning += turn.later
 
-    def assistant(self, turn: _AssistantTurn) -> Iterator[Message]:
+    def assistant(self, turn: AssistantTurn) -> Iterator[Message]:
         policy = self.options.reasoning_replay
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         thought, fields = self.replay.reasoning(turn.reasoning) if back else ("", {})
@@ -453,7 +466,7 @@ class _Conversation:
         if self.items[position].get(HOSTED):
             options = self.hosted_content
         try:
-            return read_content(self.items[position].get(name), options, self.warnings)
+            return read_content(self.items[position].get(name), options, self.warnings, self.part_form)
         except PartError as error:
             raise self.refused(position, name, error) from None
 
@@ -479,22 +492,15 @@ class _Conversation:
 
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 
-# Item types with a counterpart in chat. `ITEM_TYPES` has the conversion of all others to these.
-_ITEMS: dict[str, Callable[[_Conversation, int, Item], None]] = {
-    "message": _Conversation.message,
-    "reasoning": _Conversation.reasoning,
-    "function_call": _Conversation.function_call,
-    "function_call_output": _Conversation.function_call_output,
-    "compaction": _Conversation.compaction,
-    "item_reference": _Conversation.item_reference,
-}
+# Item types with a counterpart in chat, each with a method of its name. `ITEM_TYPES` converts all others to these.
+_ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference"})
 
 # Where images, files and audio of a tool result go: most servers refuse them in tool messages.
-_MEDIA: dict[str, Callable[[_Conversation, int, list[ChatPart]], _Split]] = {
-    "hoist": _Conversation.hoist,
-    "inline": _Conversation.inline,
-    "drop": _Conversation.drop,
-    "error": _Conversation.refuse,
+_MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] = {
+    "hoist": ConversationReader.hoist,
+    "inline": ConversationReader.inline,
+    "drop": ConversationReader.drop,
+    "error": ConversationReader.refuse,
 }
 
 

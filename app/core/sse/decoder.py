@@ -17,7 +17,7 @@ import orjson
 
 from app.core.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.sse.framing import EventFramer
-from app.core.sse.repeats import RepeatDecoder
+from app.core.sse.repeats import RepeatDecoder, TextField
 from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
 
@@ -47,17 +47,19 @@ class ChunkDecoder:
     long (see `EventFramer`) or has too many values. What follows `DONE` is ignored.
     """
 
-    def __init__(self, *, runs: bool = False, named: bool = False) -> None:
+    def __init__(self, *, runs: bool = False, named: bool = False, text_field: TextField | None = None) -> None:
         """
         `runs`: chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`.
 
-        `named`: the events are those of an API that names them, and are returned with their name as `type`.
+        `named`: the events are those of an API that names them, and are returned with their name as `type`. Their text
+        is in the member that `text_field` returns.
         """
+        self._named = named
         self._read = _event if named else _chunk
         self._framer = EventFramer()
         self._done = False
         self._joiner = _SurrogateJoiner()
-        self._repeats = RepeatDecoder() if runs else None
+        self._repeats = RepeatDecoder(text_field) if runs else None
 
     def decode(self, data: bytes) -> list[RawOrRun]:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
@@ -96,7 +98,7 @@ class ChunkDecoder:
         chunks: list[RawOrRun] = []
         at = 0
         while at < len(events) and not self._done:
-            if plain and self._repeats and (run := self._repeats.match(events, at)):
+            if (plain or self._named) and self._repeats and (run := self._repeats.match(events, at)):
                 chunks.append(run)
                 at += len(run.texts)
                 continue
@@ -112,7 +114,10 @@ class ChunkDecoder:
                     if self._repeats:
                         self._repeats.learn(event, chunk)
                     continue
-            chunks += self._event(event)
+            made = self._event(event)
+            chunks += made
+            if self._named and self._repeats and len(made) == 1:
+                self._repeats.learn(event, made[0])
         return chunks
 
     def _large_events(self, events: list[bytes]) -> list[RawOrRun]:

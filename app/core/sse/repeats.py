@@ -11,13 +11,16 @@ from with another JSON string in place of one, so it is the same chunk with anot
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
 from app.core.types.chunk import TEXT_PATHS, ChunkRun, RawChunk
+
+# Returns the name of the member with a chunk's text; None if there is none, or another relevant one.
+TextField: TypeAlias = Callable[[RawChunk], str | None]
 
 # Consecutive patterns without a match, after which no more are learned: some servers add random padding to chunks.
 _ATTEMPTS = 4
@@ -26,14 +29,15 @@ _ATTEMPTS = 4
 class RepeatDecoder:
     """Learns the pattern of one stream's events, and decodes the events that match it."""
 
-    def __init__(self) -> None:
+    def __init__(self, text_field: TextField | None = None) -> None:
+        self._text_field = text_field or chat_text
         self._pattern: EventPattern | None = None
         self._attempts = _ATTEMPTS
         self.enabled = False  # whether `match_frame` may match: the next byte of the stream begins an event
 
     def learn(self, event: bytes, chunk: RawChunk) -> None:
         """Learn from an event that was parsed as a chunk, if it has a text and no other relevant field."""
-        if self._attempts and (pattern := pattern_of(event, chunk)):
+        if self._attempts and (pattern := pattern_of(event, chunk, self._text_field)):
             self._pattern = pattern
             self._attempts -= 1
 
@@ -91,13 +95,13 @@ class EventPattern:
         self.begin, self.end, self.frame_end = len(head) - 1, 1 - len(tail), 1 - len(self.frame_tail)  # of the string
 
 
-def pattern_of(event: bytes, chunk: RawChunk) -> EventPattern | None:
+def pattern_of(event: bytes, chunk: RawChunk, text_field: TextField) -> EventPattern | None:
     """
     Return the pattern of an event that was parsed as a chunk.
 
     None if the chunk has no text, or another relevant field, or if its text is not easy to locate.
     """
-    field = _text_field(chunk)
+    field = text_field(chunk)
     if field is None or b"\\" in event:
         return None
     # In JSON without a backslash, a name in quotes with a colon behind it is the name of a member.
@@ -112,7 +116,7 @@ def pattern_of(event: bytes, chunk: RawChunk) -> EventPattern | None:
     return EventPattern(before + colon + b" " * padding + b'"', value[end - 1 :], chunk, field)
 
 
-def _text_field(chunk: RawChunk) -> str | None:
+def chat_text(chunk: RawChunk) -> str | None:
     """Return the name in `TEXT_PATHS` of a chunk's text; None if there is none, or another relevant field."""
     choices = chunk.get("choices")
     if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:

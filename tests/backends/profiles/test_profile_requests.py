@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from app.backends.apis import encode
 from app.backends.profiles import load_profile, profile_names
-from app.core.request import to_chat
 from app.core.request.question import Question
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -106,7 +106,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def asked(name: str, request: dict[str, Any]) -> dict[str, Any]:
     made = CreateResponse.model_validate(request)
     try:
-        chat = to_chat(Question(made, made.items(), "m", upstream=UPSTREAM), load_profile(name))
+        chat = encode(Question(made, made.items(), "m", upstream=UPSTREAM), load_profile(name))
     except InvalidRequest as error:
         return {"refused": error.message, "param": error.param}
     allowed = None if chat.allowed is None else sorted(chat.allowed)
@@ -120,7 +120,7 @@ def all_asked(name: str) -> dict[str, Any]:
         made = asked(name, {"model": "m", "input": "Hi", **fields})
         changed = {field: value for field, value in made["body"].items() if value != plain.get(field)}
         if "tools" in changed:
-            changed["tools"] = [tool["function"]["name"] for tool in changed["tools"]]
+            changed["tools"] = [tool.get("function", tool)["name"] for tool in changed["tools"]]
         variants[variant] = {**made, "body": changed}
     rich = {"rich": asked(name, REQUEST)}
     if "refused" in rich["rich"]:

@@ -16,7 +16,7 @@ from app.errors import InvalidRequest
 NAMES = """
     openai azure vllm sglang llama.cpp llama-cpp-python ollama tgi lm-studio transformers mlx openrouter groq together
     fireworks deepseek mistral gemini anthropic xai cerebras moonshot dashscope zai minimax copilot bedrock
-    perplexity default
+    perplexity default anthropic-chat bedrock-anthropic vertex-anthropic
 """
 TOOL = {"type": "function", "name": "look"}
 CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
@@ -84,8 +84,8 @@ def test_openai_gets_what_its_own_api_has() -> None:
     [
         ("openai", "fc_" + "0" * 37, True),
         ("openai", "ws_" + "0" * 48, False),
-        ("anthropic", "toolu_01A09q90qw90lq917835lq9", True),
-        ("anthropic", "functions.look:0", False),
+        ("anthropic-chat", "toolu_01A09q90qw90lq917835lq9", True),
+        ("anthropic-chat", "functions.look:0", False),
         ("moonshot", "functions.look:0", True),
         ("default", "functions.look:0", True),
     ],

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.backends.apis import encode
 from app.backends.server.client import _encode
 from app.core.profile import Profile
-from app.core.request import to_chat
 from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
@@ -83,7 +83,7 @@ def translated(
     try:
         items: list[Any] = [*before, *request.items()]
         prefixes = [prefix] if prefix else []
-        return to_chat(Question(request, items, "m", upstream=UPSTREAM, prefixes=prefixes, shared=shared), profile)
+        return encode(Question(request, items, "m", upstream=UPSTREAM, prefixes=prefixes, shared=shared), profile)
     except InvalidRequest as error:
         return error.message, error.param
 
@@ -95,13 +95,18 @@ def whole(translation: EncodedQuestion | tuple[str, str | None]) -> Any:
     return translation.body, translation.bindings, translation.allowed, translation.warnings
 
 
-@settings(max_examples=300)
-@given(steps_of(KINDS, st.just([])), profiles)
+of_all_apis = st.sampled_from([{}, {}, {"transport.api": "messages"}]).flatmap(
+    lambda options: profiles.map(lambda profile: profile.override(options))
+)
+
+
+@settings(max_examples=400)
+@given(steps_of(KINDS, st.just([])), of_all_apis)
 def test_a_conversation_is_translated_as_if_for_the_first_time(steps: list[Step], profile: Profile) -> None:
     converse(steps, profile)
 
 
-@given(steps_of([*KINDS, *["odd"] * 4], items.filter(bool)), profiles)
+@given(steps_of([*KINDS, *["odd"] * 4], items.filter(bool)), of_all_apis)
 def test_so_is_an_odd_one(steps: list[Step], profile: Profile) -> None:
     converse(steps, profile)
 
@@ -144,10 +149,11 @@ def test_an_output_that_repeats_a_later_one_ends_the_prefix() -> None:
     converse([calls, twice, NEXT, calls, NEXT, NEXT._replace(parent=1, kind="user")], Profile())
 
 
+@pytest.mark.parametrize("api", ["chat", "messages"])
 @pytest.mark.parametrize("policy", ["tool_turns", "never", "current_turn", "always"])
 @pytest.mark.parametrize("kind", ["text", "agent", "both"])
-def test_only_the_end_of_a_regular_conversation_is_translated_again(kind: str, policy: str) -> None:
-    profile = Profile().override({"request.reasoning_replay": policy})
+def test_only_the_end_of_a_regular_conversation_is_translated_again(kind: str, policy: str, api: str) -> None:
+    profile = Profile().override({"request.reasoning_replay": policy, "transport.api": api})
     before: list[dict[str, Any]] = []
     prefix: TranslatedPrefix | None = None
     input = [{"type": "message", **user("Hello!")}]

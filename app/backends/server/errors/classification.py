@@ -161,6 +161,7 @@ RULES = (
         r"server is pinned to",  # transformers
         r"(model|repository) ('[^']*' |\"[^\"]*\" |`[^`]*` |\S+ )?(is |was )?not found",  # Ollama, llama.cpp, mlx-lm
         r"has been (deprecated|decommissioned)",  # Groq
+        r"^ not_found_error model: ",  # Anthropic
     ),
     _rule("overloaded", {0, 500, 502}, r"overloaded", r"loading model|model is (currently |still )?loading"),
     # llama.cpp, llama-cpp-python, mlx-lm and transformers report errors of the caller as their own.

@@ -1,0 +1,165 @@
+"""
+Translate the items of a conversation into Anthropic's messages.
+
+What the model wrote is sent back in its order: thinking blocks are signed, and the server refuses those that were
+changed or moved. User and assistant alternate; the results of all calls of a message follow directly, in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
+
+from app.backends.apis.messages.blocks import CACHED_PARTS, PARTS
+from app.core.bounded_json import loads
+from app.core.items import as_json_object
+from app.core.items.readings import HOSTED
+from app.core.request.content import media
+from app.core.request.messages import AssistantTurn, ConversationReader
+from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields, is_sent_back
+from app.core.request.roles import OPENING, SYSTEM, Message
+from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
+from app.core.types import JSONObject
+from app.core.types.request import Item
+
+THINKING = "thinking"  # the bound field of a reasoning item that has the signed block
+_THINKING = frozenset({"thinking", "redacted_thinking"})
+
+
+class MessagesConversation(ConversationReader):
+    """Reads items one by one; the entries of a turn are kept in the order in which the model wrote them."""
+
+    part_form = PARTS
+
+    def message(self, position: int, item: Item) -> None:
+        """Add a message; what has the role of the system keeps its parts, since one may end a cached prefix."""
+        if item["role"] in SYSTEM:
+            self.check_known(position, item.get("content"))
+            self.close()
+            parts = self.parts(position, "content")
+            for part in media(parts):
+                self.warnings.add(f"Content of type {part['type']} is left out of messages of the role {item['role']}.")
+            self.add(item["role"], [part for part in parts if part["type"] == "text"])
+        else:
+            super().message(position, item)
+
+    def text(self, text: str) -> None:
+        """Add text of the model; blank text is refused by the server."""
+        if text and not text.isspace():
+            self.current().blocks.append({"type": "text", "text": text})
+
+    def reasoning(self, position: int, item: Item) -> None:
+        """Add the signed block of a reasoning item; the server takes no others."""
+        fields = self.upstream.get(item.get("id") or "") or {}
+        block = bound_fields(fields, self.profile).get(THINKING)
+        if isinstance(block, dict):
+            self.current().blocks.append(block)
+        elif BOUND in fields:
+            self.warnings.add(BOUND_ELSEWHERE)
+
+    def assistant(self, turn: AssistantTurn) -> Iterator[Message]:
+        """Yield the message for a turn of the model, and that with the results of its calls."""
+        policy = self.options.reasoning_replay
+        back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
+        content = [block for block in turn.blocks if back or block["type"] not in _THINKING]
+        calls = [self.items[call] for call in turn.calls]
+        ids = [self.ids.take(call["call_id"], self._own_id(call)) for call in calls]
+        content += [
+            {"type": "tool_use", "id": call_id, "name": self.offered.called(call), "input": _input(call)}
+            for call_id, call in zip(ids, calls, strict=True)
+        ]
+        if content:
+            yield {"role": "assistant", "content": content}
+        if calls:
+            yield {"role": "user", "content": [*self._results(turn.calls, ids)]}
+
+    def _own_id(self, call: Item) -> object:
+        source = self.upstream.get(call.get("id") or "") or {}
+        return source.get(ORIGINAL_ID) or source.get(EARLIER_ID)
+
+    def _results(self, calls: Sequence[int], ids: Sequence[str]) -> Iterator[JSONObject]:
+        for call, call_id in zip(calls, ids, strict=True):
+            output = None if call in self.late else self.outputs.get(call)
+            parts = self.no_output(call) if output is None else self.parts(output, "output")
+            content = [part for part in parts if not _is_blank(part)]
+            if output is not None and any(part["type"] != "text" for part in content):
+                content = self._within_limits(output, content)
+            yield {"type": "tool_result", "tool_use_id": call_id, **({"content": content} if content else {})}
+
+    def _within_limits(self, output: int, content: list[JSONObject]) -> list[JSONObject]:
+        """Return what a tool returned, without images and documents for servers that take only text from tools."""
+        options = self.hosted_content if self.items[output].get(HOSTED) else self.content
+        if options.tool_images == "error":
+            return self.refuse(output, content)[0]
+        return self.drop(output, content)[0] if options.tool_images == "drop" else content
+
+
+class CachedConversation(MessagesConversation):
+    """The same, with the caller's breakpoints of the prompt cache."""
+
+    part_form = CACHED_PARTS
+
+
+def _input(call: Item) -> JSONObject:
+    return cast(JSONObject, loads(as_json_object(call["arguments"])))
+
+
+def _is_blank(block: JSONObject) -> bool:
+    return block["type"] == "text" and (not block["text"] or block["text"].isspace())
+
+
+def arranged(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Message]]:
+    """
+    Return the blocks of the system prompt, and the messages in the order that the server accepts.
+
+    The user's is the first message and the last one: newer models refuse to continue a message of the assistant. None
+    is empty, and none of the assistant's ends with a thought.
+    """
+    system: list[JSONObject] = []
+    alternating: list[Message] = []
+    for message in messages:
+        if message["role"] in SYSTEM:
+            system += _blocks(message)
+        else:
+            _append(alternating, message)
+    if any(message["role"] == "assistant" and not _is_complete(message) for message in alternating):
+        alternating = _without_last_thoughts(alternating)
+    if not alternating or alternating[0]["role"] != "user":
+        alternating.insert(0, _OPENING)
+    if alternating[-1]["role"] != "user":
+        alternating.append(_OPENING)
+    return system, alternating
+
+
+_OPENING: Message = {"role": "user", "content": [{"type": "text", "text": OPENING["content"]}]}
+
+
+def _append(messages: list[Message], message: Message) -> None:
+    """Append a message, or its blocks to the last message if that has the same role."""
+    content = cast(list[JSONObject], message["content"])
+    if not content or any(map(_is_blank, content)):
+        message = {**message, "content": _blocks(message)}
+    if not message["content"]:
+        return
+    if messages and messages[-1]["role"] == message["role"]:
+        messages[-1] = {**messages[-1], "content": [*_blocks(messages[-1]), *_blocks(message)]}
+    else:
+        messages.append(message)
+
+
+def _blocks(message: Message) -> list[JSONObject]:
+    return [block for block in cast(list[JSONObject], message["content"]) if not _is_blank(block)]
+
+
+def _is_complete(message: Message) -> bool:
+    return cast(list[JSONObject], message["content"])[-1]["type"] not in _THINKING
+
+
+def _without_last_thoughts(messages: list[Message]) -> list[Message]:
+    shorter: list[Message] = []
+    for message in messages:
+        content = _blocks(message)
+        while message["role"] == "assistant" and content and content[-1]["type"] in _THINKING:
+            content.pop()
+        _append(shorter, {**message, "content": content})
+    return shorter

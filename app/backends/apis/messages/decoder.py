@@ -1,0 +1,315 @@
+"""
+Decodes the body of an answer of Anthropic's Messages API into chunks: see `AnswerDecoder`.
+
+A message is a list of content blocks, each of which is begun, grows by deltas, and is stopped. Blocks and events of
+unknown types are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import orjson
+
+from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.messages.conversation import THINKING
+from app.backends.server.errors.classification import failure
+from app.core.profile import Profile
+from app.core.request.question import EncodedQuestion
+from app.core.request.reasoning import bound
+from app.core.stream.answer import ErrorIn
+from app.core.types.chunk import (
+    DONE,
+    REASONING_CONTENT,
+    Chunk,
+    ChunkDelta,
+    ChunkOrRun,
+    ChunkRun,
+    RawChunk,
+    RawOrRun,
+    StartedItem,
+)
+from app.core.types.usage import is_token_count, token_count
+from app.errors import BackendError, label
+
+# The finish reason of Chat Completions for each stop reason; any other means that the model was done.
+STOP_REASONS = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+}
+_REASONING: StartedItem = {"type": "reasoning"}
+_REFUSED = "The model refused to answer."
+_TIERS = {"standard": "default", "priority": "priority"}
+_DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+_FIELDS = {"text": "content", "thinking": REASONING_CONTENT, "partial_json": "arguments"}  # of chunks
+
+
+class MessagesDecoder:
+    """Decodes the bytes of one answer."""
+
+    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+        self.done = False
+        self.finished = False
+        self.resumed = False
+        self.empty = False
+        self.failure: BackendError | None = None
+        self._error_in = error_in
+        self._body = BodyDecoder(runs=True, named=True, text_field=_text_field, whole=_whole)
+        self._message = MessageReader(profile)
+        self.warnings = self._message.warnings
+
+    def decode(self, data: bytes) -> list[ChunkOrRun]:
+        """Return the chunks that are complete with the next bytes."""
+        try:
+            return self._chunks(self._body.decode(data))
+        except BackendError as error:
+            self.failure = error
+            return []
+
+    def end(self) -> list[ChunkOrRun]:
+        """Return the remaining chunks, at the end of the body."""
+        chunks: list[ChunkOrRun] = []
+        try:
+            chunks = self._chunks(self._body.end())
+        except BackendError as error:
+            self.failure = error
+        if not (self.failure or self._message.begun):
+            self.empty, self.failure = True, failure("failure", NO_ANSWER)
+        return chunks
+
+    def cut(self) -> list[ChunkOrRun]:
+        """Return what was held back, if the body breaks off, which is nothing."""
+        return []
+
+    def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
+        """Return the chunks of events, up to an error or the end of the message."""
+        chunks: list[ChunkOrRun] = []
+        for event in events:
+            if self.done or self.failure:
+                break
+            if isinstance(event, ChunkRun):
+                chunks += self._message.read_run(event)
+            elif event is DONE:  # which copies of the API send
+                self.done = self.finished
+            elif event.get("type") == "error" or event.get("error"):
+                self.failure = self._error_in(event) or failure("failure")
+            else:
+                chunks += self._message.read(event)
+                self.finished = self._message.finished
+                self.done = event.get("type") == "message_stop"
+        return [*chunks, DONE] if self.done else chunks
+
+
+def _text_field(event: RawChunk) -> str | None:
+    """Return the name of the text that is all that a delta has; None for other events."""
+    delta = _object(event.get("delta"))
+    name = _DELTAS.get(str(delta.get("type")))
+    return name if name and event.get("type") == "content_block_delta" and _str(delta.get(name)) else None
+
+
+class MessageReader:
+    """Reads the events of one message into chunks."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.begun = False  # whether there was an event of the message
+        self.warnings: list[str] = []
+        self.finished = False
+        self._profile = profile
+        self._usage: dict[str, Any] = {}
+        self._blocks: dict[Any, dict[str, Any]] = {}  # those that are open, by index
+        self._calls = 0  # so many were begun
+        self._length = 0  # characters of the text since the last block that is no text
+
+    def read(self, event: Mapping[str, Any]) -> list[Chunk]:
+        """Return the chunks of an event."""
+        read = _READ.get(str(event.get("type")))
+        if read is None:
+            self._warn(f"Events of type {label(event.get('type'))} of the backend are not known and were left out.")
+            return []
+        self.begun = self.begun or event["type"] != "ping"
+        return read(self, event)
+
+    def start(self, event: Mapping[str, Any]) -> list[Chunk]:
+        """Keep the usage of the prompt, which is passed on with the usage of the output."""
+        self._count(_object(_object(event.get("message")).get("usage")))
+        return []
+
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self._usage |= {name: value for name, value in usage.items() if value is not None}
+
+    def start_block(self, event: Mapping[str, Any]) -> list[Chunk]:
+        """Begin a block; some servers give it with content."""
+        block = dict(_object(event.get("content_block")))
+        self._blocks[event.get("index")] = block
+        match block.get("type"):
+            case "text":
+                block["start"] = self._length
+                return self._begin(block, "text")
+            case "tool_use":
+                self._length = 0
+                block["call"], self._calls = self._calls, self._calls + 1
+                name: dict[str, Any] = {"name": _str(block.get("name"))}
+                call = {"index": block["call"], "id": _str(block.get("id")), "function": name}
+                return [_chunk(tool_calls=[call])]
+            case "thinking":
+                self._length = 0
+                block["pieces"] = []
+                return [_chunk(starts_item=_REASONING), *self._begin(block, "thinking")]
+            case "redacted_thinking":
+                self._length = 0
+                return [_chunk(starts_item=_REASONING)]
+        self._warn(f"Content of type {label(block.get('type'))} of the backend is not known and was left out.")
+        return []
+
+    def _begin(self, block: dict[str, Any], name: str) -> list[Chunk]:
+        text = _str(block.get(name))
+        chunk = self._written(block, name, (text,)) if text else None
+        return [chunk] if chunk else []
+
+    def _warn(self, message: str) -> None:
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+    def delta(self, event: Mapping[str, Any]) -> list[Chunk]:
+        """Return what a delta adds to its block."""
+        delta, block = _object(event.get("delta")), self._blocks.get(event.get("index"))
+        if block is None:
+            return []
+        if name := _DELTAS.get(str(delta.get("type"))):
+            text = _str(delta.get(name))
+            chunk = self._written(block, name, (text,)) if text else None
+            return [chunk] if chunk else []
+        if delta.get("type") == "signature_delta":
+            block["signature"] = _str(block.get("signature")) + _str(delta.get("signature"))
+        elif delta.get("type") == "citations_delta":
+            block.setdefault("cited", []).append(_object(delta.get("citation")))
+        return []
+
+    def read_run(self, run: ChunkRun) -> list[ChunkOrRun]:
+        """Return the chunks of deltas that differ only in their text."""
+        block = self._blocks.get(run.like.get("index"))
+        chunk = self._written(block, run.field, run.texts) if block else None
+        return [ChunkRun(cast(RawChunk, chunk), _FIELDS[run.field], run.texts)] if chunk else []
+
+    def _written(self, block: dict[str, Any], name: str, texts: Sequence[str]) -> Chunk | None:
+        """Note texts of a block, and return the chunk of the first; None for texts that the block cannot have."""
+        match block.get("type"), name:
+            case "text", "text":
+                self._length += sum(map(len, texts))
+                return _chunk(content=texts[0])
+            case "thinking", "thinking":
+                block["pieces"] += texts
+                return _chunk(reasoning_content=texts[0])
+            case "tool_use", "partial_json":
+                block["written"] = True
+                return _chunk(tool_calls=[{"index": block["call"], "function": {"arguments": texts[0]}}])
+        return None
+
+    def stop_block(self, event: Mapping[str, Any]) -> list[Chunk]:
+        """Return what is known at the end of a block: its signature, its citations, or that it has no arguments."""
+        block = self._blocks.pop(event.get("index"), {})
+        match block.get("type"):
+            case "tool_use" if not block.get("written"):
+                arguments = orjson.dumps(block.get("input") or {}).decode()
+                return [_chunk(tool_calls=[{"index": block["call"], "function": {"arguments": arguments}}])]
+            case "thinking":
+                thinking = "".join(block["pieces"])
+                return self._signed("signature", block, {"type": "thinking", "thinking": thinking})
+            case "redacted_thinking":
+                return self._signed("data", block, {"type": "redacted_thinking"})
+            case "text":
+                cited = [*(_object(block).get("citations") or ()), *block.get("cited", ())]
+                annotations = [*filter(None, (self._annotation(block, _object(one)) for one in cited))]
+                return [_chunk(annotations=annotations)] if annotations else []
+        return []
+
+    def _signed(self, name: str, block: Mapping[str, Any], kept: dict[str, Any]) -> list[Chunk]:
+        """Return a block to be sent back to this server; one without its signature would be refused."""
+        if not (value := _str(block.get(name))):
+            return []
+        return [_chunk(reasoning_upstream=bound(self._profile, **{THINKING: {**kept, name: value}}))]
+
+    def _annotation(self, block: Mapping[str, Any], citation: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the citation of a web page; those of documents have no counterpart."""
+        url = citation.get("url") or citation.get("source")
+        if not isinstance(url, str) or not url.startswith(("https://", "http://")):
+            return None
+        place = {"start_index": block["start"], "end_index": self._length}
+        return {"type": "url_citation", "url": url, "title": citation.get("title"), **place}
+
+    def finish(self, event: Mapping[str, Any]) -> list[Chunk]:
+        """Return the stop reason and the usage."""
+        delta, reason = _object(event.get("delta")), _object(event.get("delta")).get("stop_reason")
+        self._count(_object(event.get("usage")))
+        chunk: Chunk = {}
+        if usage := message_usage(self._usage):
+            chunk["usage"] = usage
+        if tier := _TIERS.get(str(self._usage.get("service_tier"))):
+            chunk["service_tier"] = tier
+        if reason is None:
+            return [chunk] if chunk else []
+        self.finished = True
+        refusal = _object(delta.get("stop_details")).get("explanation") if reason == "refusal" else None
+        added: ChunkDelta = {"refusal": _str(refusal) or _REFUSED} if reason == "refusal" else {}
+        chunk["choices"] = [{"delta": added, "finish_reason": STOP_REASONS.get(str(reason), "stop")}]
+        return [chunk]
+
+
+_READ: dict[str, Callable[[MessageReader, Mapping[str, Any]], list[Chunk]]] = {
+    "message_start": MessageReader.start,
+    "content_block_start": MessageReader.start_block,
+    "content_block_delta": MessageReader.delta,
+    "content_block_stop": MessageReader.stop_block,
+    "message_delta": MessageReader.finish,
+    "message_stop": lambda reader, event: [],
+    "ping": lambda reader, event: [],
+}
+
+
+def _whole(values: list[dict[str, Any]]) -> list[RawOrRun]:
+    """Return the events of a stream for a message that came at once; for anything else, that alone."""
+    return [event for value in values for event in _events_of(value)]
+
+
+def _events_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    if message.get("error") or not isinstance(content, list):
+        return [message]
+    events: list[dict[str, Any]] = [{"type": "message_start", "message": {**message, "content": []}}]
+    for index, block in enumerate(content):
+        events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events.append({"type": "content_block_stop", "index": index})
+    ending = {name: message.get(name) for name in ("stop_reason", "stop_details")}
+    return [*events, {"type": "message_delta", "delta": ending, "usage": {}}, {"type": "message_stop"}]
+
+
+def message_usage(usage: Mapping[str, Any]) -> dict[str, object] | None:
+    """Return the usage in OpenAI's form, in which cached tokens are part of the prompt; None without counts."""
+    if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
+        return None
+    cached = token_count(usage.get("cache_read_input_tokens"))
+    written = token_count(usage.get("cache_creation_input_tokens"))
+    prompt = token_count(usage.get("input_tokens")) + cached + written
+    output = token_count(usage.get("output_tokens"))
+    thinking = token_count(_object(usage.get("output_tokens_details")).get("thinking_tokens"))
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "completion_tokens_details": {"reasoning_tokens": thinking},
+    }
+
+
+def _chunk(**delta: Any) -> Chunk:
+    return {"choices": [{"delta": cast(ChunkDelta, delta)}]}
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _str(value: Any) -> str:
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,171 @@
+"""
+Translate a question into a request of Anthropic's Messages API.
+
+    encoded = to_messages_request(Question(request, request.items(), "claude-opus-5"), profile)
+    encoded.body   # {"model": "claude-opus-5", "max_tokens": 32000, "messages": [...], "stream": True, ...}
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from app.backends.apis.messages.caching import is_cached, set_breakpoints
+from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, arranged
+from app.backends.apis.messages.schema import enforceable, input_schema
+from app.backends.apis.messages.thinking import think
+from app.core.profile import Profile, RequestOptions
+from app.core.request import limit, name_unsent, patched, read_question
+from app.core.request.call_ids import VERBATIM
+from app.core.request.question import EncodedQuestion, Question, TranslationContext, with_encoded
+from app.core.request.response_format import response_format
+from app.core.request.tool_choice import Choice
+from app.core.types import JSONObject
+from app.errors import InvalidRequest
+
+_JSON = "Answer with a JSON object only, without a code fence."
+_CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "prompt_cache_options"})
+
+
+def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion:
+    """Translate a question; raises `InvalidRequest`, with the field at fault, for what cannot be sent."""
+    read = read_question(question, profile, _options(profile.request))
+    context, choice, options = read.context, read.choice, read.context.options
+    cached = is_cached(context)
+    messages, prefix = read.messages(CachedConversation if cached else MessagesConversation)
+    system, text_format = _system(context)
+    if not system and not messages:
+        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+    behind, messages = arranged(messages)
+    blocks = [*system, *behind]
+    body: dict[str, Any] = {
+        **_parameters(context),
+        "model": options.model_map.get(question.model, question.model),
+        "max_tokens": context.request.max_output_tokens or options.default_max_tokens,
+        **({"system": blocks} if blocks else {}),
+        "messages": messages,
+        "stream": True,
+        **_tools(context, choice),
+        **({"output_config": {"format": text_format}} if text_format else {}),
+    }
+    think(context, body)
+    if cached:
+        set_breakpoints(context, body)
+    limit(context, body)
+    body["messages"] = with_encoded(body["messages"], prefix)
+    return EncodedQuestion(
+        body=patched(body, options.extra_body),
+        bindings={name: function.binding for name, function in choice.functions.items()},
+        allowed=choice.allowed,
+        warnings=tuple(context.warnings),
+        prefix=prefix,
+    )
+
+
+def _options(options: RequestOptions) -> RequestOptions:
+    """Return the options of a profile, with those that the API itself determines."""
+    content = options.content
+    own = {
+        "content": content.model_copy(
+            update={
+                "parts": "array",
+                "tool_content": "array",
+                "tool_images": "inline" if content.tool_images == "hoist" else content.tool_images,
+                "audio": "error" if content.audio == "pass" else content.audio,
+            }
+        ),
+        "tools_for_history": True,
+        "tool_ids": "^[A-Za-z0-9_-]{1,64}$" if options.tool_ids == VERBATIM else options.tool_ids,
+        "tool_choice": type(options.tool_choice)(),
+    }
+    return options.model_copy(update=own)
+
+
+def _system(context: TranslationContext) -> tuple[list[JSONObject], JSONObject | None]:
+    """Return the instructions as the first block of the system prompt, and the format of the answer."""
+    form, instruction = response_format(context)
+    text_format: JSONObject | None = None
+    if form and form["type"] == "json_schema" and context.request.text.format.type == "json_schema":
+        text_format = {"type": "json_schema", "schema": enforceable(form["json_schema"]["schema"])}
+    elif form:
+        instruction = instruction or _JSON
+    lead = "\n\n".join(filter(None, (context.request.instructions, instruction)))
+    return ([{"type": "text", "text": lead}] if lead and not lead.isspace() else []), text_format
+
+
+# Parameters with the same meaning in both APIs, and those that clients send beyond the Responses API.
+_SAMPLING = ("temperature", "top_p")
+_UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "logit_bias")
+_TIERS = {"auto": "auto", "default": "standard_only"}
+
+
+def _parameters(context: TranslationContext) -> dict[str, object]:
+    request, options = context.request, context.options
+    name_unsent(context, _CACHE_FIELDS if is_cached(context) else frozenset())
+    extra = request.model_extra or {}
+    for name in _UNSENT:
+        if getattr(request, name, None) or extra.get(name):
+            context.warnings.add(f"The parameter '{name}' is not known to this backend and was left out.")
+    fields: dict[str, object] = {name: getattr(request, name) for name in _SAMPLING}
+    if fields["temperature"] is not None and fields["top_p"] is not None:
+        context.warnings.add("This backend takes either temperature or top_p, so top_p was left out.")
+        del fields["top_p"]
+    if stop := extra.get("stop"):
+        fields["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    fields |= {name: extra.get(name) for name in options.extra_params}
+    if "user" in options.forward and (user := request.safety_identifier or request.user):
+        fields["metadata"] = {"user_id": user}
+    if "service_tier" in options.forward and "service_tier" in request.model_fields_set:
+        fields["service_tier"] = tier = _TIERS.get(str(request.service_tier))
+        if tier is None:
+            context.warnings.add("The parameter 'service_tier' has a value that this backend does not know; left out.")
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
+    if not choice.functions:
+        return {}
+    tools = [_tool(function.tool["function"]) for function in choice.functions.values()]
+    fields: dict[str, object] = {"tools": tools}
+    value = choice.value
+    if isinstance(value, dict):
+        tool_choice: JSONObject = {"type": "tool", "name": value["function"]["name"]}
+    else:
+        tool_choice = {"type": "any" if value == "required" else value or "auto"}
+    if not context.request.parallel_tool_calls and tool_choice["type"] != "none":
+        tool_choice["disable_parallel_tool_use"] = True
+    if value is not None or len(tool_choice) > 1:
+        fields["tool_choice"] = tool_choice
+    return fields
+
+
+def _tool(function: JSONObject) -> JSONObject:
+    tool = {"name": function["name"], "input_schema": input_schema(function["parameters"])}
+    if description := function.get("description"):
+        tool["description"] = description
+    if function.get("strict") is True:
+        tool |= {"strict": True, "input_schema": enforceable(tool["input_schema"])}
+    return tool
+
+
+# The request field for each field of a Messages request, and for everything inside it.
+_CALLER_FIELDS = {
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "system": "instructions",
+    "thinking": "reasoning.effort",
+    "output_config.effort": "reasoning.effort",
+    "output_config": "text.format",
+    "stop_sequences": "stop",
+    "metadata": "safety_identifier",
+}
+
+
+def caller_field_of_messages(field: str) -> str:
+    """Return the Responses API's name for a field of a Messages request, or the closest one."""
+    return _CALLER_FIELDS.get(field) or _CALLER_FIELDS.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
+
+
+def unstreamed_message(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request for the whole answer at once."""
+    return {**body, "stream": False}

@@ -1,0 +1,85 @@
+"""
+Schemas as Claude's servers take them, for tools and for structured output.
+
+The schema of an answer is enforced, and may only have what the server can enforce: other constraints are told to the
+model, in the description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.core.bounded_json import to_json
+from app.core.types import JSONObject
+
+_FORMATS = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
+)
+_TABLES = ("$defs", "definitions", "properties")  # of schemas, by name
+_CHOICES = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
+_KEPT = ("$ref", "type", "enum", "const", "title", "default", "required")
+_SAID = frozenset({"$schema", "$id", "additionalProperties", "description", "examples", "strict"})  # or of no use
+
+
+def enforceable(schema: Mapping[str, Any]) -> JSONObject:
+    """Return a schema with what the server enforces; other keywords are in its descriptions."""
+    result: JSONObject = {name: schema[name] for name in _KEPT if name in schema}
+    for name in _TABLES:
+        if isinstance(table := schema.get(name), Mapping):
+            result[name] = {key: _inner(value) for key, value in table.items()}
+    for name, kept in _CHOICES.items():
+        if isinstance(choices := schema.get(name), list):
+            result[kept] = [_inner(choice) for choice in choices]
+    if isinstance(items := schema.get("items"), Mapping):
+        result["items"] = enforceable(items)
+    if schema.get("minItems") in (0, 1):
+        result["minItems"] = schema["minItems"]
+    if schema.get("format") in _FORMATS:
+        result["format"] = schema["format"]
+    if schema.get("type") == "object" or "object" in _list(schema.get("type")) or "properties" in schema:
+        result["additionalProperties"] = False
+    others = {name: value for name, value in schema.items() if name not in result and name not in (*_CHOICES, *_SAID)}
+    about = schema.get("description")
+    paragraphs = (about if isinstance(about, str) else "", to_json(others) if others else "")
+    if description := "\n\n".join(filter(None, paragraphs)):
+        result["description"] = description
+    return result
+
+
+def _inner(schema: Any) -> Any:
+    return enforceable(schema) if isinstance(schema, Mapping) else schema
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def input_schema(parameters: Mapping[str, Any]) -> JSONObject:
+    """
+    Return the schema of a tool's input, which is an object; the server takes no alternatives at the top.
+
+    Those of a union are merged: all their properties are there, and those are required that all alternatives require.
+    """
+    choices = [choice for name in ("anyOf", "oneOf") for choice in _list(parameters.get(name)) if _is_schema(choice)]
+    parts = [choice for choice in _list(parameters.get("allOf")) if _is_schema(choice)]
+    schema = {name: value for name, value in parameters.items() if name not in _CHOICES}
+    if choices or parts:
+        properties = dict(schema.get("properties") or {})
+        required = dict.fromkeys(_list(schema.get("required")))
+        for part in (*parts, *choices):
+            properties = {**(part.get("properties") or {}), **properties}
+        for part in parts:
+            required |= dict.fromkeys(_list(part.get("required")))
+        common = [name for name in _list(choices[0].get("required")) if _in_all(name, choices)] if choices else []
+        required |= dict.fromkeys(common)
+        schema |= {"properties": properties} | ({"required": [*required]} if required else {})
+    return {**schema, "type": "object"}
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _in_all(name: Any, choices: list[Mapping[str, Any]]) -> bool:
+    return all(name in _list(choice.get("required")) for choice in choices)

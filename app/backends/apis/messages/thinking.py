@@ -1,0 +1,83 @@
+"""
+Translate `reasoning` into the thinking of Claude's models.
+
+Newer models think as much as they find right, and take an effort; older ones take a budget of tokens, which is a part
+of `max_tokens`. No model thinks where a call is forced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from app.core.request.question import TranslationContext
+from app.core.request.roles import Message
+from app.core.types import JSONObject
+
+_EFFORTS = {"minimal": "low"}  # others have the same names in both APIs
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
+_LEAST = 1024  # tokens of a budget
+_ANSWER = 1024  # tokens that a budget leaves for the answer, if there are so many
+
+# Parameters that are refused while the model thinks.
+_SAMPLING = ("temperature", "top_p", "top_k")
+
+
+def think(context: TranslationContext, body: dict[str, Any]) -> None:
+    """Add the thinking that a request asks for, and its effort; remove what cannot be combined with it."""
+    reasoning, options = context.request.reasoning, context.options
+    asked = reasoning.effort if reasoning else None
+    if asked is None and not (reasoning and reasoning.summary):
+        return
+    effort = options.effort_map.get(asked, _EFFORTS.get(asked, asked)) if asked else None
+    if options.effort == "none":
+        context.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
+        return
+    if asked and not effort:
+        return
+    by_budget = any(fnmatchcase(str(body["model"]), glob) for glob in options.thinking_budget)
+    if effort == "none":
+        body["thinking"] = {"type": "disabled"}
+        return
+    if not by_budget and effort:
+        body["output_config"] = {**body.get("output_config", {}), "effort": effort}
+    if "thinking" in body:  # the caller's own
+        return
+    if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
+        context.warnings.add("This backend's models do not reason where a call is forced.")
+        return
+    thinking = _budget(context, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
+    if thinking:
+        body["thinking"] = thinking
+        _without_sampling(context, body)
+
+
+def _budget(context: TranslationContext, effort: str, body: Mapping[str, Any]) -> JSONObject | None:
+    """Return the thinking with a budget; None if there is too little room for one, or the turn began without it."""
+    room = body["max_tokens"] - 1
+    if room < _LEAST:
+        context.warnings.add(f"Reasoning needs 'max_output_tokens' above {_LEAST}, so reasoning.effort was left out.")
+        return None
+    if _begun_without(body["messages"]):
+        context.warnings.add("This backend's models do not begin to reason within a turn, so this answer is without.")
+        return None
+    budget = min(_BUDGETS[effort], max(_LEAST, room - _ANSWER))
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+def _begun_without(messages: Sequence[Message]) -> bool:
+    """Return whether the results of calls come last, in a turn whose first message has no thinking block."""
+    first: Any = None
+    for message in reversed(messages):
+        content: Any = message["content"]
+        if message["role"] == "assistant":
+            first = content[0]
+        elif any(block["type"] != "tool_result" for block in content):
+            break
+    return first is not None and first["type"] not in ("thinking", "redacted_thinking")
+
+
+def _without_sampling(context: TranslationContext, body: dict[str, Any]) -> None:
+    if named := [name for name in _SAMPLING if body.pop(name, None) is not None]:
+        context.warnings.add(f"While the model reasons, this backend takes no {', '.join(named)}; left out.")
