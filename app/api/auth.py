@@ -62,7 +62,9 @@ class Auth:
         access = self._access(digest)
         if access is None:
             raise Unauthorized(
-                "Incorrect API key provided." if key else "Send your API key as `Authorization: Bearer <key>`."
+                "Incorrect API key provided."
+                if key
+                else "Send your API key as `Authorization: Bearer <key>`, or in `x-api-key`."
             )
         log_context.bind(caller=access.name)
         return Caller(access.owner, key, dialect_of(headers, self._dialect), access)
@@ -110,7 +112,7 @@ def _alias(digest: str) -> str:
 
 
 def _key(headers: Mapping[str, str]) -> str:
-    """Return the key of `Authorization: Bearer` or of Azure's `api-key`; "" without one."""
+    """Return the key of `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`; "" without one."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
-    return bearer or headers.get("api-key", "").strip()
+    return bearer or headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()

@@ -9,6 +9,7 @@ from typing import cast
 
 import orjson
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from starlette.websockets import WebSocket
 
 from app.core.dialects import needs_strings
 from app.errors import APIError, InvalidRequest, NotFound
+from app.observability import log_context
 
 logger = logging.getLogger(__name__)
 
@@ -30,18 +32,62 @@ POLICY_VIOLATION = 1008  # WebSocket close code
 STOPPED = APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
 
 
-def error_response(error: APIError, *, nulls: bool = True) -> Response:
-    """Return an error as an HTTP response. With `nulls=False`, fields without a value are `""` and not `null`."""
-    body = error.body()
-    if not nulls:
-        body = {"error": {name: value or "" for name, value in error.payload().items()}}
-    return Response(orjson.dumps(body), error.status, headers=error.headers(), media_type="application/json")
+# The types of Anthropic's errors, by status. Others: `invalid_request_error` from 400, `api_error` from 500.
+_MESSAGES_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def error_response(error: APIError, scope: Scope | None = None) -> Response:
+    """Return an error as the response to the request with this scope, as its client reads errors."""
+    body, headers = error_body(error, scope), error.headers()
+    if "request_id" in body:
+        headers["request-id"] = str(body["request_id"])  # which Anthropic's SDKs show
+    return Response(orjson.dumps(body), error.status, headers=headers, media_type="application/json")
+
+
+def error_event(error: APIError, scope: Scope) -> bytes:
+    """Return the event with which a stream that is passed through ends in an error."""
+    name = b"event: error\n" if is_of_anthropic_api(scope) else b""
+    return name + b"data: " + orjson.dumps(error_body(error, scope)) + b"\n\n"
+
+
+def error_body(error: APIError, scope: Scope | None = None) -> dict[str, object]:
+    """Return the object of an error, in the shape that the client of a request reads."""
+    if scope is not None and is_of_anthropic_api(scope):
+        return _messages_body(error)
+    if scope is not None and needs_strings(Headers(scope=scope)):
+        return {"error": {name: value or "" for name, value in error.payload().items()}}
+    return error.body()
+
+
+def is_of_anthropic_api(scope: Scope) -> bool:
+    """Return whether a request is of Anthropic's API, by its path or the header that its clients send."""
+    path: str = scope["path"].removeprefix("/v1")
+    return path == "/messages" or path.startswith("/messages/") or "anthropic-version" in Headers(scope=scope)
+
+
+def _messages_body(error: APIError) -> dict[str, object]:
+    message = error.message
+    if error.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"  # Claude Code shortens the conversation if it reads this
+    kind = _MESSAGES_TYPES.get(error.status) or ("api_error" if error.status >= 500 else "invalid_request_error")
+    body: dict[str, object] = {"type": "error", "error": {"type": kind, "message": message}}
+    request_id = log_context.fields().get("request_id")
+    return {**body, "request_id": request_id} if request_id else body
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:
     """Refuse an HTTP request or a WebSocket handshake with an error."""
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
-        await error_response(error)(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
     else:
         await WebSocket(scope, receive, send).close(POLICY_VIOLATION, error.message)
 
@@ -77,7 +123,7 @@ def api_error(request: Request, error: APIError) -> Response:
     """Log an error that a route raised, if it is the server's, and return it as the response to the request."""
     report(error)
     request.scope.setdefault("state", {})[RAISED] = error
-    return error_response(error, nulls=not needs_strings(request.headers))
+    return error_response(error, request.scope)
 
 
 async def _api_error(request: Request, error: Exception) -> Response:
@@ -91,13 +137,13 @@ async def _http_exception(absent: Mapping[str, str], request: Request, error: Ex
     if status == 404:
         path = f"{request.url.path}/"
         reason = next((f": {why}" for start, why in absent.items() if path.startswith(f"{start}/")), "")
-        return error_response(NotFound(f"There is no {endpoint} here{reason}.", code="unknown_url"))
+        return error_response(NotFound(f"There is no {endpoint} here{reason}.", code="unknown_url"), request.scope)
     if status == 405:
         not_allowed = InvalidRequest(f"{endpoint} is not allowed.", code="method_not_allowed", status=405)
-        response = error_response(not_allowed)
+        response = error_response(not_allowed, request.scope)
         response.headers["Allow"] = ", ".join(_allowed_methods(request))
         return response
-    return error_response(InvalidRequest(str(cast(HTTPException, error).detail), status=status))
+    return error_response(InvalidRequest(str(cast(HTTPException, error).detail), status=status), request.scope)
 
 
 def _allowed_methods(request: Request) -> list[str]:
@@ -118,7 +164,7 @@ def _allowed_methods(request: Request) -> list[str]:
     return [method for method in allowed if not operations or method.lower() in operations or method == "HEAD"]
 
 
-def unexpected(error: Exception) -> Response:
+def unexpected(error: Exception, scope: Scope) -> Response:
     """Log an unexpected exception with its traceback, and return a 500 response that reveals nothing of it."""
     logger.error("unexpected error", exc_info=error)
-    return error_response(APIError("The server had an error while processing the request."))
+    return error_response(APIError("The server had an error while processing the request."), scope)

@@ -281,9 +281,8 @@ class Backend(Protocol):
         encoded = self.encode(question)
         return Translation("default", self.profile(question.model).name, None, encoded.body, [])
 
-    @property
-    def forwards(self) -> bool:
-        """Whether `forward` passes on requests to the backend's other endpoints."""
+    def forwards(self, endpoint: str) -> bool:
+        """Return whether `forward` passes on requests to an endpoint of the backend, such as `/embeddings`."""
         return False
 
     def forward(self, request: RawRequest) -> RawExchange:
@@ -321,9 +320,8 @@ class BackendWrapper(Backend):
     def translation(self, question: Question) -> Translation:
         return self._backend.translation(question)
 
-    @property
-    def forwards(self) -> bool:
-        return self._backend.forwards
+    def forwards(self, endpoint: str) -> bool:
+        return self._backend.forwards(endpoint)
 
     def forward(self, request: RawRequest) -> RawExchange:
         return self._backend.forward(request)

@@ -27,6 +27,7 @@ class TransportOptions(_Options):
     # How requests and answers are encoded: a row of `APIS` (`app/backends/apis`).
     # auto: by the Responses API, or by chat for an hour where the server has none.
     api: Literal["chat", "responses", "messages", "auto"] = "chat"
+    messages: bool = False  # whether it has Anthropic's `/messages`, which is then passed through
     path: str | None = None  # None: that of the API; `{model}` is replaced by the backend's name of the model
     model_in_body: bool = True  # false: only the path has it
     query: dict[str, str] = {}
@@ -131,6 +132,8 @@ class RequestOptions(_Options):
     # Parameters of this server beyond both APIs that are passed on from the caller, such as sampling. Others are left
     # out with a warning. Not meant for parameters of routing, scheduling or billing.
     extra_params: list[str] = ["top_k", "min_p", "repetition_penalty", "chat_template_kwargs"]
+    # The header by which routers behind this server know a conversation, to send its turns to one replica.
+    session_header: str | None = None
     forward: list[str] = []  # of metadata, store, user, service_tier, prompt_cache_key, verbosity, ...
 
 

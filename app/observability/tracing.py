@@ -90,7 +90,12 @@ _PROVIDERS = {
 }
 _OPERATION = {"gen_ai.operation.name": "chat"}
 # The conventions' names of endpoints; others have their path.
-_OPERATIONS = {"/chat/completions": "chat", "/completions": "text_completion", "/embeddings": "embeddings"}
+_OPERATIONS = {
+    "/chat/completions": "chat",
+    "/messages": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+}
 
 # Attributes of a span, by the field of the Chat Completions request.
 _REQUEST_ATTRIBUTES = {

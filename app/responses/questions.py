@@ -20,6 +20,7 @@ from app.backends import (
     ExchangeWrapper,
     Question,
 )
+from app.core.affinity import conversation_key
 from app.core.bounded_json import is_large
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import RequestContext
@@ -63,6 +64,11 @@ class Questions:
         self._context = context
         self.prefix: TranslatedPrefix | None = None  # from the last translation, for later requests
         self._items: Sequence[Item] = context.items
+        self._conversation = (
+            request.prompt_cache_key
+            or conversation_key(request.instructions, request.tools, context.items)
+            or context.key
+        )
         self._margin = MARGIN if request.truncation == "auto" else None
         self.large = _is_large(request, context)  # whether the questions are to be made in a thread
         self._request = context.configuration.applied(request)
@@ -147,7 +153,7 @@ class Questions:
             prefixes=context.prefixes if fields.get("shared") else (),
             large=self.large,
             caller_key=self._key,
-            conversation=self._request.prompt_cache_key or context.key,
+            conversation=self._conversation,
             content_traceable=self._request.store,
             **fields,
         )

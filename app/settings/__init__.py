@@ -123,8 +123,8 @@ class Settings(BaseSettings):
     with the caller's key."""
 
     passthrough: bool = True
-    """Serve the backend's other endpoints, too: chat completions, completions, embeddings, rerank, moderations, images
-    and audio, byte for byte, with the same keys and limits. See docs/passthrough.md."""
+    """Serve the backend's other endpoints, too: chat completions, completions, Anthropic's messages, embeddings,
+    rerank, moderations, images and audio, byte for byte, with the same keys and limits. See docs/passthrough.md."""
 
     backend: SingleBackendName = "auto"
     """Kind of backend: `demo`, `openai` (any Chat Completions server), or an import path `package.module:Class`. `auto`

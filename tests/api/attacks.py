@@ -233,6 +233,28 @@ JSON = {
     ),
 }
 
+# The same at Anthropic's endpoints, and what these have beyond chat.
+
+_ADVISOR = {"type": "advisor_20260301", "name": "advisor", "model": "secret-model"}
+MESSAGES = {
+    **{
+        f"{name}, at {path.decode()}": attack._replace(path=path)
+        for path in (b"/v1/messages", b"/v1/messages/count_tokens")
+        for name, attack in JSON.items()
+        if attack.path == b"/v1/chat/completions"
+    },
+    "an advisor": Attack(DENIED, document(tools=[_ADVISOR]), path=b"/v1/messages"),
+    "an advisor in other letters": Attack(DENIED, document(tools=[{"Model": "secret-model"}]), path=b"/v1/messages"),
+    "the second of two tools": Attack(DENIED, document(tools=[{"name": "look"}, _ADVISOR]), path=b"/v1/messages"),
+    "the model of a fallback in a tool": Attack(
+        DENIED, document(tools=[{"fallback": ["secret-model"]}]), path=b"/v1/messages"
+    ),
+    "a form as a message": Attack(REFUSED, MODEL + OTHER + END, (FORM,), b"/v1/messages"),
+    "a query with a beta": Attack(CLEANED, document(), path=b"/v1/messages?beta=true&model=secret-model"),
+    "batches": Attack(404, document(requests=[{"params": {"model": "secret-model"}}]), path=b"/v1/messages/batches"),
+    "a path below": Attack(404, document(), path=b"/v1/messages/../models/secret-model"),
+}
+
 # What is beside the body.
 
 

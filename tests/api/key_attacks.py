@@ -243,6 +243,12 @@ ATTACKS: dict[str, Attack] = {
         for name, (rights, tool) in _DECLARED.items()
         for way, (fields, path) in _WAYS.items()
     },
+    # What is passed through has no hosted tools, whatever it declares.
+    **{
+        f"{name} by {path}": Attack(rights, tools(tool, messages=[USER]), ANSWERED, path=path)
+        for name, (rights, tool) in _DECLARED.items()
+        for path in ("/messages", "/messages/count_tokens")
+    },
 }
 
 

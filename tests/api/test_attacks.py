@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from app.core.access import hash_of
-from tests.api.attacks import BESIDE, FORBIDDEN, FORMS, FRAMING, JSON, Attack
+from tests.api.attacks import BESIDE, FORBIDDEN, FORMS, FRAMING, JSON, MESSAGES, Attack
 from tests.support import sockets
 from tests.support.serving import antiphon
 from tests.support.upstream import Upstream, reply
@@ -39,10 +39,10 @@ async def status_of(url: str, attack: Attack) -> int:
     return int(answer.split()[1])
 
 
-@pytest.mark.parametrize("table", [FORMS, JSON, BESIDE], ids=["forms", "json", "beside"])
+@pytest.mark.parametrize("table", [FORMS, JSON, MESSAGES, BESIDE], ids=["forms", "json", "messages", "beside"])
 async def test_no_request_reaches_a_model_that_its_key_may_not_use(up: Upstream, table: Mapping[str, Attack]) -> None:
     up.always(reply(b'{"object": "list", "data": []}'))
-    async with antiphon(backend_url=up.url, keys=KEYS) as url:
+    async with antiphon(backend_url=up.url, keys=KEYS, backend_overrides={"transport.messages": True}) as url:
         for name, attack in table.items():
             status, received = await status_of(url, attack), [*up.requests]
             up.requests.clear()
@@ -67,6 +67,8 @@ POSTED = {
     "a compaction": "/v1/responses/compact",
     "a translation": "/v1/antiphon/translation",
     "a chat": "/v1/chat/completions",
+    "a message": "/v1/messages",
+    "a count of a message's tokens": "/v1/messages/count_tokens",
     "embeddings": "/v1/embeddings",
     "images": "/v1/images/generations",
 }
@@ -99,7 +101,9 @@ def client_of(url: str) -> httpx.AsyncClient:
 
 
 def refusal_of(answer: httpx.Response) -> tuple[int, str | None]:
-    return answer.status_code, answer.json()["error"]["param"]
+    error = answer.json()["error"]
+    # Anthropic's errors name the field in the message alone.
+    return answer.status_code, error["param"] if "param" in error else error["message"].split("'")[1]
 
 
 @pytest.mark.parametrize("framing", FRAMING.values(), ids=FRAMING)

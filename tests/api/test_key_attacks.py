@@ -60,7 +60,8 @@ class Servers:
     @property
     def harm(self) -> list[Any]:
         """What was reached besides the server `lab`, to which there is a right."""
-        others = [request.path for request in self.upstream.requests if "/chat/completions" not in request.path]
+        asked = ("/chat/completions", "/messages", "/messages/count_tokens")
+        others = [request.path for request in self.upstream.requests if not request.path.endswith(asked)]
         servers = [name for name, lab in self.labs.items() if lab.headers and name != "lab"]
         return [*servers, *Search.asked, *others]
 
@@ -148,7 +149,14 @@ async def all_served(folder: Path) -> AsyncIterator[Servers]:
             }
             keys[f"colleague{number}"] = {"hash": hash_of(f"colleague: {name}"), "owner": owner}
         url = await stack.enter_async_context(
-            listening(None, keys=keys, tools=tools, backend_url=upstream.url, prompts=folder / "prompts")
+            listening(
+                None,
+                keys=keys,
+                tools=tools,
+                backend_url=upstream.url,
+                backend_overrides={"transport.messages": True},
+                prompts=folder / "prompts",
+            )
         )
         urls = {f"URL_OF_{name.upper()}": lab.url for name, lab in labs.items()}
         user = {"USER_OF_SECRET": labs["secret"].url.replace("//", "//user@")}

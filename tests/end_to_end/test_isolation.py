@@ -57,10 +57,10 @@ FIELDS: list[dict[str, Any]] = [
 
 POSTED = ["/v1/responses", "/v1/antiphon/translation", "/v1/responses/input_tokens", "/v1/responses/compact"]
 PASSED_ON = ["chat/completions", "completions", "embeddings", "rerank", "moderations", "images", "images/{rest:path}"]
-PASSED_ON += ["audio", "audio/{rest:path}"]
+PASSED_ON += ["audio", "audio/{rest:path}", "messages", "messages/count_tokens"]
 OF_DEPLOYMENTS = ["chat/completions", "completions", "embeddings", "images/generations", "images/edits", "audio/speech"]
 OF_DEPLOYMENTS += ["audio/transcriptions", "audio/translations"]
-PASSED_ON += [f"deployments/{{deployment:path}}/{path}" for path in OF_DEPLOYMENTS]
+PASSED_ON += [*OF_DEPLOYMENTS, *(f"deployments/{{deployment:path}}/{path}" for path in OF_DEPLOYMENTS)]
 NAMES_NOTHING = ["/v1/conversations", "/v1/files", *(f"/v1/{path}" for path in PASSED_ON)]
 FILLED = ["/v1/vector_stores"]  # with what was made before  # that was made before
 

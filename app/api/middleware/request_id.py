@@ -99,11 +99,11 @@ class RequestId:
         except asyncio.CancelledError:  # by uvicorn: the grace period of the shutdown is over
             if status:
                 raise
-            await error_response(STOPPED)(scope, receive, send_with_id)
+            await error_response(STOPPED, scope)(scope, receive, send_with_id)
         except Exception as error:
             if status:  # the response has started, and can only be cut off
                 raise
-            await unexpected(error)(scope, receive, send_with_id)
+            await unexpected(error, scope)(scope, receive, send_with_id)
         finally:
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
-import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.errors import STOPPED
+from app.api.errors import STOPPED, error_event
+from app.api.passthrough.endpoints import PassedEndpoint
 from app.api.sse_response import disconnected
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
@@ -22,9 +23,9 @@ from app.observability.lifecycle import ResponseLifecycle, clock
 
 logger = logging.getLogger(__name__)
 
-_ESTIMATED = ("/chat/completions", "/completions")  # endpoints whose tokens are estimated if none are reported
 _PROMPTS = ("prompt", "input", "query", "documents")  # fields of other endpoints that have what is sent to the model
-_DONE = b"data: [DONE]\n\n"
+# What the last event of a stream has, with ends of lines that no text in JSON has, and bytes at its end to search.
+_LAST, _LAST_SIZE = (b"data: [DONE]\n\n", b"event: message_stop\n"), 200
 _TOO_LONG = APIError("The answer took longer than this server allows.", status=504, code="timeout")
 
 
@@ -39,12 +40,14 @@ class PassthroughExchange:
     def __init__(
         self,
         backend: Backend,
+        endpoint: PassedEndpoint,
         request: RawRequest,
         fields: Mapping[str, object],
         lifecycle: ResponseLifecycle,
         max_seconds: float,
     ) -> None:
         self._backend = backend
+        self._endpoint = endpoint
         self._request = request
         self._fields = fields
         self._lifecycle = lifecycle
@@ -76,12 +79,12 @@ class PassthroughExchange:
                 if not self._started:
                     await Response(status_code=499)(scope, receive, send)  # for the access log alone
                 return
-            await self._end(send, STOPPED)
+            await self._end(scope, send, STOPPED)
             raise
         except APIError as error:
             if not self._started:
                 raise
-            await self._end(send, error)
+            await self._end(scope, send, error)
         finally:
             self._log_end()
             if self._watch:
@@ -105,9 +108,11 @@ class PassthroughExchange:
                     self._answer = answer
                     self.watch()
                     await self._write(answer, send, send_piece)
+                    lifecycle.response["status"] = "completed"
+                    if self._watch:
+                        self._watch.cancel()  # a client that goes now has all of it
             except TimeoutError as error:
                 raise _TOO_LONG from error
-            lifecycle.response["status"] = "completed"
 
     def _log_end(self) -> None:
         """Add the model, the status and the usage to the log line of the request."""
@@ -155,37 +160,38 @@ class PassthroughExchange:
         async for piece in answer:
             self._unsent = piece
             left -= len(piece)
-            if left == 0 or piece.endswith(_DONE):  # clients stop reading there
+            if left == 0 or any(last in piece[-_LAST_SIZE:] for last in _LAST):  # clients stop reading there
                 self._charge()
             await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
             self._unsent = b""
 
-    async def _end(self, send: Send, error: APIError) -> None:
+    async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
         """End a started event stream with an error event."""
         if self._started and self._streams:
-            event = b"\n\ndata: " + orjson.dumps(error.body()) + b"\n\n"
-            await send({"type": "http.response.body", "body": self._unsent + event, "more_body": False})
+            body = self._unsent + b"\n\n" + error_event(error, scope)  # the last event may be there in part
+            await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _charge(self) -> None:
         """Charge the usage of a whole answer, before its last bytes are sent."""
-        self._charged = self._usage()
+        self._charged = self._usage(whole=True)
         if self._charged:
             self._lifecycle.charge(self._charged)
 
-    def _usage(self) -> Usage:
+    def _usage(self, *, whole: bool = False) -> Usage:
         """
-        Return the usage that the answer reports.
+        Return the usage that the answer reports; `whole`: there is no more of it to come.
 
-        It is estimated for endpoints that generate text, and where the client did not wait for the whole answer, or for
+        It is estimated for endpoints with a prompt, and where the client did not wait for the whole answer, or for
         any: the backend may have done all of the work.
         """
         answer, lifecycle = self._answer, self._lifecycle
-        if self._charged:
+        if self._charged or self._endpoint.free:
             return self._charged
+        output = answer.estimate() if answer and self._endpoint.prompts else 0
         if answer and (reported := answer.usage()) is not None:
+            if not whole:  # what is reported so far may be that of the prompt alone
+                reported = {**reported, "completion_tokens": max(output, reported["completion_tokens"])}
             return usage_of(reported, {}, [])
-        generates = self._request.endpoint in _ESTIMATED
-        output = answer.estimate() if answer and generates else 0
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
         if not (left or output):
             return {}
@@ -195,9 +201,18 @@ class PassthroughExchange:
         return usage_of({"prompt_tokens": max(1, prompt), "completion_tokens": output}, {}, [])
 
 
-def chat_prompt(fields: Mapping[str, object]) -> dict[str, object]:
-    """Return the messages and tools of a body that has not been validated."""
-    return {name: value for name in ("messages", "tools") if isinstance(value := fields.get(name), list)}
+def chat_prompt(fields: Mapping[str, object]) -> dict[str, list[Any]]:
+    """Return the messages, with Anthropic's `system` as the first, and the tools of a body that is not validated."""
+    messages, system = list_of(fields, "messages"), fields.get("system")
+    if system:
+        messages = [{"role": "system", "content": system}, *messages]
+    prompt = {"messages": messages, "tools": list_of(fields, "tools")}
+    return {name: value for name, value in prompt.items() if value}
+
+
+def list_of(fields: Mapping[str, object], name: str) -> list[Any]:
+    """Return a field of a body that is not validated, if it is a list."""
+    return value if isinstance(value := fields.get(name), list) else []
 
 
 def _refused(refusal: RefusedRequest) -> Response:

@@ -12,6 +12,8 @@ _HI = [{"role": "user", "content": "Hello!"}]
 _OPERATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
     "/chat/completions": ("Create a chat completion", _JSON, {"messages": _HI}),
     "/completions": ("Create a completion", _JSON, {"prompt": "Once upon a time"}),
+    "/messages": ("Create a message, by Anthropic's API", _JSON, {"max_tokens": 1000, "messages": _HI}),
+    "/messages/count_tokens": ("Count the tokens of a message, by Anthropic's API", _JSON, {"messages": _HI}),
     "/embeddings": ("Create embeddings", _JSON, {"input": "Hello!"}),
     "/rerank": ("Rank documents", _JSON, {"query": "cats", "documents": ["A dog.", "A cat."]}),
     "/moderations": ("Classify an input", _JSON, {"input": "Hello!"}),

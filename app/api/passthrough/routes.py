@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from urllib.parse import unquote_plus
@@ -12,12 +11,14 @@ from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from app.api.context import ApiContext
-from app.api.passthrough.exchange import PassthroughExchange, chat_prompt
+from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
+from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_of
 from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
 from app.api.passthrough.plain_form import form_boundary, reads_as_model
 from app.api.rate_limits import Admission
 from app.backends import Backend, RawRequest
+from app.core.affinity import conversation_key
 from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import InvalidRequest, NotFound
@@ -26,33 +27,8 @@ from app.responses import Caller
 
 logger = logging.getLogger(__name__)
 
-ENDPOINTS = (
-    "/chat/completions",
-    "/completions",
-    "/embeddings",
-    "/rerank",
-    "/moderations",
-    "/images",
-    "/images/{rest:path}",
-    "/audio",
-    "/audio/{rest:path}",
-)
-# The endpoints of Azure's deployments, whose name in the path is the model.
-_OF_DEPLOYMENTS = (
-    "/chat/completions",
-    "/completions",
-    "/embeddings",
-    "/images/generations",
-    "/images/edits",
-    "/audio/speech",
-    "/audio/transcriptions",
-    "/audio/translations",
-)
-_GENERATES = ("/chat/completions", "/completions")  # endpoints to which `ANTIPHON_DEFAULT_MODEL` applies
 _PARAMETERS = re.compile("[&;]?[^&;]+|[&;]")  # of a query, each with its separator
 _SAFE = re.compile(r"(/[A-Za-z0-9_-]+)+")
-# The prefix that identifies a conversation: number of messages, of parts per message, and of characters per part.
-_FIRST_MESSAGES, _FIRST_PARTS, _PREFIX_TEXT = 4, 4, 4000
 
 
 class FastRoute(Route):
@@ -67,53 +43,57 @@ class FastRoute(Route):
 def passthrough_routes(api: ApiContext, *prefixes: str) -> list[FastRoute]:
     """Return the routes under each prefix."""
     own = [
-        FastRoute(f"{prefix}{path}", Passthrough(api, prefix), methods=["POST"])
+        FastRoute(f"{prefix}{endpoint.path}", Passthrough(api, endpoint, prefix), methods=["POST"])
         for prefix in prefixes
-        for path in ENDPOINTS
+        for endpoint in ENDPOINTS
     ]
     of_deployments = [
-        FastRoute(f"{prefix}/deployments/{{deployment:path}}{path}", Passthrough(api, prefix, path), methods=["POST"])
+        FastRoute(
+            f"{prefix}/deployments/{{deployment:path}}{endpoint.path}", Passthrough(api, endpoint), methods=["POST"]
+        )
         for prefix in prefixes
-        for path in _OF_DEPLOYMENTS
+        for endpoint in ENDPOINTS
+        if endpoint.of_deployments
     ]
     return own + of_deployments
 
 
 class Passthrough:
     """
-    An ASGI application that forwards requests to the backend that serves their model.
+    An ASGI application that forwards requests for an endpoint to the backend that serves their model.
 
-    `endpoint` is that of all its requests; "" if it is the path after `prefix`.
+    With a `prefix`, the path after it is that of the endpoint.
     """
 
-    def __init__(self, api: ApiContext, prefix: str, endpoint: str = "") -> None:
-        backend = api.responses.backend
+    def __init__(self, api: ApiContext, endpoint: PassedEndpoint, prefix: str | None = None) -> None:
         self._api = api
         self._prefix = prefix
         self._endpoint = endpoint
-        self._backend = backend if backend.forwards else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         api, request = self._api, Request(scope, receive)
-        endpoint = self._endpoint or scope["path"].removeprefix(self._prefix)
+        prefix = self._prefix
+        path = self._endpoint.path if prefix is None else scope["path"].removeprefix(prefix)
         caller = api.auth.caller(request.headers)
-        if not _SAFE.fullmatch(endpoint):
+        if not _SAFE.fullmatch(path):
             raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
-        if not (backend := self._backend):
-            raise NotFound(f"The backend has no {endpoint}.", code="unknown_url")
+        backend = api.responses.backend
+        if not backend.forwards(path):
+            raise NotFound(f"The backend has no {path}.", code="unknown_url")
         admission = await api.admit(caller)
         request.state.limit_headers = admission.headers()
-        boundary = form_boundary([value for name, value in scope["headers"] if name == b"content-type"])
+        content_types = [value for name, value in scope["headers"] if name == b"content-type"]
+        boundary = None if self._endpoint.prompts else form_boundary(content_types)
         if boundary is None:
             body = await JSONBody.read(request, api.body_limits)
-            raw = self._request(request, endpoint, body, body.fields, caller)
+            raw = self._request(request, path, body, body.fields, caller)
             async with admission.slot():
                 exchange = self._exchange(backend, raw, body.fields, caller, admission)
                 await exchange.run(scope, receive, send, received=True)
             return
         form = await ReceivedForm.read(request, boundary, caller.access, api.body_limits.bytes)
         try:
-            raw = self._request(request, endpoint, FormBody(form), {}, caller)
+            raw = self._request(request, path, FormBody(form), {}, caller)
             async with admission.slot():
                 exchange = self._exchange(backend, raw, {}, caller, admission)
                 form.on_received = lambda: exchange.watch()
@@ -122,25 +102,28 @@ class Passthrough:
             await form.aclose()
 
     def _request(
-        self, request: Request, endpoint: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
+        self, request: Request, path: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
     ) -> RawRequest:
         """Return the request to forward; raises `InvalidRequest` if it needs a model and there is no default."""
         responses = self._api.responses
         model = body.model
         if (deployment := request.path_params.get("deployment")) and deployment != model:
             body, model = body.with_model(deployment), deployment
-        if not model and endpoint in _GENERATES:
+        if not model and self._endpoint.prompts:
             model = responses.options.default_model or ""
             if not model:
                 raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
             body = body.with_model(model)
         caller.access.check_model(model)
         caller.access.check_fields(fields)
+        for number, tool in enumerate(list_of(fields, "tools")):
+            if isinstance(tool, dict):  # Anthropic's `advisor` has a model of its own
+                caller.access.check_fields(tool, f"tools[{number}].")
         prompt = chat_prompt(fields)
         if prompt:
             responses.options.check_size(prompt)
         return RawRequest(
-            endpoint,
+            path,
             query_without_model(request.scope["query_string"].decode("latin-1")),
             request.scope["headers"],
             body,
@@ -156,7 +139,8 @@ class Passthrough:
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
         lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, admission])
         lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
-        return PassthroughExchange(backend, raw, fields, lifecycle, responses.options.max_output_seconds)
+        limit = responses.options.max_output_seconds
+        return PassthroughExchange(backend, self._endpoint, raw, fields, lifecycle, limit)
 
 
 def query_without_model(query: str) -> str:
@@ -171,27 +155,9 @@ def _names_model(parameter: str) -> bool:
 
 
 def _conversation(fields: dict[str, object]) -> str:
-    """
-    Return a key for the conversation, so that all its turns are sent to the replica that has its prefix cached.
-
-    It is the `prompt_cache_key`, or a hash of the messages up to the first user message, with which every turn starts.
-    """
+    """Return a key for the conversation, by which all its turns are sent to the replica that has its prefix cached."""
     if isinstance(key := fields.get("prompt_cache_key"), str):
         return key
-    messages = fields.get("messages")
-    if not isinstance(messages, list):
+    if not (messages := list_of(fields, "messages")):
         return ""
-    digest = hashlib.blake2b(digest_size=8)
-    for message in messages[:_FIRST_MESSAGES]:
-        if isinstance(message, dict):
-            for text in _texts(message.get("content")):
-                digest.update(text[:_PREFIX_TEXT].encode("utf-8", "replace"))
-            if message.get("role") == "user":
-                break
-    return digest.hexdigest()
-
-
-def _texts(content: object) -> list[str]:
-    parts = content[:_FIRST_PARTS] if isinstance(content, list) else [content]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return [text for text in texts if isinstance(text, str)]
+    return conversation_key(fields.get("system"), list_of(fields, "tools"), messages)

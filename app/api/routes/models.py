@@ -7,6 +7,7 @@ Codex offers fewer tools to models that are not in its catalog: no `apply_patch`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from app.backends import Backend
 from app.errors import NotFound
@@ -25,6 +26,9 @@ _CONTEXT_FIELDS = (
     ("top_provider", "context_length"),
     ("meta", "n_ctx_train"),
 )
+
+_OPENAI_FIELDS = ("object", "created", "owned_by")
+_LAST_SECOND = 253402300799  # of the year 9999
 
 _INSTRUCTIONS = """\
 You are a coding agent. You work on the user's computer, in their project, with the tools that you are given.
@@ -61,6 +65,25 @@ def catalog(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
         "data": [*models],
         "models": [_entry(model, priority) for priority, model in enumerate(models)],
     }
+
+
+def messages_catalog(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """Return the list of `models` as clients of Anthropic's API read it, on one page."""
+    data = [messages_model(model) for model in models]
+    first, last = (data[0]["id"], data[-1]["id"]) if data else (None, None)
+    return {"data": data, "has_more": False, "first_id": first, "last_id": last}
+
+
+def messages_model(model: Mapping[str, object]) -> dict[str, object]:
+    """Return a model as clients of Anthropic's API read it, with the additional fields of its server."""
+    created = model.get("created")
+    seconds = created if isinstance(created, int) and 0 <= created < _LAST_SECOND else 0
+    known = {"type": "model", "display_name": model["id"], "created_at": _timestamp(seconds)}
+    return {**known, **{name: value for name, value in model.items() if name not in _OPENAI_FIELDS}}
+
+
+def _timestamp(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
 def _entry(model: Mapping[str, object], priority: int) -> dict[str, object]:

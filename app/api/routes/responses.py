@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import idempotency
 from app.api.context import ApiContext
-from app.api.errors import STOPPED, api_error
+from app.api.errors import STOPPED, api_error, is_of_anthropic_api
 from app.api.json_response import json_response, sized_response, whole_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
 from app.api.request_body import is_large_body, load_json, read_as, read_body, validate
-from app.api.routes.models import allowed_models, catalog, find_model
+from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
@@ -99,11 +99,13 @@ def routes(api: ApiContext) -> APIRouter:
 
     @router.get("/models", summary="List the models of the backend")
     async def models(request: Request) -> Response:
-        return json_response(catalog(await allowed_models(responses.backend, caller_of(request))))
+        listed = await allowed_models(responses.backend, caller_of(request))
+        return json_response(messages_catalog(listed) if is_of_anthropic_api(request.scope) else catalog(listed))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
     async def model(request: Request, model: str) -> Response:
-        return json_response(await find_model(responses.backend, model, caller_of(request)))
+        found = await find_model(responses.backend, model, caller_of(request))
+        return json_response(messages_model(found) if is_of_anthropic_api(request.scope) else found)
 
     return router
 

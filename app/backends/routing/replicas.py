@@ -139,6 +139,10 @@ class ReplicaPool:
         """Return a question as these servers take it."""
         return self.replicas[0].backend.encode(question)
 
+    def forwards(self, endpoint: str) -> bool:
+        """Return whether these servers have an endpoint that is passed through."""
+        return self.replicas[0].backend.forwards(endpoint)
+
     def others(self, exclude: Collection[Replica]) -> bool:
         """Return whether a server other than those in `exclude` is ready."""
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)

@@ -105,14 +105,17 @@ class Router(Backend):
         """Return the exchange of a question: see `Backend.open`."""
         return FailoverExchange(self._route(question.model), question)
 
-    @property
-    def forwards(self) -> bool:
-        """True: a backend that cannot do it raises `NotFound`."""
+    def forwards(self, endpoint: str) -> bool:
+        """Return True: for a model whose backends cannot do it, `forward` raises `NotFound`."""
         return True
 
     def forward(self, request: RawRequest) -> RawExchange:
-        """Return the exchange of a raw request: see `Backend.forward`."""
-        return RawFailoverExchange(self._route(request.model), request)
+        """Return the exchange of a raw request with the backends that have its endpoint: see `Backend.forward`."""
+        pools = self._route(request.model)
+        if not (able := [pool for pool in pools if pool.forwards(request.endpoint)]):
+            message = f"The backend '{pools[0].name}' has no {request.endpoint}, by its profile."
+            raise NotFound(message, code="unknown_url")
+        return RawFailoverExchange(able, request)
 
     async def count_tokens(self, question: Question) -> int | None:
         """Return the number of tokens in the prompt of a question; None if the server cannot count them."""
@@ -349,8 +352,6 @@ class RawFailoverExchange(_Failover[RawAnswer]):
 
     async def _ask(self, place: Place, replica: Replica, *, others: bool) -> RawAnswer:
         request = self._request
-        if not replica.backend.forwards:
-            raise NotFound(f"The backend '{place.name}' has no {request.endpoint}.", code="unknown_url")
         if others and request.retry_allowed:
             request = dataclasses.replace(request, retry_allowed=False)
         return await place.open(replica.backend.forward(request))

@@ -39,7 +39,7 @@ from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
-from app.backends.server.forwarding import ForwardedAnswer, Forwarding
+from app.backends.server.forwarding import ForwardedAnswer, Forwarding, is_of_messages, session_header
 from app.backends.transport import HTTPToolsTransport
 from app.core.bounded_json import LARGE, EncodedJSON, dumps_in_pieces, is_large
 from app.core.profile import Profile
@@ -121,10 +121,9 @@ class ModelServer(Backend):
         """Return the exchange of a question: see `Backend.open`."""
         return ServerExchange(self, question)
 
-    @property
-    def forwards(self) -> bool:
-        """True."""
-        return True
+    def forwards(self, endpoint: str) -> bool:
+        """Return whether this server may have an endpoint: Anthropic's, by its profile; all others."""
+        return self._profile.transport.messages or not is_of_messages(endpoint)
 
     def forward(self, request: RawRequest) -> ForwardedExchange:
         """Return the exchange of a raw request: see `Backend.forward`."""
@@ -263,10 +262,11 @@ class ModelServer(Backend):
         adapted = endpoint.adaptation.adapt(body)
         content = await _encode(endpoint.sent(adapted.body), question.large)
         url = endpoint.url(adapted.body.get("model"))
+        headers = {**session_header(self._profile, question.conversation), **question.headers}
         attempt = 0
         while True:
             try:
-                response = await self._send("POST", url, content, question.caller_key, question.headers)
+                response = await self._send("POST", url, content, question.caller_key, headers)
             except _Refusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
@@ -17,16 +17,19 @@ from urllib.parse import quote
 import httpx
 
 from app.backends import RawRequest, RefusedRequest
+from app.backends.apis import APIS
 from app.backends.apis.chat.usage import normal_usage
 from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG, body_reads
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import failure
+from app.core.affinity import session_id
 from app.core.profile import Profile
 from app.core.redaction import redact
 from app.core.types.usage import is_token_count
 from app.errors import BackendError
 
 CHAT = "/chat/completions"
+MESSAGES = "/messages"  # Anthropic's, and what is below it
 MODEL = "{model}"  # in `transport.path`: the model's name at the backend
 
 # Hop-by-hop headers, which are not passed on (RFC 9110, 7.6.1).
@@ -69,7 +72,11 @@ _PRIVILEGED = re.compile(
     rb"|helicone-.*|cf-aig-.*|(?:x-)?(?:http-)?method(?:-override)?|x-http-method-override|x-host"
     rb"|.*(?:-|^)(?:model|vmodel|deployment)(?:-.*)?|.*-(?:api-key|auth|authorization|target-url|base-url)"
 )
-_ACCOUNT = frozenset({b"openai-organization", b"openai-project"})
+_ACCOUNT = frozenset(
+    {b"anthropic-organization-id", b"anthropic-workspace-id", b"openai-organization", b"openai-project"}
+)
+_DEFAULTS = frozenset({b"anthropic-version"})  # of which a profile has the default for callers that send none
+_LISTS = frozenset({b"anthropic-beta"})  # to which it adds its own
 _DECODED = (b"content-encoding", b"content-length")
 # Set by this server, or about its own account, cookies and origin.
 _OURS = frozenset(
@@ -93,14 +100,15 @@ _OURS = frozenset(
 _OUR_PREFIXES = (b"access-control-", b"anthropic-ratelimit-", b"x-ratelimit-")
 
 _TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
-_HEAD = 4 * 1024  # and at the start of a JSON body
+_HEAD = 4 * 1024  # and at its start
 _LONGEST_USAGE = 8 * 1024  # bytes
+_USAGE = re.compile(b'"usage"')
 _VALUE = re.compile(rb"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
 
 class UsageReader:
-    """Buffers the end of a body, JSON or an event stream, and the start of JSON, and reads the usage from them."""
+    """Buffers the end of a body, JSON or an event stream, and its start, and reads the usage from them."""
 
     def __init__(self, *, streamed: bool) -> None:
         self._pieces: deque[bytes] = deque()
@@ -112,8 +120,8 @@ class UsageReader:
     def feed(self, piece: bytes) -> None:
         """Take the next bytes of the body."""
         size = len(piece)
-        if not self._total:
-            self._head = piece[:_HEAD]
+        if len(self._head) < _HEAD:
+            self._head += piece[: _HEAD - len(self._head)]
         self._pieces.append(piece)
         self._total += size
         self._size += size
@@ -124,8 +132,12 @@ class UsageReader:
 
     def usage(self) -> dict[str, Any] | None:
         """Return the last usage in the form of Chat Completions; None if there is none."""
-        usage = _last_usage(b"".join(self._pieces)[-_TAIL:])
-        return usage if usage or self._events is not None or self._total <= _TAIL else _last_usage(self._head)
+        usage = _last_usage(b"".join(self._pieces)[-_TAIL:]) or {}
+        if self._events is not None or not usage:
+            # Anthropic's streams begin with the usage of the prompt, and end with that of the output.
+            first = _first_usage(self._head) or {}
+            usage = {**first, **{name: count for name, count in usage.items() if count is not None}}
+        return _normal(usage)
 
     def estimate(self) -> int:
         """Return about how many tokens the body had: one for each event, or for four bytes of JSON."""
@@ -133,11 +145,19 @@ class UsageReader:
 
 
 def _last_usage(data: bytes) -> dict[str, Any] | None:
-    at = data.rfind(b'"usage"')
-    while at >= 0:
-        if (value := _object_after(data, at)) and (usage := _normal(value)):
-            return usage
-        at = data.rfind(b'"usage"', 0, at)
+    """Return the last usage that has counts, as it was sent."""
+    return _first_with_counts(data, reversed([found.start() for found in _USAGE.finditer(data)]))
+
+
+def _first_usage(data: bytes) -> dict[str, Any] | None:
+    """Return the first usage that has counts, as it was sent."""
+    return _first_with_counts(data, (found.start() for found in _USAGE.finditer(data)))
+
+
+def _first_with_counts(data: bytes, places: Iterable[int]) -> dict[str, Any] | None:
+    for at in places:
+        if (value := _object_after(data, at)) and _normal(value):
+            return value
     return None
 
 
@@ -203,6 +223,17 @@ class ForwardedAnswer:
         await self._response.aclose()
 
 
+def is_of_messages(endpoint: str) -> bool:
+    """Return whether an endpoint belongs to Anthropic's API."""
+    return endpoint == MESSAGES or endpoint.startswith(f"{MESSAGES}/")
+
+
+def session_header(profile: Profile, conversation: str) -> dict[str, str]:
+    """Return the header by which routers behind a server know a conversation; none without one."""
+    name = profile.request.session_header
+    return {name: session_id(conversation)} if name and conversation else {}
+
+
 class Forwarding:
     """Builds the HTTP requests to one server, and classifies its refusals."""
 
@@ -211,8 +242,9 @@ class Forwarding:
         self._base = base
         self._profile = profile
         self._path = options.path or CHAT
-        self._own = {name.encode("latin-1"): value.encode("latin-1") for name, value in options.headers.items()}
-        self._replaced = _REPLACED | {name.lower() for name in self._own}
+        self._own = _encoded(options.headers)
+        self._own_of_messages = _encoded({**APIS["messages"].headers, **options.headers})
+        self._replaced = (_REPLACED | {name.lower() for name in self._own}) - _DEFAULTS - _LISTS
         self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
         self._extensions = {
             "timeout": {
@@ -232,9 +264,13 @@ class Forwarding:
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
         content = body.content()
-        secrets = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in credentials.items()]
-        dropped = self._replaced.union([name.lower() for name, _ in secrets], _ACCOUNT if own_account else ())
-        passed_on = [field for field in _end_to_end(request.headers) if field[0] not in dropped]
+        secrets = _encoded(credentials).items()
+        session = session_header(self._profile, request.conversation)
+        own = [*secrets, *_encoded(session).items()]
+        options = self._own_of_messages if is_of_messages(request.endpoint) else self._own
+        dropped = self._replaced.union([name.lower() for name, _ in own], _ACCOUNT if own_account else ())
+        passed_on = [self._with_own(field) for field in _end_to_end(request.headers) if field[0] not in dropped]
+        given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS)
         return httpx.Request(
             "POST",
             self._url(request, model),
@@ -244,12 +280,18 @@ class Forwarding:
                 (b"Accept-Encoding", b"identity"),  # the usage could not be read in a compressed body
                 *(field for field in passed_on if not _is_privileged(field[0])),
                 (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
-                *self._own.items(),
-                *secrets,
+                *(field for field in options.items() if field[0].lower() not in given),
+                *own,
             ],
             stream=httpx.ByteStream(content) if isinstance(content, bytes) else _Pieces(content),
             extensions=self._extensions,
         )
+
+    def _with_own(self, field: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+        """Return a header of the caller with what the profile adds to it."""
+        name, value = field
+        own = next((own for given, own in self._own.items() if given.lower() == name), b"") if name in _LISTS else b""
+        return (name, value + b"," + own) if own else field
 
     def _url(self, request: RawRequest, model: str) -> httpx.URL:
         """Return the URL of a request: that of its endpoint, with the caller's query and the profile's."""
@@ -301,6 +343,10 @@ def _is_privileged(name: bytes) -> bool:
     if hyphenated in _REPLACED or hyphenated in HOP_BY_HOP:
         return True
     return _PRIVILEGED.fullmatch(hyphenated) is not None
+
+
+def _encoded(headers: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
 
 
 class _Pieces(httpx.AsyncByteStream):

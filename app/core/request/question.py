@@ -76,7 +76,7 @@ class Question:
     large: bool = False  # whether it takes so long to encode or to count that this is done in a thread
 
     caller_key: str | None = None  # for backends that pass it through
-    conversation: str = ""  # the same for all turns of a conversation: the key of its chain, or `prompt_cache_key`
+    conversation: str = ""  # the same for all turns of a conversation: see `app.core.affinity`
     content_traceable: bool = False  # whether traces may have its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if there is another one to try
     headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context

@@ -559,7 +559,7 @@ async def test_turns_of_a_conversation_go_to_one_replica() -> None:
             server.always(completion())
         backends = {"pool": {"url": one.url, "replicas": [two.url]}}
         async with antiphon(backends=backends) as url, httpx.AsyncClient() as client:
-            for conversation in range(8):
+            for conversation in range(16):
                 messages = [
                     {"role": "system", "content": "Be kind."},
                     {"role": "user", "content": f"I am {conversation}."},

@@ -1,0 +1,102 @@
+"""
+Answers of Anthropic's Messages API, as steps for `upstream`.
+
+    up.say(message_stream(*text_block(0, "Hel", "lo")))
+    up.say(message("Hello", usage=counts(cached=100)))
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tests.support.upstream import Received, Step, Upstream, reply, sse
+
+Event = dict[str, Any]
+
+
+class MessagesUpstream(Upstream):
+    """A server of the Messages API, which counts 14 tokens in everything."""
+
+    def answer_to(self, request: Received) -> list[Step]:
+        if request.path.partition("?")[0].endswith("/count_tokens"):
+            self.requests.append(request)
+            return reply(b'{"input_tokens": 14}')
+        return super().answer_to(request)
+
+
+def counts(fresh: int = 10, output: int = 7, *, cached: int = 0, written: int = 0) -> Event:
+    """The usage of an answer, where what was read from the cache and written to it is not among the input."""
+    return {
+        "input_tokens": fresh,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": cached,
+        "output_tokens": output,
+    }
+
+
+def message(*texts: str, usage: Mapping[str, Any] | None = None, stop: str = "end_turn") -> list[Step]:
+    """An answer as one JSON document."""
+    content = [{"type": "text", "text": text} for text in texts]
+    return reply(
+        json.dumps({**_message(), "content": content, "stop_reason": stop, "usage": usage or counts()}).encode()
+    )
+
+
+def event(fields: Mapping[str, Any]) -> bytes:
+    """An event as it is framed: with its type as its name."""
+    return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n".encode()
+
+
+def message_start(usage: Mapping[str, Any] | None = None) -> bytes:
+    """The first event, with the usage of the prompt."""
+    return event(
+        {"type": "message_start", "message": {**_message(), "usage": {**(usage or counts()), "output_tokens": 1}}}
+    )
+
+
+def message_end(output: int = 7, stop: str = "end_turn") -> list[Step]:
+    """The last two events, with the tokens of the output."""
+    delta = {"stop_reason": stop, "stop_sequence": None}
+    return [
+        event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}}),
+        event({"type": "message_stop"}),
+    ]
+
+
+def text_block(index: int, *pieces: str) -> list[Step]:
+    """The events of a text."""
+    deltas = [{"type": "text_delta", "text": piece} for piece in pieces]
+    return _block(index, {"type": "text", "text": ""}, deltas)
+
+
+def tool_block(index: int, name: str, arguments: Mapping[str, Any], *, id: str = "toolu_1") -> list[Step]:
+    """The events of a call, its arguments in two pieces."""
+    text = json.dumps(arguments)
+    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in (text[:5], text[5:])]
+    return _block(index, {"type": "tool_use", "id": id, "name": name, "input": {}}, deltas)
+
+
+def message_stream(*blocks: Step, usage: Mapping[str, Any] | None = None, stop: str = "end_turn") -> list[Step]:
+    """A whole answer as a stream."""
+    counted = usage or counts()
+    return sse(message_start(counted), *blocks, *message_end(counted["output_tokens"], stop))
+
+
+def _block(index: int, block: Event, deltas: list[Event]) -> list[Step]:
+    start = event({"type": "content_block_start", "index": index, "content_block": block})
+    pieces = [event({"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas]
+    return [start, *pieces, event({"type": "content_block_stop", "index": index})]
+
+
+def _message() -> Event:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "m",
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
