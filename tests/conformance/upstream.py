@@ -40,10 +40,10 @@ async def completions(request: Request) -> Response:
         return _refused(400, "The body is not JSON.", None, None)
     if body.get("model") != MODEL:
         return _refused(404, f"The model {body.get('model')!r} does not exist.", "model_not_found", "model")
-    if wrong := _wrong(body):
+    if wrong := wrong_parameter(body):
         return _refused(400, f"Invalid value of {wrong}.", "invalid_value", wrong)
     try:
-        chunks = list(_chunks(body))
+        chunks = list(answer_chunks(body))
     except APIError as error:
         return _refused(error.status, error.message, error.code, None)
     if body.get("stream"):
@@ -88,7 +88,7 @@ def _is_message(message: Any) -> bool:
     return all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts)
 
 
-def _wrong(body: dict[str, Any]) -> str:
+def wrong_parameter(body: dict[str, Any]) -> str:
     """Return the name of the first parameter that a Chat Completions server would refuse, "" if there is none."""
     given = {name: value for name, value in body.items() if value is not None}
     tools, messages = given.get("tools", []), given.get("messages")
@@ -113,7 +113,8 @@ def _refused(status: int, message: str, code: str | None, param: str | None) -> 
     return JSONResponse({"error": error}, status)
 
 
-def _chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def answer_chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the chunks of the answer to a request."""
     about = {"object": "chat.completion.chunk", "created": int(time.time()), "model": MODEL}
     _, chunks = demo_answer(body)
     for chunk in chunks:

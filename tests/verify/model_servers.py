@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from typing import NamedTuple
 
 from tests.conformance import upstream
 from tests.support.serving import serving
 from tests.support.sockets import listening
+from tests.verify import messages_server
 
 
 @contextlib.asynccontextmanager
@@ -29,5 +31,24 @@ async def responses() -> AsyncIterator[str]:
         yield f"{base}/v1"
 
 
-# By the names of `app.backends.apis.APIS`: each serves one, and gives its base URL.
-MODEL_SERVERS: dict[str, Callable[[], AbstractAsyncContextManager[str]]] = {"chat": chat, "responses": responses}
+@contextlib.asynccontextmanager
+async def messages() -> AsyncIterator[str]:
+    """A Messages server."""
+    async with serving(messages_server.app) as url:
+        yield f"{url}/v1"
+
+
+class ModelServer(NamedTuple):
+    """A server of one API: how it is served, which gives its base URL, and checks that such a server cannot pass."""
+
+    serve: Callable[[], AbstractAsyncContextManager[str]]
+    lacks: frozenset[str] = frozenset()
+
+
+# By the names of `app.backends.apis.APIS`. Messages have no log probabilities, and no JSON without a schema, which the
+# model is told to write.
+MODEL_SERVERS = {
+    "chat": ModelServer(chat),
+    "responses": ModelServer(responses),
+    "messages": ModelServer(messages, frozenset({"items.logprobs", "structured.json-object"})),
+}

@@ -59,12 +59,14 @@ async def test_antiphon_without_keys_passes_every_check_but_those_of_keys() -> N
 
 @pytest.mark.parametrize("api", APIS)
 async def test_antiphon_over_any_api_of_model_servers_passes_every_check(api: str) -> None:
+    server = MODEL_SERVERS[api]
     async with (
-        MODEL_SERVERS[api]() as model_server,
+        server.serve() as model_server,
         listening(None, backend_url=model_server, backend_overrides={"transport.api": api}) as url,
     ):
         report = await verify_server(url, skip=["isolation.*", "errors.no-key", "errors.wrong-key"])
-    assert others(report) == []
+    assert [one for one in others(report) if one.partition(":")[0] not in server.lacks] == []
+    assert report.summary["fail"] == 0
     assert report.not_deleted == []
 
 
