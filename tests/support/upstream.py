@@ -63,10 +63,11 @@ class Upstream:
     A server on a free port of the loopback address.
 
     `say` gives the answers to the next requests, one call for each; `always` is the answer to all others. `models` is
-    what `GET .../models` answers, unless it is None.
+    what `GET .../models` answers, unless it is None. It has the Responses API only if it is `native`.
     """
 
     port = 0  # chosen when it is first opened, and kept
+    native = False
 
     def __init__(self) -> None:
         self.requests: list[Received] = []
@@ -92,6 +93,8 @@ class Upstream:
         """Choose the steps for a request, and note it."""
         if request.method == "GET" and request.path.partition("?")[0].endswith("/models") and self.models is not None:
             return reply(json.dumps({"object": "list", "data": self.models}).encode())
+        if request.method == "POST" and request.path.endswith("/responses") and not self.native:
+            return status(404, {"error": {"message": "Not found", "type": "invalid_request_error"}})
         self.requests.append(request)
         return self._scripts.popleft() if self._scripts else self._always
 

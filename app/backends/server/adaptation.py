@@ -17,7 +17,17 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.backends.server.errors.unsupported_fields import CALL, ITEM, MESSAGE, STRICT, functions, holds, unknown_fields
+from app.backends.server.errors.unsupported_fields import (
+    CALL,
+    ITEM,
+    MESSAGE,
+    READABLE,
+    REASONING_OFF,
+    STRICT,
+    functions,
+    holds,
+    unknown_fields,
+)
 from app.core.profile import RequestOptions
 from app.errors import BackendError, label
 
@@ -85,6 +95,8 @@ class FieldAdaptation:
         """Return whether a request means the same without a field, or with the field's other name."""
         if not self._adapts or field in self._fixed:
             return False
+        if field == REASONING_OFF:
+            return "reasoning_effort" not in self._fixed
         if field in _NEUTRAL:
             return bool(body.get(field) == _NEUTRAL[field])
         return field in _OURS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
@@ -130,13 +142,13 @@ class AdaptedRequest:
         """Return a refusal with the field that it names, if any, in `param`, by its name in the caller's request."""
         fields = unknown_fields(error, self.body)
         field = next((field for field in fields if not self._may_drop(field)), next(iter(fields), error.param))
-        error.param = field and self._adaptation.caller_field(field)
+        error.param = field and self._adaptation.caller_field(field.partition(" ")[0])
         return error
 
     def accepted(self) -> None:
         """Remember the removed fields, now that the server has accepted the request."""
-        if self._named:
-            self._adaptation.learn(str(self._original.get("model")), self._named)
+        if learned := [field for field in self._named if field != READABLE]:  # which is about these items alone
+            self._adaptation.learn(str(self._original.get("model")), learned)
 
     def _may_drop(self, field: str) -> bool:
         return self._adaptation.may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
@@ -153,6 +165,8 @@ class AdaptedRequest:
         """Return the warnings for the caller when a field is removed."""
         if field == "parallel_tool_calls" and not body[field]:
             return ["This backend cannot be limited to one call at a time."]
+        if field in _CHANGED:
+            return [_CHANGED[field]]
         if field == STRICT and any(function.get("strict") for function in functions(body)):
             return ["This backend does not know 'strict' of tools, so it was left out."]
         set_by_caller = field in _HARMLESS or field in _NEUTRAL
@@ -161,7 +175,17 @@ class AdaptedRequest:
         return [f"This backend does not know {label(self._adaptation.caller_field(field))}, so it was left out."]
 
 
+_CHANGED = {
+    REASONING_OFF: "This backend takes no function tools while the model reasons, so it was asked not to reason.",
+    READABLE: "The backend could not read reasoning of earlier answers, so it was left out.",
+}
+
+
 def _without(body: dict[str, Any], field: str) -> dict[str, Any]:
+    if field == REASONING_OFF:
+        return {**body, "reasoning_effort": "none"}
+    if field == READABLE:
+        return {**body, "input": [item for item in body["input"] if not item.get("encrypted_content")]}
     if field.startswith(CALL):
         return {
             **body,

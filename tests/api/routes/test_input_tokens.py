@@ -160,8 +160,22 @@ async def test_an_answer_without_a_number_is_no_count() -> None:
 
 async def test_a_hosted_service_that_is_known_not_to_count_gets_no_request() -> None:
     async with Upstream() as up:
-        async with antiphon(ModelServer(up.url, "sk-test", load_profile("openai"))) as url:
+        async with antiphon(ModelServer(up.url, "sk-test", load_profile("groq"))) as url:
             answer = await ask(url, HELLO)
 
     assert answer.headers["x-antiphon-estimated"] == "true"
     assert up.requests == []
+
+
+async def test_a_server_of_the_responses_api_counts_the_items() -> None:
+    async with Upstream() as up:
+        up.say(document({"object": "response.input_tokens", "input_tokens": 11}))
+        up.always(status(404))
+        async with antiphon(ModelServer(up.url, "sk-test", load_profile("openai"))) as url:
+            answers = [await ask(url, HELLO) for _ in range(3)]
+
+    assert answers[0].json()["input_tokens"] == 11
+    assert [answer.headers.get("x-antiphon-estimated") for answer in answers] == [None, "true", "true"]
+    assert [request.path for request in up.requests] == ["/v1/responses/input_tokens"] * 2
+    assert {"store", "stream", "include"}.isdisjoint(up.requests[0].json)
+    assert up.requests[0].json["input"][-1]["role"] == "user"

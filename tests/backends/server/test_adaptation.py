@@ -937,3 +937,30 @@ async def test_a_warning_names_the_field_of_the_request(
         answer = await client.post(f"{url}/v1/responses", json={"model": "m", "input": "Hi", "stream": stream, **asked})
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["param"]) == (400, "invalid_request", param)
+
+
+TOOLS_REFUSED = (
+    "Function tools with reasoning_effort are not supported for gpt-5.6 in /v1/chat/completions. "
+    "Please use /v1/responses instead."
+)
+
+
+@pytest.mark.parametrize("effort", [None, "high"])
+async def test_reasoning_is_switched_off_where_chat_takes_no_tools_with_it(effort: str | None) -> None:
+    """Once for each model; requests without tools keep their effort."""
+    error = {"message": TOOLS_REFUSED, "type": "invalid_request_error", "param": "reasoning_effort", "code": None}
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}]
+    request: dict[str, Any] = {"model": "gpt-5.6", "input": "Hi"} | (
+        {"reasoning": {"effort": effort}} if effort else {}
+    )
+    async with Upstream() as upstream:
+        upstream.say(status(400, {"error": error}))
+        upstream.always(completion("Hi"))
+        async with antiphon(backend_url=upstream.url, backend_profile="openai") as url, httpx.AsyncClient() as client:
+            for _ in range(2):
+                answer = await client.post(f"{url}/v1/responses", json={**request, "tools": tools})
+                assert answer.json()["status"] == "completed"
+                assert "asked not to reason" in answer.headers["x-antiphon-warning"]
+            await client.post(f"{url}/v1/responses", json=request)
+    efforts = [request.json.get("reasoning_effort") for request in upstream.requests]
+    assert efforts == [effort, "none", "none", effort]

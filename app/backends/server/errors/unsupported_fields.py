@@ -30,8 +30,15 @@ def unknown_fields(error: BackendError, body: Mapping[str, Any]) -> list[str]:
     """
     if error.status != 400:
         return []
-    fields = (_field(names, body) for names in _paths(error))
-    return [*dict.fromkeys(field for field in fields if field)]
+    text = f"{error.code}: {error.message}"
+    changes = [field for field, pattern in _CHANGES if pattern.search(text) and holds(body, field)]
+    fields = changes or [_field(names, body) for names in _paths(error)]
+    return [*dict.fromkeys(field for field in fields if field and holds(body, field))]
+
+
+# Changes to a request that a refusal asks for, under names of their own.
+REASONING_OFF = "reasoning_effort with tools"  # sent as `none`; the body is that of Chat Completions
+READABLE = "input[].encrypted_content"  # without the items whose content the server cannot read
 
 
 def _paths(error: BackendError) -> Iterator[list[str]]:
@@ -67,13 +74,13 @@ def _field(words: list[str], body: Mapping[str, Any]) -> str:
         return _field_of_messages([word for word in rest if word not in _ROLES and "_message" not in word], body)
     if first == "input" and rest:
         field = f"{ITEM}{rest[-1]}"
-        return field if rest[-1] in _EXTRA_OF_ITEMS and holds(body, field) else "input"
+        return field if rest[-1] in _EXTRA_OF_ITEMS else "input"
     if first == "tools" and rest and rest[-1] == "strict" and "parameters" not in rest:
         first = STRICT
     elif first not in body and not rest:  # some servers do not report the place
         inside = (f"{MESSAGE}{first}", f"{CALL}{first}", STRICT if first == "strict" else first)
         first = next((field for field in inside if holds(body, field)), first)
-    return first if holds(body, first) else ""
+    return first
 
 
 def _field_of_messages(words: list[str], body: Mapping[str, Any]) -> str:
@@ -84,11 +91,15 @@ def _field_of_messages(words: list[str], body: Mapping[str, Any]) -> str:
             field = f"{CALL}{name}"
         case _:
             return "messages"
-    return field if holds(body, field) else ""
+    return field
 
 
 def holds(body: Mapping[str, Any], field: str) -> bool:
     """Return whether a request has a field."""
+    if field == REASONING_OFF:
+        return bool(body.get("tools")) and "messages" in body and body.get("reasoning_effort") != "none"
+    if field == READABLE:
+        return any(item.get("encrypted_content") for item in body.get("input", ()))
     if field.startswith(CALL):
         calls = (call for message in body.get("messages", ()) for call in message.get("tool_calls") or ())
         return any(field.removeprefix(CALL) in call for call in calls)
@@ -152,4 +163,13 @@ _ERROR_PATTERNS = (
     _pattern(r"EXTRA, field: (?P<path>QUOTED)"),
     _pattern(r"(?P<path>PATH)(?:: ?|\n *)EXTRA"),
     _pattern(r"""['"]loc['"]: ?[\[(](?P<path>[^\])]*)[\])], ?['"]msg['"]: ?['"]EXTRA"""),
+)
+
+# How servers refuse what is no unknown field, by code and message.
+_CHANGES = (
+    # OpenAI's gpt-5.4 and later, by chat (openai-openapi#541, litellm#34569)
+    (REASONING_OFF, _pattern(r"tools (?:with|and) ['\"`]?reasoning[_ ]effort['\"`]? (?:is|are) not supported")),
+    (REASONING_OFF, _pattern(r"tools[^.]{0,80} reasoning[^.]{0,80}/v1/responses")),
+    # OpenAI, of content that another account or region was given; Antiphon
+    (READABLE, _pattern(r"invalid_encrypted_content|encrypted content .{0,200}could not be (?:verified|decrypted)")),
 )
