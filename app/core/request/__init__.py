@@ -173,7 +173,7 @@ def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
 _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
 # Parameters of Chat Completions that the Responses API lacks; clients send them as extra fields.
-_EXTRA = ("seed", "stop", "logit_bias")
+EXTRA = ("seed", "stop", "logit_bias")
 
 _MAX_TOKENS = {
     "max_tokens": ("max_tokens",),
@@ -251,7 +251,7 @@ INCLUDED = frozenset(
 
 def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
     """Return the names of known parameters that are not part of the Responses API."""
-    return frozenset((*_EXTRA, *options.extra_params, *options.forward, *IGNORED))
+    return frozenset((*EXTRA, *options.extra_params, *options.forward, *IGNORED))
 
 
 def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
@@ -319,7 +319,7 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
     if extra:
-        extra_names = (*_EXTRA, *options.extra_params)
+        extra_names = (*EXTRA, *options.extra_params)
         fields |= {name: extra.get(name) for name in extra_names if fields.get(name) is None}
     if request.top_logprobs or "message.output_text.logprobs" in request.include:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}

@@ -13,19 +13,11 @@ from typing import Any
 from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
-from app.core.request import (
-    IGNORED,
-    INCLUDED,
-    NOTHING,
-    limit,
-    patched,
-    refuse_unknown,
-)
+from app.core.request import EXTRA, NOTHING, limit, name_unsent, patched, refuse_unknown
 from app.core.request.question import EncodedQuestion, Question, TranslationContext
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools
-from app.core.types.request import undeclared_fields
 from app.errors import InvalidRequest, label
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -39,6 +31,20 @@ _OF_PASSED = frozenset(
         "file_search_call.results",
         "code_interpreter_call.outputs",
         "computer_call_output.output.image_url",
+    }
+)
+
+# Fields that Chat Completions lack, and this API has.
+_KEPT = frozenset(
+    {
+        "detail",
+        "phase",
+        "prompt_cache_breakpoint",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "reasoning",
+        "service_tier",
+        "verbosity",
     }
 )
 
@@ -127,16 +133,10 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
 
 def _name_unsent(context: TranslationContext) -> None:
     """Add a warning for each field of the request that is not part of the API."""
-    request, warnings = context.request, context.warnings
-    known = frozenset((*IGNORED, *context.options.extra_params, *context.options.forward))
-    for field in undeclared_fields(request, known):
-        if field.value not in NOTHING and not field.path.startswith(("prompt_cache_options.", "reasoning.")):
-            warnings.add(f"The parameter {label(field.path)} is not known to this backend and was left out.")
-    if unknown := [value for value in request.include if value not in INCLUDED]:
-        named = ", ".join(label(value) for value in unknown[:5])
-        warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
-    if request.stream_options and request.stream_options.include_obfuscation:
-        warnings.add("The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here.")
+    name_unsent(context, _KEPT)
+    for name in EXTRA:
+        if (context.request.model_extra or {}).get(name) not in NOTHING and name not in context.options.forward:
+            context.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
 
 
 def _tools(context: TranslationContext, tools: list[dict[str, Any]], choice: object) -> dict[str, object]:

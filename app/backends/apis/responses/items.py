@@ -263,11 +263,16 @@ def _image(made: ChatPart, part: Part) -> JSONObject:
     return {"type": "input_image", "image_url": made["image_url"]["url"], "detail": part.get("detail") or "auto"}
 
 
+def _file(made: ChatPart, part: Part) -> JSONObject:
+    detail = {"detail": part["detail"]} if part.get("detail") else {}
+    return {"type": "input_file", **made["file"], **detail}
+
+
 # By the type of a part as Chat Completions have it, in which form it was checked.
 _PARTS: dict[str, Callable[[ChatPart, Part], JSONObject]] = {
     "text": lambda made, part: _text(made["text"]),
     "image_url": _image,
-    "file": lambda made, part: {"type": "input_file", **made["file"]},
+    "file": _file,
     "input_audio": lambda made, part: made,
     "video_url": lambda made, part: {"type": "input_video", "video_url": made["video_url"]["url"]},
 }
