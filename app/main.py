@@ -212,7 +212,7 @@ def build_context(
         Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys),
         settings.open_after,
         settings.heartbeat,
-        BodyLimits(settings.max_body_bytes, settings.max_body_values),
+        BodyLimits(settings.max_body_bytes, settings.max_body_values, strict=lambda: responses.options.strict),
         limits,
         accounting,
         Idempotency(responses.store, settings.idempotency_ttl),

@@ -6,7 +6,7 @@ import codecs
 import io
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,8 +16,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
-from app.core.types.request import CreateResponse
-from app.errors import InvalidRequest
+from app.core.types.request import CreateResponse, undeclared_fields
+from app.errors import InvalidRequest, Warnings, did_you_mean, label
 from app.responses.off_loop import off_loop
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -29,23 +29,55 @@ SMALL = 1024 * 1024  # bytes: up to here a body is parsed in the event loop, and
 _MANY = 10_000  # commas, in a body that is parsed in the event loop
 _MAX_MEMBERS = 1000  # members of a gzip file; bgzip writes one for every 64 KiB
 _PIECE = 64 * 1024  # bytes that are decompressed at once
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
 
 
 @dataclass(frozen=True, slots=True)
 class BodyLimits:
-    """The largest body that is accepted."""
+    """Which bodies are accepted."""
 
     bytes: int  # decompressed
     values: int = MAX_VALUES  # objects, arrays, strings, numbers, constants
+    strict: Callable[[], bool] = lambda: False  # whether all unknown fields are refused
 
 
 async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> Body:
-    """Return the body as a `model`; raises `InvalidRequest`, which names the first invalid field."""
+    """
+    Return the body as a `model`; raises `InvalidRequest`, which names the first invalid field.
+
+    Unknown fields of what is not a response are named in the header of warnings, and refused if they are much like a
+    known one: without the field that was meant, the result would be another. Those of responses depend on the backend.
+    """
 
     def parsed(data: bytes) -> Body:
         return parse(data, model, limits.values)
 
-    return await read_as(request, parsed, limits)
+    body = await read_as(request, parsed, limits)
+    if not isinstance(body, CreateResponse):
+        unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}
+        report_unknown(request, unknown, limits)
+    return body
+
+
+def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], limits: BodyLimits) -> None:
+    """
+    Name unknown fields, given with those that are known in their place, in the header of warnings.
+
+    Raises `InvalidRequest` for one that is much like a known field, and in strict mode for all.
+    """
+    warnings = Warnings()
+    for path, known in unknown.items():
+        hint = did_you_mean(path.rpartition(".")[2], known)
+        if hint or limits.strict():
+            raise InvalidRequest(f"Unknown parameter: {label(path)}.{hint}", param=path, code="unknown_parameter")
+        warnings.add(f"The parameter {label(path)} is not known here and was left out.")
+    request.state.warning_headers = warning_headers(warnings)
+
+
+def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
+    """Return the header with warnings, which name what was left out or changed."""
+    text = "; ".join(warnings).encode("ascii", "replace").decode()[:2000]
+    return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", text)} if text else {}
 
 
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from app.cli.client import ServerClient, ServerError, safe
 from app.core.types import JSONObject
+from app.core.types.response import declared_tool
 
 # In a call, the first of these that it has is what it was made with.
 _ARGUMENTS = ("arguments", "input", "code", "action", "operation", "queries")
@@ -79,7 +80,7 @@ def replay_request(chain: JSONObject, model: str | None) -> JSONObject:
     """Return the request that repeats the last response of a chain, and stores nothing."""
     turn, past = chain["data"][-1], chain["earlier"]  # of its conversation, to which nothing is to be added
     response = turn["response"]
-    tools = [{name: value for name, value in tool.items() if value is not None} for tool in response["tools"]]
+    tools = [declared_tool(tool) for tool in response["tools"]]
     fields = {
         "model": model or response["model"],
         "instructions": response.get("instructions"),

@@ -225,8 +225,8 @@ class Settings(BaseSettings):
     """Seconds after which a response that is still being generated ends as incomplete; 0 for no limit."""
 
     strict: bool = False
-    """Refuse unknown request fields and unsupported tools, which are otherwise dropped with a warning. The error
-    suggests the closest valid name."""
+    """Refuse unknown request fields, unsupported tools and calls without their output, which are otherwise dropped or
+    filled in with a warning. The error suggests the closest valid name."""
     dialect: Literal["auto", "openresponses", "openai"] = "auto"
     """Names of reasoning events and form of heartbeats: `openresponses` (the specification's), `openai`, or `auto`, by
     the client's headers."""

@@ -28,7 +28,7 @@ _VALID_ID = re.compile(r"[\w.:-]{1,128}")
 class RequestId:
     """
     Adds `x-request-id` (the client's own if it is valid) and `openai-processing-ms` to every response, and the rate
-    limit headers that a route sets as `request.state.limit_headers`.
+    limit headers and warnings that a route sets as `request.state.limit_headers` and `.warning_headers`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class RequestId:
                 status = message["status"]
                 milliseconds = round((time.perf_counter() - start) * 1000)
                 added = {b"x-request-id": request_id.encode("latin-1"), b"openai-processing-ms": b"%d" % milliseconds}
-                for name, value in state.get("limit_headers", {}).items():
+                for name, value in [*state.get("limit_headers", {}).items(), *state.get("warning_headers", {}).items()]:
                     added[name.encode("latin-1")] = value.encode("latin-1")
                 headers = [field for field in message["headers"] if field[0] not in added]
                 message = {**message, "headers": [*headers, *added.items()]}

@@ -26,23 +26,25 @@ _TOOLS = ("code_interpreter", "shell")  # types of tools that use containers
 _PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
 
 
-class ContainerExpiry(BaseModel):
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="allow")  # unknown fields are kept, so that they can be named
+
+
+class ContainerExpiry(_Body):
     """When a container is to be deleted."""
 
     anchor: Literal["last_active_at"]
     minutes: int = Field(ge=1)
 
 
-class ContainerNetwork(BaseModel):
+class ContainerNetwork(_Body):
     """The network policy of a container: only `disabled` is supported."""
 
     type: Literal["disabled"]
 
 
-class CreateContainer(BaseModel):
+class CreateContainer(_Body):
     """The body of `POST /containers`."""
-
-    model_config = ConfigDict(extra="ignore")
 
     name: Annotated[str, WITHOUT_NUL] = Field(min_length=1, max_length=MAX_CONTAINER_NAME)
     expires_after: ContainerExpiry | None = None
@@ -52,7 +54,7 @@ class CreateContainer(BaseModel):
     skills: list[object] | None = Field(None, max_length=0)
 
 
-class AddContainerFile(BaseModel):
+class AddContainerFile(_Body):
     """The JSON body of `POST /containers/{id}/files`."""
 
     file_id: str

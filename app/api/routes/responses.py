@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated
@@ -21,7 +20,7 @@ from app.api.json_response import json_response, sized_response, whole_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
-from app.api.request_body import is_large_body, load_json, read_as, read_body, validate
+from app.api.request_body import is_large_body, load_json, read_as, read_body, validate, warning_headers
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, disconnected
 from app.core.sse import encoder, log
@@ -36,8 +35,6 @@ from app.responses.inspection import Inspection
 
 Stream = Annotated[str, Query(description="`true`: stream the events of a background response")]
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to continue after")]
-
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
 
 
 def routes(api: ApiContext) -> APIRouter:
@@ -232,12 +229,12 @@ async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
 
 async def complete_response(run: Run) -> Response:
     """Return the finished response as JSON."""
-    return await whole_response(await run.drain(), _warning_headers(run))
+    return await whole_response(await run.drain(), warning_headers(run.warnings))
 
 
 async def compacted_response(run: Run) -> Response:
     """Return the result of a compaction as JSON."""
-    return await sized_response(await run.compacted(), _warning_headers(run))
+    return await sized_response(await run.compacted(), warning_headers(run.warnings))
 
 
 async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
@@ -253,7 +250,7 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
         breaks=lambda error: _broken_off(run, error),
     )
     await stream.begin()
-    stream.headers.update(_warning_headers(run))
+    stream.headers.update(warning_headers(run.warnings))
     return stream
 
 
@@ -279,9 +276,9 @@ async def background_response(run: Run, caller: Caller, api: ApiContext, *, stre
     """Start a run in the background, and return the queued response, or a stream of its events."""
     response = await api.responses.stored.launch(run)
     if not stream:
-        return await whole_response(response, _warning_headers(run))
+        return await whole_response(response, warning_headers(run.warnings))
     subscription = await api.responses.stored.follow(response["id"], caller)
-    return subscription_stream(subscription, caller, api, _warning_headers(run))
+    return subscription_stream(subscription, caller, api, warning_headers(run.warnings))
 
 
 def subscription_stream(
@@ -337,12 +334,6 @@ async def unless_disconnected(request: Request, response: Coroutine[object, obje
     finally:
         watch.remove_done_callback(cancel)
         watch.cancel()
-
-
-def _warning_headers(run: Run) -> dict[str, str]:
-    """Return the header with the warnings of a run, which name what was left out or changed."""
-    warnings = "; ".join(run.warnings).encode("ascii", "replace").decode()[:2000]
-    return {"x-antiphon-warning": _CONTROL_CHARACTERS.sub(" ", warnings)} if warnings else {}
 
 
 def parse_starting_after(starting_after: str | None) -> int:

@@ -17,7 +17,7 @@ from app.core.items import OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Item, Part, Response
-from app.core.types.response import is_large_response
+from app.core.types.response import declared_tool, is_large_response
 from app.errors import InvalidRequest
 
 
@@ -168,7 +168,7 @@ def request_of(turn: Turn) -> CreateResponse:
     echoed = {} if turn.request is not None else {name: response.get(name) for name in _RECORDED}
     fields = {
         **{name: response.get(name) for name in ("model", "instructions")},
-        "tools": [{name: value for name, value in tool.items() if value is not None} for tool in response["tools"]],
+        "tools": [declared_tool(tool) for tool in response["tools"]],
         **echoed,
         **(turn.request or {}),
     }

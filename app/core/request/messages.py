@@ -161,6 +161,7 @@ class ConversationReader:
         self.offered = offered
         self.upstream = context.upstream
         self.warnings = Warnings()
+        self.strict = context.strict
         self.places = places
         self.replay = ReasoningFields(context.profile)
         self.before = before
@@ -436,10 +437,17 @@ class ConversationReader:
             yield {"role": "user", "content": hoisted}
 
     def no_output(self, call: int) -> list[ChatPart]:
-        """Return a placeholder for a missing output; that of an asynchronous call is not due yet."""
+        """
+        Return a placeholder for a missing output; that of an asynchronous call is not due yet.
+
+        Raises `InvalidRequest` in a strict context, as OpenAI does.
+        """
         item = self.items[call]
         if item.get("async") is True:
             return [{"type": "text", "text": OUTPUT_LATER}]
+        if self.strict:
+            message = f"No tool output found for function call {label(item['call_id'])}."
+            raise InvalidRequest(message, param="input", code="invalid_value")
         self.warnings.add(f"The call {label(item['call_id'])} has no output; '(no output)' was sent in its place.")
         return [{"type": "text", "text": NO_OUTPUT}]
 

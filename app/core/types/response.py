@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from app.core.bounded_json import is_large
 from app.core.types import JSONObject
+from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import CreateResponse, PlainFormat, Response
 
 
@@ -75,11 +76,32 @@ def _text(request: CreateResponse, schema: bool) -> dict[str, object]:
     return echoed
 
 
+_WEB_SEARCH: Mapping[str, object] = {"search_context_size": "medium", "user_location": None}
+# The fields that a tool is echoed with if they were not set or null, by its type: what took effect.
+_TOOL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
+    "function": {"description": None, "parameters": None, "strict": False},
+    "web_search": {"filters": None, **_WEB_SEARCH},
+    "web_search_2025_08_26": {"filters": None, **_WEB_SEARCH},
+    "web_search_preview": _WEB_SEARCH,
+    "web_search_preview_2025_03_11": _WEB_SEARCH,
+    "file_search": {
+        "filters": None,
+        "max_num_results": FILE_SEARCH_RESULTS,
+        "ranking_options": {"ranker": "auto", "score_threshold": 0.0},
+    },
+}
+
+
 def _tool(tool: Mapping[str, object]) -> dict[str, object]:
-    """Echo a tool; a function has all of its fields, null if they were not set."""
-    if tool["type"] != "function":
-        return dict(tool)
-    return {"description": None, "parameters": None, "strict": None, **tool}
+    """Echo a tool, with the defaults of what was not set."""
+    defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
+    return {**defaults, **tool, **{name: value for name, value in defaults.items() if tool.get(name) is None}}
+
+
+def declared_tool(tool: Mapping[str, object]) -> dict[str, object]:
+    """Return the declaration of a tool that was echoed: without its defaults, which mean the same."""
+    defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
+    return {name: value for name, value in tool.items() if value is not None and value != defaults.get(name)}
 
 
 def _tool_choice(choice: object) -> object:

@@ -114,7 +114,7 @@ class UploadRecords(Protocol):
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")  # unknown fields are kept, so that they can be named
 
 
 class FileExpiry(_Body):

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import Item
 from app.errors import APIError
 from app.importing import import_object
@@ -22,7 +23,7 @@ from app.tools.files.settings import EmbeddingsSettings, FileSearchSettings
 from app.tools.files.uploads import Files
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.filters import AttributeFilter
-from app.tools.files.vector_stores.ranking import DEFAULT_RESULTS, MOST_RESULTS, Ranked, RankingOptions
+from app.tools.files.vector_stores.ranking import MOST_RESULTS, Ranked, RankingOptions
 from app.tools.files.vector_stores.records import VectorStore
 from app.tools.validation import read_declaration
 
@@ -176,7 +177,7 @@ class FileSearchSession:
             results = await self._stores.find(
                 await self._searchable(),
                 queries,
-                declared.max_num_results or DEFAULT_RESULTS,
+                declared.max_num_results or FILE_SEARCH_RESULTS,
                 report,
                 filters=declared.filters,
                 ranking=declared.ranking_options,

@@ -13,7 +13,9 @@ import httpx
 import openai
 import pytest
 import zstandard
+from openai.types.responses import Tool
 from openresponses_types.types import ResponseResource
+from pydantic import TypeAdapter
 
 from app.core.types.chunk import DONE
 from app.errors import BackendError
@@ -109,6 +111,32 @@ async def test_the_schema_of_an_answer_is_echoed_as_the_client_knows_it(
     else:
         assert echoed["schema"] is None  # the spec has no other
         ResponseResource.model_validate(response)
+
+
+async def test_a_tool_is_echoed_with_the_defaults_that_took_effect(
+    served: tuple[httpx.AsyncClient, Scripted],
+) -> None:
+    http, _ = served
+    tools: list[dict[str, Any]] = [
+        {"type": "function", "name": "a"},
+        {"type": "function", "name": "b", "parameters": {"type": "object"}, "strict": True, "description": "Look."},
+        {"type": "web_search", "search_context_size": "low"},
+        {"type": "web_search_preview", "user_location": None},
+        {"type": "file_search", "vector_store_ids": ["vs_1"], "max_num_results": 3},
+        {"type": "file_search", "vector_store_ids": ["vs_1"], "ranking_options": {"score_threshold": 0.5}},
+    ]
+    ranking = {"ranker": "auto", "score_threshold": 0.0}
+    stores = {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": None}
+    response = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "tools": tools})).json()
+    assert response["tools"] == [
+        {"type": "function", "name": "a", "description": None, "parameters": None, "strict": False},
+        tools[1],
+        {"type": "web_search", "search_context_size": "low", "user_location": None, "filters": None},
+        {"type": "web_search_preview", "search_context_size": "medium", "user_location": None},
+        {**stores, "max_num_results": 3, "ranking_options": ranking},
+        {**stores, "max_num_results": 10, "ranking_options": {"score_threshold": 0.5}},
+    ]
+    TypeAdapter(list[Tool]).validate_python(response["tools"])
 
 
 async def test_forks_do_not_see_each_other(served: tuple[httpx.AsyncClient, Scripted]) -> None:

@@ -96,3 +96,27 @@ def test_what_is_not_known_is_refused_with_what_is_closest(fields: Any, param: s
 )
 def test_what_is_known_or_replayed_is_taken(fields: Any) -> None:
     assert ask(**fields).body["messages"]
+
+
+CALL = {"type": "function_call", "call_id": "call_1", "name": "a", "arguments": "{}"}
+SHELL = {"type": "shell_call", "call_id": "call_1", "action": {"commands": ["ls"]}}
+AGAIN = {"role": "user", "content": "Never mind."}
+
+
+@pytest.mark.parametrize("call", [CALL, {**CALL, "type": "custom_tool_call", "input": "x"}, SHELL])
+def test_a_call_without_its_output_is_refused(call: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        ask(input=[call, AGAIN])
+    expected = ("input", "No tool output found for function call 'call_1'.")
+    assert (caught.value.param, caught.value.message) == expected
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [CALL, {"type": "function_call_output", "call_id": "call_1", "output": ""}],
+        [{**CALL, "async": True}],  # its output may come in any later turn
+    ],
+)
+def test_a_call_with_its_output_or_without_it_yet_is_taken(items: list[dict[str, Any]]) -> None:
+    assert ask(input=[*items, AGAIN]).body["messages"]

@@ -12,12 +12,14 @@ from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS
 from app.api.pagination import After, Order, parse_page, parse_whole_number
+from app.api.request_body import BodyLimits, report_unknown
 from app.errors import InvalidRequest
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
 
 MAX_FIELD = 4096  # bytes of a form field other than the file
 _OVERHEAD = 64 * 1024  # bytes of a form besides its file
 _LIFETIME = "expires_after[seconds]"
+_FIELDS = ("file", "purpose", "expires_after[anchor]", _LIFETIME)
 
 _FORM: dict[str, object] = {
     "requestBody": {
@@ -49,7 +51,7 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
     @router.post("/files", summary="Upload a file", openapi_extra=_FORM)
     async def upload(request: Request) -> Response:
         owner = await api.admitted_owner(request.headers)
-        return json_response(await _upload(request, files, owner))
+        return json_response(await _upload(request, files, owner, api.body_limits))
 
     @router.get("/files", summary="List files")
     async def listed(
@@ -83,7 +85,7 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
     return router
 
 
-async def _upload(request: Request, files: Files, owner: str) -> dict[str, object]:
+async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits) -> dict[str, object]:
     """Store the file of a form as it arrives; raises `InvalidRequest`."""
     length = parse_whole_number(request.headers.get("content-length", ""))
     if length is not None and length > files.max_bytes + _OVERHEAD:
@@ -105,6 +107,7 @@ async def _upload(request: Request, files: Files, owner: str) -> dict[str, objec
             raise _missing("file")
         if "purpose" not in fields:
             raise _missing("purpose")
+        report_unknown(request, {name: _FIELDS for name in fields if name not in _FIELDS}, limits)
         purpose = fields["purpose"].decode("utf-8", "replace")
         return (await upload.finish(file.filename or "file", purpose, _lifetime(fields))).resource()
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from app.tools.files.vector_stores.records import Candidate
 
-DEFAULT_RESULTS, MOST_RESULTS = 10, 50
+MOST_RESULTS = 50
 
 
 class HybridWeights(BaseModel):
     """The weights of the embedding and of the words in a score."""
+
+    model_config = ConfigDict(extra="allow")
 
     embedding_weight: Annotated[float, Field(ge=0)] = 1.0
     text_weight: Annotated[float, Field(ge=0)] = 1.0
@@ -21,6 +23,8 @@ class HybridWeights(BaseModel):
 
 class RankingOptions(BaseModel):
     """OpenAI's `ranking_options`. All values of `ranker` select the same ranker."""
+
+    model_config = ConfigDict(extra="allow")
 
     ranker: Literal["none", "auto", "default-2024-11-15", "default_2024_08_21"] | None = None
     score_threshold: Annotated[float, Field(ge=0, le=1)] | None = None

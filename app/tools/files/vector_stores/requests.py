@@ -7,9 +7,10 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.core.types.content import tag_of
+from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.tools.files.vector_stores.filters import AttributeFilter
-from app.tools.files.vector_stores.ranking import DEFAULT_RESULTS, MOST_RESULTS, RankingOptions
+from app.tools.files.vector_stores.ranking import MOST_RESULTS, RankingOptions
 from app.tools.files.vector_stores.records import ChunkingStrategy
 
 MOST_FILES = 2000  # per batch
@@ -25,9 +26,9 @@ AttributeValues: TypeAlias = Annotated[
 
 
 class _Body(BaseModel):
-    """A request body: null fields count as absent, unknown fields are ignored."""
+    """A request body: null fields count as absent, unknown ones are kept, so that they can be named."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="allow")
 
     @model_validator(mode="before")
     @classmethod
@@ -96,6 +97,8 @@ class CreateVectorStore(_Body):
 class UpdateVectorStore(BaseModel):
     """`POST /vector_stores/{id}`; null removes the expiry or metadata, absent fields are unchanged."""
 
+    model_config = ConfigDict(extra="allow")
+
     name: Name | None = None
     expires_after: ExpiresAfter | None = None
     metadata: Metadata | None = None
@@ -111,6 +114,8 @@ class AddFile(_Body):
 
 class UpdateFile(BaseModel):
     """`POST /vector_stores/{id}/files/{file_id}`."""
+
+    model_config = ConfigDict(extra="allow")
 
     attributes: AttributeValues | None
 
@@ -149,7 +154,7 @@ class SearchVectorStore(_Body):
 
     query: SearchText | Annotated[list[SearchText], Field(min_length=1, max_length=16)]
     filters: AttributeFilter | None = None
-    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = DEFAULT_RESULTS
+    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = FILE_SEARCH_RESULTS
     ranking_options: RankingOptions = Field(default_factory=RankingOptions)
     rewrite_query: bool = False  # queries are not rewritten here
 
