@@ -52,7 +52,7 @@ from app.responses import Caller, GenerationOptions, Responses
 from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.responses.encryption import ContentCipher
-from app.responses.inspection import offered_tools
+from app.responses.inspection import offered_prompts, offered_tools, offers_file_search
 from app.settings import BackendSettings, Settings, SettingsError, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.prompts import read_prompts
@@ -325,6 +325,8 @@ def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str,
         "backends": _describe(responses.backend),
         "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
         "tools": offered_tools(responses.tools, caller),
+        "file_search": offers_file_search(responses.tools, caller),
+        "prompts": offered_prompts(responses.options.prompts),
         "background": responses.has_background,
         "key_required": settings.has_keys,
         "metrics": settings.metrics != "off",

@@ -8,7 +8,7 @@ Prompt templates: instructions with placeholders, which requests name by `prompt
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -67,6 +67,10 @@ class PromptLibrary:
 
     def __len__(self) -> int:
         return len(self._templates)
+
+    def __iter__(self) -> Iterator[list[PromptTemplate]]:
+        """Yield the versions of each template."""
+        return iter(self._templates.values())
 
     def find(self, prompt_id: str, version: str | None) -> PromptTemplate:
         """Return a template, the newest version if none is named; raises `NotFound`."""

@@ -11,16 +11,18 @@ import orjson
 
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
-from app.core.types import JSONObject
+from app.core.prompt_template import PromptLibrary
+from app.core.types import JSONObject, Usage
 from app.core.types.ids import bucket_of, chain_key
-from app.core.types.request import CreateResponse
+from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses import Responses
 from app.responses.off_loop import off_loop
 from app.responses.preparation import declared_tools
 from app.responses.run import Caller
-from app.tools import DeclaringTool, HostedTool, ToolWithRights
+from app.responses.tool_loop.sessions import open_tools
+from app.tools import Declaration, DeclaringTool, HostedFunction, HostedTool, OutcomeStatus, ToolWithRights
 
 _SCANNED = 5000  # entries of a caller that are grouped into chains: the newest
 _SCANNED_AT_ONCE = 1000
@@ -189,6 +191,34 @@ class Inspection:
         forks.sort(key=lambda fork: fork["created_at"])
         return {"object": "list", "data": data, "earlier": earlier, "forks": forks}
 
+    async def mcp_tools(self, label: str, caller: Caller) -> dict[str, object]:
+        """
+        List the tools of an MCP server that the operator has declared, as a response of the caller would.
+
+        Raises `InvalidRequest` for an unknown one, and `PermissionDenied` for one that the caller's key may not use.
+        """
+        tool = {"type": "mcp", "server_label": label}
+        declaration = Declaration(
+            tool=tool,
+            secrets=tool,
+            place="tools[0]",
+            owner=caller.owner,
+            response_id="",
+            chain="",
+            key_names=caller.key_names,
+            access=caller.access,
+        )
+        listing = _Listing()
+        for declared in open_tools(self._responses.tools, [declaration]):
+            async with declared.session as session:
+                listing.functions += await session.functions([], listing)
+        tools = [
+            {"name": each.name, "description": each.description, "needs_approval": each.needs_approval}
+            for each in listing.functions
+            if each.namespace == label
+        ]
+        return {"object": "antiphon.mcp_server", "server_label": label, "tools": tools, "error": listing.error}
+
     async def translation(self, response_id: str, caller: Caller) -> dict[str, object]:
         """Translate the request of a stored response again, as the backend was sent it; raises `NotFound`."""
         turn, context = await self._responses.stored_context(response_id, caller)
@@ -225,6 +255,48 @@ class Inspection:
         return request.model_copy(update=changes), [HOSTED_LEFT_OUT]
 
 
+class _Listing:
+    """What a session that lists its functions reports: only an error is kept."""
+
+    def __init__(self) -> None:
+        self.functions: list[HostedFunction] = []
+        self.error: str | None = None
+        self.id = ""
+
+    def event(self, name: str, **fields: object) -> None:
+        """Do nothing: nobody sees events."""
+
+    def add(self, item_type: str, **fields: object) -> _Listing:
+        """Return the item that is added: of it too only the error is kept."""
+        return self
+
+    def note(self, **notes: object) -> None:
+        """Do nothing: nothing is stored."""
+
+    def close(self, status: OutcomeStatus = "completed", **fields: object) -> None:
+        """Keep the error of a server that cannot be asked."""
+        if status == "failed":
+            self.error = str(fields.get("error") or "The tools could not be listed.")
+
+    def notes(self, item: Item) -> Mapping[str, object]:
+        return {}
+
+    def has_stored_image(self, item: Item) -> bool:
+        return False
+
+    async def stored_image(self, item: Item) -> str | None:
+        return None
+
+    def warn(self, message: str) -> None:
+        """Do nothing: the list shows what there is."""
+
+    async def check_limits(self) -> None:
+        """Do nothing: the request was admitted."""
+
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """Do nothing: listing tools asks no backend."""
+
+
 def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[str, object]]:
     """Return declarations of the hosted tools that a caller may use, without secrets."""
     return [
@@ -233,6 +305,32 @@ def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[
         if isinstance(tool, DeclaringTool)
         for declaration in tool.declarations(caller.key_names)
         if caller.access.allows_tool(*_rights(name, tool, declaration))
+    ]
+
+
+def offers_file_search(tools: Mapping[str, HostedTool], caller: Caller) -> bool:
+    """Return whether a caller may search in vector stores; a declaration of it has the ids of its own."""
+    types = (("file_search", name) for name, tool in tools.items() if "file_search" in tool.types)
+    return any(caller.access.allows_tool(*rights) for rights in types)
+
+
+def offered_prompts(prompts: PromptLibrary) -> list[dict[str, object]]:
+    """Return the prompt templates by id, the versions of each from old to new, without their texts."""
+    return [
+        {
+            "id": versions[0].id,
+            "versions": [
+                {
+                    "version": template.version,
+                    "variables": [
+                        {"name": name, "default": template.defaults.get(name)} for name in template.variables
+                    ],
+                    "model": template.model,
+                }
+                for template in versions
+            ],
+        }
+        for versions in prompts
     ]
 
 

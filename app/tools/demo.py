@@ -53,7 +53,8 @@ class DemoTool:
         if tool.get("server_label") != DEMO_LABEL or tool.get("connector_id") or tool.get("server_url"):
             return None
         declaration.require(*_RIGHTS)
-        return self._open()
+        allowed = tool.get("allowed_tools")
+        return self._open(allowed if isinstance(allowed, list) else None)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         """Return the declaration of the demo server."""
@@ -64,8 +65,8 @@ class DemoTool:
         return _RIGHTS
 
     @asynccontextmanager
-    async def _open(self) -> AsyncIterator[ToolSession]:
-        yield DemoSession(self._settings)
+    async def _open(self, allowed: Sequence[object] | None) -> AsyncIterator[ToolSession]:
+        yield DemoSession(self._settings, allowed)
 
     async def check(self) -> Mapping[str, str | None]:
         """Report no error."""
@@ -84,12 +85,16 @@ def _schema(**properties: str) -> dict[str, object]:
 class DemoSession:
     """The tool during one response."""
 
-    def __init__(self, settings: DemoSettings) -> None:
+    def __init__(self, settings: DemoSettings, allowed: Sequence[object] | None = None) -> None:
+        """`allowed` are the names of the functions of the demo server that the model may call; None for all."""
         self._settings = settings
+        self._allowed = allowed
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the functions; they are listed in an item once in a conversation, as those of an MCP server are."""
-        functions = [self._labelled(*entry) for entry in _LABELLED]
+        functions = [
+            self._labelled(*entry) for entry in _LABELLED if self._allowed is None or entry[0] in self._allowed
+        ]
         if not any(item["type"] == "mcp_list_tools" and item.get("server_label") == DEMO_LABEL for item in items):
             listed = report.add("mcp_list_tools", server_label=DEMO_LABEL)
             listed.close(tools=[_listed(function) for function in functions])

@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.core.access import hash_of
 from app.main import create_app
+from tests.support.mcp_lab import Lab
 from tests.support.serving import antiphon, settings
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
 
@@ -304,6 +306,56 @@ async def test_about_with_backends_of_named_models_lists_them() -> None:
     assert about["tools"]
 
 
+async def test_about_has_the_prompts_with_their_variables_and_without_their_texts(tmp_path: Path) -> None:
+    (tmp_path / "greeting.toml").write_text(
+        'instructions = "Greet {{name}} in {{language}}."\nvariables.language = "Latin"'
+    )
+    (tmp_path / "review").mkdir()
+    for version in ("1", "2"):
+        (tmp_path / "review" / f"{version}.md").write_text("Review it.")
+    async with antiphon(prompts=tmp_path) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
+        about = (await client.get("/antiphon/about")).json()
+
+    name, language = {"name": "name", "default": None}, {"name": "language", "default": "Latin"}
+    assert about["prompts"] == [
+        {"id": "greeting", "versions": [{"version": None, "variables": [name, language], "model": None}]},
+        {"id": "review", "versions": [{"version": v, "variables": [], "model": None} for v in ("1", "2")]},
+    ]
+    assert about["file_search"] is False
+
+
+async def test_the_tools_of_an_mcp_server_are_listed() -> None:
+    async with Lab().serve() as lab:
+        servers = {
+            "lab": {
+                "url": lab.url,
+                "allowed_tools": ["add", "echo"],
+                "require_approval": {"never": {"read_only": True}},
+            }
+        }
+        tables = {"mcp": {"servers": {**servers, "away": {"url": "http://127.0.0.1:9/mcp"}}}}
+        async with antiphon(tools=tables) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
+            listed = (await client.get("/antiphon/mcp/lab")).json()
+            away = (await client.get("/antiphon/mcp/away")).json()
+            unknown = await client.get("/antiphon/mcp/unknown")
+
+    assert listed["object"] == "antiphon.mcp_server" and listed["error"] is None
+    assert [(tool["name"], tool["needs_approval"]) for tool in listed["tools"]] == [("add", False), ("echo", True)]
+    assert away["tools"] == [] and away["error"]
+    assert unknown.status_code == 400 and lab.calls == []
+
+
+async def test_a_key_without_the_right_to_an_mcp_server_cannot_list_its_tools() -> None:
+    keys = {"none": {"hash": hash_of("none"), "tools": []}, "demo": {"hash": hash_of("demo"), "tools": ["mcp:demo"]}}
+    async with antiphon(tools={"demo": {}}, keys=keys) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
+        answers = {
+            key: await client.get("/antiphon/mcp/demo", headers={"Authorization": f"Bearer {key}"}) for key in keys
+        }
+
+    assert answers["none"].status_code == 403
+    assert "echo" in [tool["name"] for tool in answers["demo"].json()["tools"]]
+
+
 def test_the_document_has_examples_of_the_endpoints() -> None:
     paths = create_app(settings()).openapi()["paths"]
     ours = {path: methods for path, methods in paths.items() if path.startswith("/v1/antiphon/")}
@@ -315,6 +367,7 @@ def test_the_document_has_examples_of_the_endpoints() -> None:
         "/v1/antiphon/now",
         "/v1/antiphon/refusals",
         "/v1/antiphon/chains",
+        "/v1/antiphon/mcp/{server_label}",
         "/v1/antiphon/responses",
         "/v1/antiphon/responses/{response_id}/chain",
         "/v1/antiphon/responses/{response_id}/translation",

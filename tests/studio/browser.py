@@ -130,6 +130,10 @@ class Studio:
         await self.open_menu()
         await self.page.get_by_role("navigation").get_by_role("link", name=view).click()
 
+    async def open_options(self) -> None:
+        """Open the options beside the thread."""
+        await self.page.get_by_role("button", name="Options", exact=True).click()
+
     async def open_menu(self) -> None:
         """Open the side where the window is too narrow to show it always."""
         if await self.page.get_by_role("button", name="Menu", exact=True).is_visible():

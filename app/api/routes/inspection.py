@@ -48,6 +48,12 @@ _CHAIN_ENTRY = {
     "responses": 3,
 }
 _CHAINS = {"object": "list", "data": [_CHAIN_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
+_MCP_SERVER = {
+    "object": "antiphon.mcp_server",
+    "server_label": "lab",
+    "tools": [{"name": "add", "description": "Adds two numbers.", "needs_approval": False}],
+    "error": None,
+}
 _INPUT = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Say hello."}]}
 _MEASURES = {
     "seconds": 1.204,
@@ -109,6 +115,13 @@ _ABOUT = {
     "backends": [{"name": "default", "profile": "vllm", "url": "http://localhost:8000/v1", "models": ["*"]}],
     "store": {"kind": "sqlite", "ttl": 2592000},
     "tools": [{"type": "web_search"}, {"type": "mcp", "server_label": "lab"}],
+    "file_search": True,
+    "prompts": [
+        {
+            "id": "greeting",
+            "versions": [{"version": "1", "variables": [{"name": "name", "default": None}], "model": None}],
+        }
+    ],
     "background": True,
     "key_required": False,
     "metrics": True,
@@ -162,6 +175,16 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
     )
     async def chain(request: Request, response_id: str) -> Response:
         return await sized_response(await inspection.chain(response_id, api.auth.caller(request.headers)))
+
+    @router.get(
+        "/mcp/{server_label}",
+        summary="List the tools of an MCP server that the operator has declared",
+        openapi_extra=response_example(_MCP_SERVER),
+    )
+    async def mcp_server(request: Request, server_label: str) -> Response:
+        caller = api.auth.caller(request.headers)
+        request.state.limit_headers = (await api.admit(caller)).headers()
+        return json_response(await inspection.mcp_tools(server_label, caller))
 
     @router.get(
         "/responses/{response_id}/translation",

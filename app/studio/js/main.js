@@ -73,8 +73,8 @@ function nameModel(named) {
 async function loadAbout() {
   try {
     const about = await getJson("antiphon/about");
-    byId("hosted").replaceChildren(...about.tools.map((tool) => h("label", { class: "check" }, h("input", { type: "checkbox", value: JSON.stringify(tool) }), ` ${plain(tool.server_label ?? tool.type.replaceAll("_", " "))}`)));
-    byId("hosted-none").hidden = about.tools.length > 0;
+    talk.options.offer(about);
+    byId("hosted-none").hidden = about.tools.length > 0 || about.file_search;
     byId("hosted-problem").textContent = "";
     const demo = about.backends.some((backend) => backend.profile === "demo");
     byId("welcome-demo").hidden = !demo;
@@ -133,8 +133,12 @@ byId("key-dialog").addEventListener("close", () => {
   }
   byId("key").value = "";
 });
-byId("functions-example").addEventListener("click", () => (byId("functions").value = JSON.stringify([WEATHER], null, 2)));
-byId("schema-example").addEventListener("click", () => (byId("schema").value = JSON.stringify(PERSON, null, 2)));
+for (const [id, value] of [["functions", [WEATHER]], ["schema", PERSON]]) {
+  byId(`${id}-example`).addEventListener("click", () => {
+    byId(id).value = JSON.stringify(value, null, 2);
+    byId(id).dispatchEvent(new Event("change", { bubbles: true }));
+  });
+}
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address is the view's
   byId("main").focus();

@@ -9,8 +9,10 @@ import { EventLog } from "./lib/log.js";
 import { requestOf } from "./lib/stored.js";
 import { many, plain } from "./lib/text.js";
 import { Composer } from "./parts/composer.js";
+import { factsView } from "./parts/facts.js";
 import { Inspector } from "./parts/inspector.js";
 import { itemView, itemViews } from "./parts/items.js";
+import { Options } from "./parts/options.js";
 
 const PANELS = { options: "options-button", inspector: "inspect" }; // each with the button that opens it
 const RUNNING = new Set(["queued", "in_progress"]);
@@ -23,7 +25,8 @@ export class Talk {
     this.turns = [];
     this.running = null; // {turn, abort}
     this.inspector = new Inspector();
-    this.composer = new Composer({ onsend: () => (this.running ? null : this.#sendWritten()), onpreview: () => this.#preview(), onwrong: (field) => this.#showOption(field) });
+    this.composer = new Composer({ onsend: () => (this.running ? null : this.#sendWritten()), onpreview: () => this.#preview() });
+    this.options = new Options({ onwrong: (field) => this.#showOption(field), onopen: (field) => this.#showOption(field) });
     this.list = byId("turns");
     this.scroller = byId("conversation");
     byId("stop").addEventListener("click", () => this.stop());
@@ -93,9 +96,11 @@ export class Talk {
   #begin() {
     this.#clear();
     this.#setAddress("");
-    byId("welcome").hidden = false;
     this.composer.focus();
-    announce("New conversation.");
+    const kept = this.options.set().map(({ text }) => text);
+    byId("welcome-kept").hidden = !kept.length;
+    byId("welcome-kept-names").textContent = kept.join(", ");
+    announce(kept.length ? `New conversation. It keeps: ${kept.join(", ")}.` : "New conversation.");
   }
 
   #clear() {
@@ -135,6 +140,7 @@ export class Talk {
       }
       turn.live = LiveResponse.of(stored.response);
       turn.log = null;
+      turn.measures = stored.measures ?? {};
       this.#draw(turn);
       this.#end(turn);
     }
@@ -182,7 +188,7 @@ export class Talk {
   #sendItems(items, parameters = {}) {
     this.#complain("");
     try {
-      this.#run(this.#continued({ ...this.composer.parameters(), ...parameters }, items));
+      this.#run(this.#continued({ ...this.options.parameters(), ...parameters }, items));
       return true;
     } catch (error) {
       this.#complain(error.message);
@@ -194,7 +200,7 @@ export class Talk {
     this.#complain("");
     try {
       const items = this.composer.items();
-      this.inspector.preview(this.#continued(this.composer.parameters(), items));
+      this.inspector.preview(this.#continued(this.options.parameters(), items));
       this.openPanel("inspector");
     } catch (error) {
       this.#complain(error.message);
@@ -263,9 +269,25 @@ export class Talk {
     turn.node.removeAttribute("aria-busy");
     this.#busy(false);
     const { response } = turn.live;
-    if (turn.live.ended && response.store) this.#setAddress(response.id);
+    if (turn.live.ended && response.store) {
+      this.#setAddress(response.id);
+      this.#measure(turn);
+    }
     this.conversations.refresh();
     announce(outcome(turn));
+  }
+
+  // What the server knows of an answer and its stream does not tell: the backend and the cost.
+  async #measure(turn) {
+    try {
+      const { data } = await getJson("antiphon/responses?limit=10");
+      const entry = data.find(({ id }) => id === turn.live.response.id);
+      if (!entry) return;
+      turn.measures = { ...turn.log.measures(), cost: entry.cost, backend: entry.backend };
+      turn.foot.querySelector(".facts")?.replaceWith(factsView(turn.live.response, turn.measures));
+    } catch {
+      // what is known without it stays
+    }
   }
 
   async #read(running, batches) {
@@ -365,7 +387,7 @@ export class Talk {
         this.openPanel("inspector");
       }, { class: "quiet" }),
       usable && response.store ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, icon("scroll-text"), "Open") : null));
-    if (usable && response.usage) foot.push(h("p", { class: "note" }, `${plain(response.model)} · ${many(response.usage.output_tokens, "token")}`));
+    if (live.ended) foot.push(factsView(response, turn.measures ?? turn.log?.measures() ?? {}));
     turn.foot.replaceChildren(...foot);
     const before = this.turns[this.turns.indexOf(turn) - 1];
     if (before && !before.refreshed) {

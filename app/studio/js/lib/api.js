@@ -61,6 +61,28 @@ export async function send(method, path, body) {
   return (await request(path, { method, body })).json();
 }
 
+// Upload a file; `onprogress` is called with the share that has been sent.
+export function upload(file, onprogress, signal) {
+  return new Promise((resolve, reject) => {
+    const sent = new XMLHttpRequest(); // fetch tells nothing of its progress
+    sent.open("POST", `${baseUrl}/files`);
+    sent.responseType = "json";
+    if (key.get()) sent.setRequestHeader("Authorization", `Bearer ${key.get()}`);
+    sent.upload.addEventListener("progress", ({ loaded, total }) => onprogress(total ? loaded / total : 0));
+    sent.addEventListener("load", () => {
+      if (sent.status < 300) resolve(sent.response);
+      else reject(new ApiError(sent.response?.error?.message ?? `The server answered ${sent.status}.`, { status: sent.status, ...sent.response?.error }));
+    });
+    sent.addEventListener("error", () => reject(new ApiError("The server cannot be reached.", { code: "connection_failed" })));
+    sent.addEventListener("abort", () => reject(new ApiError("The upload was stopped.", { code: "aborted" })));
+    signal?.addEventListener("abort", () => sent.abort());
+    const form = new FormData();
+    form.append("purpose", "assistants");
+    form.append("file", file);
+    sent.send(form);
+  });
+}
+
 // Ask for a stream: { warnings, requestId, batches }, where each batch is a list of [raw JSON, event] of one read.
 export async function stream(path, { method = "GET", body, signal } = {}) {
   const answer = await request(path, { method, body, signal });

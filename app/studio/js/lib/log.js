@@ -35,9 +35,9 @@ export class EventLog {
     this.ended ??= performance.now() - this.began;
   }
 
-  // Tokens a second, from the first token to the last; null where these are too few or too close to say anything.
-  rate(usage) {
-    const tokens = usage?.output_tokens ?? 0;
-    return tokens >= 10 && this.last - this.first >= 50 ? (tokens - 1) / ((this.last - this.first) / 1000) : null;
+  // The times of the stream, in seconds since the request, as the server measures those of a stored response.
+  measures() {
+    const inSeconds = (ms) => (ms === null ? null : ms / 1000);
+    return { seconds: inSeconds(this.ended), first_token_seconds: inSeconds(this.first), last_token_seconds: inSeconds(this.last) };
   }
 }

@@ -18,6 +18,19 @@ export const count = (number) => Number(number).toLocaleString("en-US");
 // "1 token", "2,000 tokens"; `plural` where it is not the noun and an s.
 export const many = (number, noun, plural = `${noun}s`) => `${count(number)} ${Number(number) === 1 ? noun : plural}`;
 
+// Tokens have one meaning everywhere: those of the input, and those of the output.
+export const tokens = ({ input_tokens: input, output_tokens: output }) => `${many(input, "token")} in, ${count(output)} out`;
+
+// A cost, in whatever currency the server's prices are.
+export const money = (cost) => cost.toLocaleString("en-US", { maximumSignificantDigits: 3, minimumFractionDigits: 2, maximumFractionDigits: 8 });
+
+// Tokens a second from the first to the last; null where these are too few or too close to say anything.
+export function speed(output, { seconds: all, first_token_seconds: first, last_token_seconds: last = all }) {
+  if (!(output >= 10) || typeof first !== "number" || !(last - first >= 0.05)) return null;
+  const rate = (output - 1) / (last - first);
+  return rate < 100 ? rate.toFixed(1) : count(Math.round(rate));
+}
+
 export function when(unix) {
   const date = new Date(unix * 1000);
   const today = new Date().toDateString() === date.toDateString();

@@ -1,4 +1,4 @@
-// The form that a request is made of.
+// The message: its text, and the files that are attached to it.
 
 import { byId, button, h, icon } from "../lib/dom.js";
 import { count } from "../lib/text.js";
@@ -6,9 +6,7 @@ import { count } from "../lib/text.js";
 const LARGEST = 20_000_000; // bytes of a file
 
 export class Composer {
-  // `onwrong` is called with a field of the options that cannot be sent as it is.
-  constructor({ onsend, onpreview, onwrong }) {
-    this.onwrong = onwrong;
+  constructor({ onsend, onpreview }) {
     this.form = byId("composer");
     this.prompt = byId("prompt");
     this.files = [];
@@ -45,9 +43,6 @@ export class Composer {
       zone.classList.remove("dropping");
       this.#attach([...event.dataTransfer.files]);
     });
-    for (const [id, kind] of [["functions", "an array of functions, or one"], ["schema", "a JSON Schema"], ["extra", "an object"]]) {
-      byId(id).addEventListener("change", () => this.#check(id, kind));
-    }
   }
 
   get text() {
@@ -91,67 +86,6 @@ export class Composer {
     this.focus();
   }
 
-  // The parameters beside the input; throws an Error that says which field is wrong.
-  parameters() {
-    const request = { model: byId("model").hidden ? byId("model-name").value.trim() : byId("model").value };
-    const text = (id) => byId(id).value.trim();
-    const number = (id) => (text(id) === "" ? undefined : Number(text(id)));
-    if (text("instructions")) request.instructions = text("instructions");
-    const tools = [...this.#functions(), ...this.#hosted()];
-    if (tools.length) request.tools = tools;
-    if (tools.length && text("tool-choice") !== "auto") request.tool_choice = text("tool-choice");
-    const schema = this.#parse("schema", "a JSON Schema");
-    if (schema) request.text = { format: { type: "json_schema", name: schema.title?.replace(/\W+/g, "_") || "answer", schema, strict: true } };
-    const reasoning = { effort: text("effort") || undefined, summary: text("summary") || undefined };
-    if (reasoning.effort || reasoning.summary) request.reasoning = reasoning;
-    for (const name of ["temperature", "top_p", "max_output_tokens"]) {
-      const value = number(name);
-      if (value !== undefined) request[name] = value;
-    }
-    if (byId("truncation").checked) request.truncation = "auto";
-    if (byId("background").checked) request.background = true;
-    if (!byId("store").checked) request.store = false;
-    return { ...request, ...(this.#parse("extra", "an object") ?? {}) };
-  }
-
-  #functions() {
-    const given = this.#parse("functions", "an array of functions, or one");
-    if (!given) return [];
-    return (Array.isArray(given) ? given : [given]).map((tool) => {
-      // Taken as Chat Completions has them, too.
-      if (tool.type === "function" && tool.function) return { type: "function", ...tool.function };
-      return { type: "function", ...tool };
-    });
-  }
-
-  #hosted() {
-    return [...byId("hosted").querySelectorAll("input:checked")].map((box) => JSON.parse(box.value));
-  }
-
-  #parse(id, kind) {
-    this.#check(id, kind);
-    const text = byId(id).value.trim();
-    if (!text) return null;
-    try {
-      return JSON.parse(text);
-    } catch {
-      this.onwrong(byId(id));
-      throw new Error(`“${byId(id).labels[0].textContent}” is not JSON: it has to be ${kind}.`);
-    }
-  }
-
-  #check(id, kind) {
-    const field = byId(id);
-    let problem = "";
-    try {
-      if (field.value.trim()) JSON.parse(field.value);
-    } catch (error) {
-      problem = `Not JSON (${kind}): ${error.message}`;
-    }
-    field.setAttribute("aria-invalid", problem ? "true" : "false");
-    byId(`${id}-problem`).textContent = problem;
-  }
-
   async #attach(files) {
     for (const file of files) {
       if (file.size > LARGEST) {
@@ -165,7 +99,7 @@ export class Composer {
   }
 
   #listFiles() {
-    byId("files").replaceChildren(...this.files.map((file) => h("li", {},
+    byId("attached").replaceChildren(...this.files.map((file) => h("li", {},
       file.url.startsWith("data:image/") ? h("img", { src: file.url, alt: "" }) : null, h("span", {}, file.name),
       button(icon("x"), () => {
         this.files.splice(this.files.indexOf(file), 1);

@@ -2,7 +2,7 @@
 
 import { getJson, send } from "../lib/api.js";
 import { byId, copyButton, h, schedule } from "../lib/dom.js";
-import { count, plain, seconds } from "../lib/text.js";
+import { count, plain, seconds, speed } from "../lib/text.js";
 import { LANGUAGES } from "./code.js";
 import { json, translationView } from "./translation.js";
 import { Timeline } from "./timeline.js";
@@ -69,14 +69,14 @@ export class Inspector {
   #drawStats = () => {
     const { log, live, warnings } = this.turn ?? {};
     const usage = live?.response?.usage;
-    const rate = log?.rate(usage);
+    const rate = log ? speed(usage?.output_tokens, log.measures()) : null;
     const entries = [
       ["First token", log?.first === null || !log ? "–" : seconds(log.first)],
       ["Total", log?.ended ? seconds(log.ended) : "–"],
-      ["Tokens a second", rate ? rate.toFixed(rate < 100 ? 1 : 0) : "–"],
+      ["Tokens a second", rate ?? "–"],
       ["Events", log ? count(log.events.length + log.dropped) : "–"],
-      ["Input tokens", usage ? tokens(usage.input_tokens, usage.input_tokens_details?.cached_tokens, "cached") : "–"],
-      ["Output tokens", usage ? tokens(usage.output_tokens, usage.output_tokens_details?.reasoning_tokens, "reasoning") : "–"],
+      ["Input tokens", usage ? detailed(usage.input_tokens, usage.input_tokens_details?.cached_tokens, "cached") : "–"],
+      ["Output tokens", usage ? detailed(usage.output_tokens, usage.output_tokens_details?.reasoning_tokens, "reasoning") : "–"],
     ];
     this.stats.replaceChildren(...entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     byId("turn-warnings").replaceChildren(warnings ? h("div", { class: "warnings" }, h("p", { class: "label" }, "Adapted"), h("p", {}, plain(warnings))) : "");
@@ -117,4 +117,4 @@ export class Inspector {
   }
 }
 
-const tokens = (all, part, name) => (part ? `${count(all)} (${count(part)} ${name})` : count(all));
+const detailed = (all, part, name) => (part ? `${count(all)} (${count(part)} ${name})` : count(all));

@@ -1,0 +1,18 @@
+// What is told in a line under an answer: the model, the time, the speed, the tokens, the cost, the backend.
+
+import { h } from "../lib/dom.js";
+import { money, plain, seconds, speed, tokens } from "../lib/text.js";
+
+// `measures`: {seconds, first_token_seconds, cost, backend}, of which any may be missing.
+export function factsView({ model, usage }, measures) {
+  const rate = speed(usage?.output_tokens, measures);
+  const facts = [
+    [plain(model), "Model"],
+    measures.backend ? [plain(measures.backend), "Backend"] : null,
+    measures.seconds ? [seconds(measures.seconds * 1000), measures.first_token_seconds ? `First token after ${seconds(measures.first_token_seconds * 1000)}` : "Duration"] : null,
+    rate ? [`${rate} tokens/s`, "Speed, from the first token to the last"] : null,
+    usage ? [tokens(usage), "Tokens in and out"] : null,
+    typeof measures.cost === "number" ? [`cost ${money(measures.cost)}`, "In the currency of the server's prices"] : null,
+  ];
+  return h("p", { class: "facts note" }, facts.filter(Boolean).map(([text, title]) => h("span", { title }, text)));
+}

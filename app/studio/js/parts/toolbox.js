@@ -1,0 +1,251 @@
+// The hosted tools of the server: each is switched on, and some are chosen from.
+
+import { ApiError, getJson, send, upload } from "../lib/api.js";
+import { asked } from "../lib/dialog.js";
+import { announce, byId, h, icon } from "../lib/dom.js";
+import { count, many, plain } from "../lib/text.js";
+
+const KINDS = {
+  web_search: { name: "Web search", icon: "globe", include: "web_search_call.action.sources" },
+  file_search: { name: "File search", icon: "file-search", include: "file_search_call.results" },
+  code_interpreter: { name: "Code interpreter", icon: "code", include: "code_interpreter_call.outputs" },
+  shell: { name: "Shell", icon: "terminal" },
+  image_generation: { name: "Image generation", icon: "image" },
+  mcp: { icon: "plug" },
+};
+const POLL = 700; // ms between two looks at a file that is being indexed
+
+export class Toolbox {
+  constructor({ onchange }) {
+    this.onchange = onchange;
+    this.tools = []; // one for each that the server offers
+    this.place = byId("hosted");
+  }
+
+  offer(about) {
+    const declared = about.tools.map((declaration) => (declaration.type === "mcp" ? new ServerChoice(declaration, this.onchange) : new ToolChoice(declaration, this.onchange)));
+    this.tools = [...(about.file_search ? [new StoreChoice(this.onchange)] : []), ...declared];
+    this.place.replaceChildren(...this.tools.map(({ node }) => node));
+  }
+
+  declarations() {
+    return this.#on().map((tool) => tool.declaration());
+  }
+
+  include() {
+    return [...new Set(this.#on().map(({ type }) => KINDS[type]?.include).filter(Boolean))];
+  }
+
+  set() {
+    return this.#on().map((tool) => ({ text: tool.told(), field: tool.box.id }));
+  }
+
+  // What is switched on, by the name of the tool.
+  state() {
+    return Object.fromEntries(this.#on().map((tool) => [tool.name, tool.state()]));
+  }
+
+  restore(state) {
+    for (const tool of this.tools) tool.restore(state[tool.name] ?? null);
+  }
+
+  #on() {
+    return this.tools.filter(({ box }) => box.checked);
+  }
+}
+
+// A tool that is on or off.
+class ToolChoice {
+  constructor(declaration, onchange) {
+    this.declared = declaration;
+    this.type = declaration.type;
+    this.name = declaration.server_label ?? declaration.type;
+    this.onchange = onchange;
+    const kind = KINDS[this.type] ?? { icon: "wrench" };
+    this.title = plain(kind.name ?? declaration.server_label ?? this.type.replaceAll("_", " "));
+    const id = `tool-${this.type}-${this.name}`;
+    this.box = h("input", { type: "checkbox", role: "switch", id, on: { change: () => this.switched() } });
+    this.more = h("div", { class: "tool-more", hidden: true });
+    this.node = h("div", { class: "tool" },
+      h("div", { class: "tool-head" }, icon(kind.icon), h("label", { for: id }, this.title), this.box), this.more);
+  }
+
+  switched() {
+    this.more.hidden = !this.box.checked || !this.more.hasChildNodes();
+  }
+
+  declaration() {
+    return this.declared;
+  }
+
+  told() {
+    return this.title;
+  }
+
+  state() {
+    return {};
+  }
+
+  restore(state) {
+    this.box.checked = state !== null;
+    this.switched();
+  }
+}
+
+// An MCP server, and which of its tools the model may call.
+class ServerChoice extends ToolChoice {
+  constructor(declaration, onchange) {
+    super(declaration, onchange);
+    this.allowed = null; // names; null for all
+    this.listed = null;
+    this.list = h("div", { class: "tool-list" });
+    this.more.append(h("details", { on: { toggle: ({ target }) => target.open && this.#load() } }, h("summary", {}, "Tools"), this.list));
+  }
+
+  async #load() {
+    if (this.listed) return;
+    this.list.replaceChildren(h("p", { class: "note pulse" }, "Asking the server…"));
+    try {
+      const { tools, error } = await getJson(`antiphon/mcp/${encodeURIComponent(this.declared.server_label)}`);
+      if (error) throw new ApiError(error);
+      this.listed = tools;
+      this.list.replaceChildren(...tools.map((tool) => this.#row(tool)));
+    } catch (error) {
+      this.list.replaceChildren(h("p", { class: "problem" }, plain(error.message)));
+    }
+  }
+
+  #row(tool) {
+    const box = h("input", { type: "checkbox", value: tool.name, checked: !this.allowed || this.allowed.includes(tool.name), on: { change: () => this.#choose() } });
+    return h("label", { class: "check" }, box, h("span", {}, h("code", {}, plain(tool.name)), tool.needs_approval ? h("span", { class: "chip" }, "asks first") : null,
+      tool.description ? h("span", { class: "note" }, plain(tool.description)) : null));
+  }
+
+  #choose() {
+    const boxes = [...this.list.querySelectorAll("input")];
+    const chosen = boxes.filter(({ checked }) => checked).map(({ value }) => value);
+    this.allowed = chosen.length === boxes.length ? null : chosen;
+  }
+
+  declaration() {
+    return this.allowed ? { ...this.declared, allowed_tools: this.allowed } : this.declared;
+  }
+
+  told() {
+    return this.allowed ? `${this.title}: ${many(this.allowed.length, "tool")}` : this.title;
+  }
+
+  state() {
+    return { allowed: this.allowed };
+  }
+
+  restore(state) {
+    super.restore(state);
+    this.allowed = state?.allowed ?? null;
+    for (const box of this.list.querySelectorAll("input")) box.checked = !this.allowed || this.allowed.includes(box.value);
+  }
+}
+
+// File search, in a vector store that is chosen or made, and into which files are uploaded.
+class StoreChoice extends ToolChoice {
+  constructor(onchange) {
+    super({ type: "file_search" }, onchange);
+    this.stores = null;
+    this.wanted = "";
+    this.select = h("select", { id: "vector-store", on: { change: () => (this.wanted = this.select.value) } });
+    this.files = h("ul", { class: "upload-list", "aria-label": "Uploads" });
+    this.problem = h("p", { class: "problem", role: "alert" });
+    this.field = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files for the vector store", on: { change: () => this.#upload() } });
+    this.more.append(
+      h("div", { class: "field" }, h("label", { for: "vector-store" }, "Vector store"), this.select),
+      h("div", { class: "buttons" },
+        h("button", { type: "button", class: "quiet", on: { click: () => this.#make() } }, icon("plus"), "New store"),
+        h("button", { type: "button", class: "quiet", on: { click: () => this.field.click() } }, icon("upload"), "Upload files")),
+      this.field, this.files, this.problem);
+  }
+
+  switched() {
+    super.switched();
+    if (this.box.checked && !this.stores) this.#load();
+  }
+
+  async #load(chosen = this.wanted) {
+    try {
+      this.stores = (await getJson("vector_stores?limit=100")).data;
+      this.problem.textContent = "";
+      this.select.replaceChildren(...(this.stores.length ? [] : [h("option", { value: "" }, "There is none yet")]),
+        ...this.stores.map((store) => h("option", { value: store.id }, plain(`${store.name || store.id} (${many(store.file_counts.total, "file")})`))));
+      if (this.stores.some(({ id }) => id === chosen)) this.select.value = chosen;
+      this.wanted = this.select.value;
+      this.onchange();
+    } catch (error) {
+      this.problem.textContent = error.message;
+    }
+  }
+
+  async #make() {
+    const name = await asked({ title: "New vector store", label: "Name of the store", verb: "Make" });
+    if (!name) return null;
+    try {
+      const { id } = await send("POST", "vector_stores", { name });
+      await this.#load(id);
+      announce(`Made ${name}.`);
+      return id;
+    } catch (error) {
+      this.problem.textContent = error.message;
+      return null;
+    }
+  }
+
+  async #upload() {
+    const files = [...this.field.files];
+    this.field.value = "";
+    const store = this.select.value || (await this.#make());
+    if (!store) return;
+    await Promise.all(files.map((file) => this.#uploadOne(store, file)));
+    await this.#load(store);
+  }
+
+  async #uploadOne(store, file) {
+    const state = h("span", { class: "chip working" }, "uploading");
+    this.files.append(h("li", {}, h("span", {}, plain(file.name)), state));
+    const show = (text, kind) => {
+      state.textContent = text;
+      state.className = `chip ${kind}`;
+    };
+    try {
+      const uploaded = await upload(file, (part) => show(`${count(Math.floor(100 * part))} %`, "working"));
+      let entry = await send("POST", `vector_stores/${store}/files`, { file_id: uploaded.id });
+      while (entry.status === "in_progress") {
+        show("indexing", "working");
+        await new Promise((done) => setTimeout(done, POLL));
+        entry = await getJson(`vector_stores/${store}/files/${uploaded.id}`);
+      }
+      show(entry.status === "completed" ? "ready" : plain(entry.last_error?.message ?? entry.status), entry.status);
+      announce(`${file.name}: ${entry.status === "completed" ? "ready" : "failed"}.`);
+    } catch (error) {
+      show("failed", "failed");
+      this.problem.textContent = `${file.name}: ${error.message}`;
+    }
+  }
+
+  declaration() {
+    if (!this.select.value) throw new Error("File search needs a vector store: choose one, or make one under Options.");
+    return { type: "file_search", vector_store_ids: [this.select.value] };
+  }
+
+  told() {
+    const store = this.stores?.find(({ id }) => id === this.select.value);
+    return store ? `File search: ${plain(store.name || store.id)}` : "File search";
+  }
+
+  state() {
+    return { store: this.wanted };
+  }
+
+  restore(state) {
+    this.wanted = state?.store ?? this.wanted;
+    super.restore(state);
+    if (this.stores?.some(({ id }) => id === this.wanted)) this.select.value = this.wanted;
+  }
+}
