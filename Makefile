@@ -9,6 +9,8 @@ JOBS ?= 3
 
 # Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
 CLIENTS := .venv-clients
+# Their environments for Python, each with clients whose dependencies agree.
+PYTHON_CLIENTS := openai-2 openai-2-agents openai-3
 # The files of npm packages that the studio and /docs load; each with its licence.
 VENDOR := app/studio/vendor
 # Of Lucide, the icons that css/icons.css names.
@@ -63,8 +65,8 @@ test: lint types unit smoke ## run every check and every test
 quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) tests/core tests/stores/test_contract.py tests/test_layers.py $(ARGS)
 
-test-clients: $(VENV)/test.stamp $(CLIENTS)/openai-2.stamp $(CLIENTS)/openai-3.stamp $(CLIENTS)/packages.stamp ## run real clients against it; ARGS="-k codex" to choose
-	$(BIN)/python -m pytest -n $(JOBS) -m clients tests/clients $(ARGS)
+test-clients: $(VENV)/test.stamp $(PYTHON_CLIENTS:%=$(CLIENTS)/%.stamp) $(CLIENTS)/packages.stamp ## run real clients against it; ARGS="-k codex" to choose
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m clients tests/clients $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff: format and lint
 	$(BIN)/ruff format --check .
@@ -117,7 +119,7 @@ lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked r
 	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
 		--extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
-	for name in openai-2 openai-3; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
+	for name in $(PYTHON_CLIENTS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' --output-file tests/clients/requirements/$$name.txt \
 		tests/clients/requirements/$$name.in || exit 1; done
 	for name in $(PEERS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \

@@ -21,6 +21,8 @@ class Client(NamedTuple):
     without: frozenset[str] = frozenset()  # scenarios that it has nothing for
 
 
+LOCAL_COSTS = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # LiteLLM asks nobody for prices
+
 CLIENTS = {
     "openai-python": Client("openai_python/driver.py", "openai-3"),
     "openai-python-2": Client("openai_python/driver.py", "openai-2"),
@@ -32,7 +34,7 @@ CLIENTS = {
     "langchain-v1": Client("langchain/driver.py", "openai-3", {"OUTPUT_VERSION": "v1"}),
     "pydantic-ai": Client("pydantic_ai/driver.py", "openai-3"),
     "llama-index": Client("llama_index/driver.py", "openai-2", without=frozenset({"structured_streamed"})),
-    "litellm": Client("litellm/driver.py", "openai-2", {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}),
+    "litellm": Client("litellm/driver.py", "openai-2", LOCAL_COSTS),
     "llm": Client("llm/driver.py", "openai-3", without=frozenset({"turns"})),
     **{
         name: Client("ai_sdk/driver.mjs", package, {"PACKAGE": package, "PROVIDER": f"@ai-sdk/{provider}"})
@@ -46,9 +48,27 @@ CLIENTS = {
 }
 
 
-def playing(*scenarios: str) -> list[tuple[str, str]]:
+_STREAMS = frozenset({"stream", "tools_streamed"})
+
+# Frameworks that come with a client of their own: they play what they have scenarios for.
+FRAMEWORKS = {
+    "agent-framework": Client("agent_framework/driver.py", "openai-3"),
+    "agno": Client("agno/driver.py", "openai-3", {"KIND": "openai"}, frozenset({"thinking"})),
+    "agno-open-responses": Client("agno/driver.py", "openai-3", {"KIND": "open-responses"}, frozenset({"thinking"})),
+    "dspy": Client("dspy/driver.py", "openai-2", LOCAL_COSTS, _STREAMS | {"tools", "structured", "turns"}),
+    "haystack": Client("haystack/driver.py", "openai-3"),
+    "inspect": Client("inspect_ai/driver.py", "openai-3", without=_STREAMS),
+    "instructor": Client(
+        "instructor/driver.py", "openai-2", without=_STREAMS | {"text", "tools", "structured", "turns", "thinking"}
+    ),
+    "semantic-kernel": Client("semantic_kernel/driver.py", "openai-2-agents", without=frozenset({"thinking"})),
+    "strands": Client("strands/driver.py", "openai-2-agents", without=frozenset({"tools_streamed"})),
+}
+
+
+def playing(*scenarios: str, clients: Mapping[str, Client] = CLIENTS) -> list[tuple[str, str]]:
     """Return who plays which of some scenarios."""
-    return [(name, one) for name, client in CLIENTS.items() for one in scenarios if one not in client.without]
+    return [(name, one) for name, client in clients.items() for one in scenarios if one not in client.without]
 
 
 class Driver(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 
 from app.main import create_app
+from tests.clients.clients import CLIENTS, FRAMEWORKS
 from tests.clients.program import end_drivers
 from tests.clients.wire import Wire
 from tests.support.serving import antiphon, serving, settings
@@ -21,6 +22,7 @@ HERE = Path(__file__).parent
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "clients: runs a real client, whose package npm has installed")
+    config.addinivalue_line("markers", "xdist_group(name): tests that one process runs")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -34,6 +36,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker("clients")
+            name = item.callspec.params.get("name") if hasattr(item, "callspec") else None
+            client = CLIENTS.get(name) or FRAMEWORKS.get(name)
+            if client and client.driver.endswith(".py"):  # its packages are imported once, and not by every process
+                item.add_marker(pytest.mark.xdist_group(f"{client.driver} {client.package}"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 from tests.clients.answers import saying
 from tests.clients.program import HERE, PACKAGES, Ended, installed, interpreter, run
+from tests.clients.table import ROWS, with_table
 from tests.support.upstream import Upstream
 
 ROOT = HERE.parent.parent
@@ -29,18 +29,7 @@ PROGRAMS = {
     "LlamaIndex": "openai-2",
     "LiteLLM": "openai-2",
 }
-OTHERS = {"Codex", "opencode", "llm"}
-
-
-class Row(NamedTuple):
-    """A row of the table of clients."""
-
-    client: str
-    anchor: str
-    driver: str
-
-
-ROWS = [Row(*found) for found in re.findall(r"^\| \[(.+?)\]\(#(.+?)\) \| .+ \| \[.+?\]\(\.\./(.+?)\) \|$", DOCS, re.M)]
+OTHERS = {"Codex", "opencode", "llm", "Other frameworks"}
 
 
 def section(heading: str) -> str:
@@ -56,31 +45,19 @@ def block(heading: str, language: str) -> str:
     return found[1]
 
 
-def anchor(heading: str) -> str:
-    """Return what a heading is called in links."""
-    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+def test_the_table_is_that_of_the_drivers() -> None:
+    assert with_table(DOCS) == DOCS, "run `python -m tests.clients.table`"
+    assert {row.section for row in ROWS.values()} == {*PROGRAMS, *OTHERS}
+    for row in ROWS.values():
+        assert section(row.section)
+    drivers = {path.parent.name for pattern in ("*/driver.*", "*/test_*.py") for path in HERE.glob(pattern)}
+    assert {row.place for row in ROWS.values()} == drivers
 
 
-def test_every_client_of_the_table_has_a_section_and_a_driver() -> None:
-    headings = re.findall(r"^## (.+)$", DOCS, re.M)
-    assert {row.client for row in ROWS} == {*PROGRAMS, *OTHERS}
-    for row in ROWS:
-        assert anchor(row.client) == row.anchor
-        assert row.client in headings
-        driver = ROOT / row.driver
-        assert list(driver.glob("driver.*")) or list(driver.glob("test_*.py")), row.driver
-    drivers = {path.parent for pattern in ("*/driver.*", "*/test_*.py") for path in HERE.glob(pattern)}
-    assert {ROOT / row.driver for row in ROWS} == drivers
-
-
-def test_the_versions_are_those_that_are_installed() -> None:
-    pins = (
-        "".join(path.read_text() for path in (HERE / "requirements").glob("*.in")) + (HERE / "package.json").read_text()
-    )
-    table = DOCS[: DOCS.index("## Codex")]
-    versions = re.findall(r"\d+\.\d+(?:\.\d+)?", re.sub(r"\(.*by hand\)", "", re.sub(r"http\S+", "", table)))
-    assert len(versions) > 12
-    assert [version for version in versions if version not in pins] == []
+def test_the_words_of_the_table_stand_for_tests() -> None:
+    tests = "".join(path.read_text() for path in HERE.rglob("test_*.py"))
+    named = {test for row in ROWS.values() for words in row.tests.values() for test in words.values()}
+    assert {test for test in named if f"def {test}(" not in tests} == set()
 
 
 @pytest.mark.parametrize("heading", PROGRAMS)

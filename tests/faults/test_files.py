@@ -36,8 +36,7 @@ class Fault(NamedTuple):
     @property
     def row(self) -> str:
         """The line of docs/faults.md."""
-        test = f"test_files.py::test_files[{self.name}]"
-        return f"| {self.name} | {self.during} | completed | `{test}` |"
+        return f"| {self.name} | {self.during} | completed | `test_files.py::test_files[{self.name}]` |"
 
 
 FAULTS = [

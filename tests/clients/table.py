@@ -1,0 +1,189 @@
+"""
+The table of clients in `docs/clients.md`: what passes with each, in which versions.
+
+    python -m tests.clients.table
+
+writes it. A word in it stands for a test, and the versions are those that the tests install.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tests.clients.clients import CLIENTS, FRAMEWORKS, Client
+from tests.clients.program import HERE
+
+PAGE = HERE.parent.parent / "docs" / "clients.md"
+HEAD = "| client | versions | text | calls of functions | schema | reasoning | failures | continues by | tested by |"
+START, END = "<!-- clients -->\n", "<!-- /clients -->\n"
+
+# The columns, and the scenarios that their words stand for.
+COLUMNS = {
+    "text": {"whole": "text", "streamed": "stream"},
+    "calls": {"whole": "tools", "streamed": "tools_streamed"},
+    "schema": {"whole": "structured", "streamed": "structured_streamed"},
+    "reasoning": {"whole": "thinking", "streamed": "thinking_streamed"},
+    "failures": {"refusals": "", "cut streams": "stream"},
+}
+# They are not played with frameworks.
+FOR_CLIENTS = {"structured_streamed", "thinking_streamed"}
+
+
+class Row(NamedTuple):
+    """A client, with its section in the page."""
+
+    section: str
+    pins: tuple[str, ...]  # packages for Node, or those of an environment for Python
+    continues: str
+    client: Client | None = None  # None: a program
+    folder: str = ""  # of a program
+    tests: Mapping[str, Mapping[str, str]] = {}  # further tests that words stand for, by column
+
+    @property
+    def place(self) -> str:
+        """The folder of its driver, or of its tests."""
+        return self.folder or (self.client.driver.partition("/")[0] if self.client else "")
+
+    def words(self, column: str) -> str:
+        """Return what is in a column."""
+        found = [*self.tests.get(column, {})]
+        if self.client:
+            missing = self.client.without | (FOR_CLIENTS if self.client in FRAMEWORKS.values() else frozenset())
+            found = [word for word, scenario in COLUMNS[column].items() if scenario not in missing] + found
+        return ", ".join(found)
+
+
+ANY = "any way"
+ALL = "all items"
+PREVIOUS = "`previous_response_id`"
+OTHERS = "Other frameworks"
+_OPENAI_SCHEMAS = {"by a function": "test_instructor_gets_an_answer_by_the_call_of_a_function"}
+_DSPY = "test_dspy_reads_its_own_format_and_calls_of_functions"
+
+ROWS: dict[str, Row] = {
+    "Codex": Row(
+        "Codex",
+        ("@openai/codex",),
+        f"{ALL}; on a WebSocket, only new ones",
+        folder="codex",
+        tests={
+            "text": {"streamed": "test_codex_works_for_many_turns"},
+            "calls": {"streamed": "test_two_calls_at_once"},
+            "schema": {"streamed": "test_codex_sends_an_image_and_a_schema"},
+            "reasoning": {"streamed": "test_thoughts_are_shown_and_come_back_with_the_results"},
+            "failures": {
+                "refusals": "test_codex_shows_the_words_of_a_refusal",
+                "cut streams": "test_codex_retries_when_a_stream_breaks_off",
+            },
+        },
+    ),
+    "opencode": Row(
+        "opencode",
+        ("opencode-linux-x64-baseline",),
+        ALL,
+        folder="opencode",
+        tests={
+            "text": {"streamed": "test_opencode_writes_a_file_and_goes_on"},
+            "calls": {"streamed": "test_opencode_writes_a_file_and_goes_on"},
+            "failures": {
+                "refusals": "test_opencode_shows_the_words_of_a_refusal",
+                "cut streams": "test_opencode_retries_when_a_stream_breaks_off",
+            },
+        },
+    ),
+    "openai for Python": Row(
+        "openai for Python", ("openai-3:openai", "openai-2:openai"), ANY, CLIENTS["openai-python"]
+    ),
+    "openai for Node": Row("openai for Node", ("openai", "openai-6"), ANY, CLIENTS["openai-node"]),
+    "Agents SDK for Python": Row(
+        "Agents SDK for Python",
+        ("openai-3:openai-agents",),
+        f"{ANY}; sessions of all kinds",
+        CLIENTS["agents-python"],
+    ),
+    "Agents SDK for Node": Row(
+        "Agents SDK for Node", ("@openai/agents",), f"{ANY}; sessions of all kinds", CLIENTS["agents-node"]
+    ),
+    "AI SDK, provider openai": Row(
+        "AI SDK, provider openai",
+        ("ai", "ai-6"),
+        f"`item_reference`; with `store: false`, {ALL}",
+        CLIENTS["ai-sdk-openai"],
+    ),
+    "AI SDK, provider open-responses": Row(
+        "AI SDK, provider open-responses", ("ai", "ai-6"), ALL, CLIENTS["ai-sdk-open-responses"]
+    ),
+    "LangChain": Row(
+        "LangChain", ("openai-3:langchain-openai",), f"{ALL}, or `use_previous_response_id`", CLIENTS["langchain"]
+    ),
+    "pydantic-ai": Row("pydantic-ai", ("openai-3:pydantic-ai-slim",), f"{ALL}, or {PREVIOUS}", CLIENTS["pydantic-ai"]),
+    "LlamaIndex": Row(
+        "LlamaIndex", ("openai-2:llama-index-llms-openai",), f"{ALL}, or {PREVIOUS}", CLIENTS["llama-index"]
+    ),
+    "LiteLLM": Row("LiteLLM", ("openai-2:litellm",), ANY, CLIENTS["litellm"]),
+    "llm": Row("llm", ("openai-3:llm",), ALL, CLIENTS["llm"]),
+    "Agno": Row(OTHERS, ("openai-3:agno",), f"{PREVIOUS}; {ALL} with `OpenResponses`", FRAMEWORKS["agno"]),
+    "DSPy": Row(
+        OTHERS,
+        ("openai-2:dspy",),
+        ALL,
+        FRAMEWORKS["dspy"],
+        tests={"calls": {"whole": _DSPY}, "schema": {"by a prompt": _DSPY}},
+    ),
+    "Haystack": Row(OTHERS, ("openai-3:haystack-ai",), f"{ALL}, or {PREVIOUS}", FRAMEWORKS["haystack"]),
+    "Inspect": Row(OTHERS, ("openai-3:inspect-ai",), ALL, FRAMEWORKS["inspect"]),
+    "instructor": Row(
+        OTHERS, ("openai-2:instructor",), ALL, FRAMEWORKS["instructor"], tests={"schema": _OPENAI_SCHEMAS}
+    ),
+    "Microsoft Agent Framework": Row(
+        OTHERS, ("openai-3:agent-framework-openai",), PREVIOUS, FRAMEWORKS["agent-framework"]
+    ),
+    "Semantic Kernel": Row(OTHERS, ("openai-2-agents:semantic-kernel",), PREVIOUS, FRAMEWORKS["semantic-kernel"]),
+    "Strands Agents": Row(OTHERS, ("openai-2-agents:strands-agents",), ALL, FRAMEWORKS["strands"]),
+}
+
+
+def table() -> str:
+    """Return the lines of the table."""
+    lines = [HEAD, "|" + "---|" * (HEAD.count("|") - 1)]
+    for title, row in ROWS.items():
+        cells = [
+            f"[{title}](#{anchor(row.section)})",
+            ", ".join(dict.fromkeys(map(version, row.pins))),
+            *map(row.words, COLUMNS),
+            row.continues,
+            f"[{row.place}](../tests/clients/{row.place})",
+        ]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def version(pin: str) -> str:
+    """Return the version of a package: `environment:package` for Python."""
+    environment, colon, package = pin.partition(":")
+    if colon:
+        pins = (HERE / "requirements" / f"{environment}.in").read_text()
+        found = re.search(rf"^{re.escape(package)}(?:\[.*\])?==(.+)$", pins, re.M)
+        assert found, pin
+        return found[1]
+    packages = json.loads((HERE / "package.json").read_text())
+    pinned = {**packages["dependencies"], **packages["optionalDependencies"]}[pin]
+    return str(pinned).rpartition("@")[2]
+
+
+def anchor(heading: str) -> str:
+    """Return what a heading is called in links."""
+    return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def with_table(page: str) -> str:
+    """Return the page with the table as it is now."""
+    before, _, rest = page.partition(START)
+    return before + START + table() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))
