@@ -20,7 +20,7 @@ RUN pip wheel --no-deps --wheel-dir dist . \
 
 FROM python:3.13-slim AS runtime
 LABEL org.opencontainers.image.title="Antiphon" \
-      org.opencontainers.image.description="The Open Responses API, answered by any Chat Completions backend." \
+      org.opencontainers.image.description="The Open Responses API, answered by any model server." \
       org.opencontainers.image.licenses="Apache-2.0"
 RUN groupadd --system --gid 10001 antiphon \
     && useradd --system --uid 10001 --gid antiphon --no-create-home --shell /usr/sbin/nologin antiphon \

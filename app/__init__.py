@@ -1,3 +1,3 @@
-"""Antiphon: the Open Responses API, answered by any Chat Completions backend."""
+"""Antiphon: the Open Responses API, answered by any model server."""
 
 __version__ = "0.2.0"

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DESCRIPTION = """
-The [Open Responses](https://www.openresponses.org) API, answered by any Chat Completions backend.
+The [Open Responses](https://www.openresponses.org) API, answered by any model server.
 
 Point an OpenAI-compatible client at this server's `/v1`.
 """

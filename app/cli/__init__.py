@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 cli = typer.Typer(
     name="antiphon",
-    help="The Open Responses API, answered by any Chat Completions backend.",
+    help="The Open Responses API, answered by any model server.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -68,7 +68,7 @@ def _root(
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """The Open Responses API, answered by any Chat Completions backend."""
+    """The Open Responses API, answered by any model server."""
 
 
 @cli.command()

@@ -34,7 +34,7 @@ _ROWS: tuple[_Fact | _Group, ...] = (
     _Fact(
         "answers through",
         (
-            "any Chat Completions server",
+            "any server of Chat Completions, Responses or Messages",
             "100+ providers, in their own APIs",
             "some 30 providers",
             "its own models",
