@@ -116,6 +116,7 @@ class RequestOptions(_Options):
     # Breakpoints of the prompt cache, as Claude's models need them: after tools, instructions and history, or where the
     # caller sets them. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
+    cache_models: list[str] = ["*claude*"]  # globs of the models that get breakpoints in chat requests
     reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] = "tool_turns"
     reasoning_field: ReasoningField = "auto"  # auto: the field that it came in
     reasoning_placeholder: str | None = None  # for turns whose reasoning the client did not send back

@@ -36,7 +36,8 @@ class Fault(NamedTuple):
     @property
     def row(self) -> str:
         """The line of docs/faults.md."""
-        return f"| {self.name} | {self.during} | completed | `test_files.py::test_files[{self.name}]` |"
+        test = f"test_files.py::test_files[{self.name}]"
+        return f"| {self.name} | {self.during} | completed | `{test}` |"
 
 
 FAULTS = [

@@ -42,7 +42,8 @@ class Fault(NamedTuple):
         """The line of docs/faults.md."""
         before = f"the first: {self.first}; then {self.before}" if self.first else self.before
         kept = ", or ".join(sorted(self.kept, key=(NOTHING, AS_SENT, COMPLETE).index))
-        return f"| {self.name} | {before} | {self.during} | {kept} | `test_store.py::test_store[{self.name}]` |"
+        test = f"test_store.py::test_store[{self.name}]"
+        return f"| {self.name} | {before} | {self.during} | {kept} | `{test}` |"
 
 
 FAULTS = [

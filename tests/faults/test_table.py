@@ -17,7 +17,7 @@ TABLES = (test_backend, test_store, test_files, test_bugs)
 def test_the_rows_are_those_of_the_tests() -> None:
     for table in TABLES:
         name = table.__name__.rpartition(".")[2]
-        told = [line for line in LINES if f"`{name}.py::{name}[" in line]
+        told = [line for line in LINES if re.search(rf"`{name}\.py::\w+\[", line)]
         assert told == [fault.row for fault in table.FAULTS]
 
 

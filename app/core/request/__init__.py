@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
+from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
-from app.core.request.messages import ConversationReader, can_continue, to_messages
+from app.core.request.messages import CachedConversationReader, ConversationReader, can_continue, to_messages
 from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix, TranslationContext, with_encoded
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange, in_order
@@ -39,13 +40,15 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     Raises `InvalidRequest`, with the field at fault, for what cannot be sent. The spec makes the constraints on tools
     binding, so `EncodedQuestion.allowed` enforces them whatever the backend does.
     """
-    read = read_question(question, profile, profile.request)
-    context, choice, options = read.context, read.choice, profile.request
+    options = profile.request
+    cached = is_cached_chat(question, options)
+    read = read_question(question, profile, options, CachedConversationReader if cached else ConversationReader)
+    context, choice = read.context, read.choice
     text_format, instruction = response_format(context)
     messages, prefix = read.messages()
     messages = _with_instructions(context, messages, instruction, choice)
     body: dict[str, object] = {
-        **_parameters(context),  # first, because `extra_params` may contain any name
+        **_parameters(context, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` may have any name
         "model": options.model_map.get(question.model, question.model),
         "messages": with_encoded(arrange(messages, options.roles), prefix if in_order(options.roles) else None),
         **_streaming(options, with_tools=bool(choice.functions)),
@@ -54,6 +57,8 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     }
     if text_format:
         body["response_format"] = text_format
+    if cached:
+        set_breakpoints(context, body)
     limit(context, body)
     return EncodedQuestion(
         body=patched(body, options.extra_body),
@@ -74,18 +79,21 @@ class ReadQuestion(NamedTuple):
     places: Sequence[int]  # of the items in the request's own input
     repeatable: int  # so many of the first items are read the same way in all requests that continue from here
     choice: Choice
+    form: type[ConversationReader]
 
-    def messages(
-        self, form: type[ConversationReader] = ConversationReader
-    ) -> tuple[list[Message], TranslatedPrefix | None]:
+    def messages(self) -> tuple[list[Message], TranslatedPrefix | None]:
         """Return the messages, and a prefix of them: see `to_messages`."""
         args = (self.items, self.context, self.tools, self.places, self.prefix, self.repeatable)
-        return to_messages(*args, form=form)
+        return to_messages(*args, form=self.form)
 
 
-def read_question(question: Question, profile: Profile, options: RequestOptions) -> ReadQuestion:
+def read_question(
+    question: Question, profile: Profile, options: RequestOptions, form: type[ConversationReader]
+) -> ReadQuestion:
     """
-    Read the items and the tools of a question; `options` are the profile's, as far as the API leaves them open.
+    Read the items and the tools of a question.
+
+    `options` are the profile's, as far as the API leaves them open; `form` is that of the messages.
 
     Raises `InvalidRequest`, with the field at fault, for what cannot be sent.
     """
@@ -94,13 +102,15 @@ def read_question(question: Question, profile: Profile, options: RequestOptions)
     if question.strict:
         refuse_unknown(request, options)
     prefix = next((prefix for prefix in question.prefixes if prefix.profile is profile), None)
+    if prefix and prefix.breakpoints != form.part_form.breakpoints:
+        prefix = None
     first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
     prefix, tools, read, positions = _read(context, items, prefix)
     start = prefix.items if prefix else 0
     choice = _choice(context, read, tools)
     repeatable = sum(1 for _ in takewhile(is_repeatable, items[start : question.shared]))
     return ReadQuestion(
-        context, prefix, tools, read, [start + position - first for position in positions], repeatable, choice
+        context, prefix, tools, read, [start + position - first for position in positions], repeatable, choice, form
     )
 
 
@@ -311,10 +321,10 @@ def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
                         yield from (f"input[].{place}[].{name}" for name in sorted(unsent) if part.get(name))
 
 
-def _parameters(context: TranslationContext) -> dict[str, object]:
-    """Return the parameters that the caller set, under their Chat Completions names."""
+def _parameters(context: TranslationContext, kept: frozenset[str]) -> dict[str, object]:
+    """Return the parameters that the caller set, under their Chat Completions names; for `kept` see `name_unsent`."""
     request, options = context.request, context.options
-    name_unsent(context)
+    name_unsent(context, kept)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)

@@ -198,6 +198,6 @@ def text_content(text: str, form: str) -> str | list[ChatPart]:
 
 def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
     """Return content without media as one string; as a list of parts otherwise, or for the form `array`."""
-    if media(parts) or (form == "array" and parts):
+    if media(parts) or (form == "array" and parts) or any("cache_control" in part for part in parts):
         return parts
     return "\n".join(texts(parts))

@@ -62,7 +62,7 @@ def to_messages(
     prefix: TranslatedPrefix | None = None,
     shared: int = 0,
     *,
-    form: type[ConversationReader] | None = None,
+    form: type[ConversationReader],
 ) -> tuple[list[Message], TranslatedPrefix | None]:
     """
     Return the messages of a conversation, oldest first, and a prefix for the requests that continue it.
@@ -75,7 +75,7 @@ def to_messages(
     has at most the first `shared` of these items, and is `prefix` itself if it cannot be longer. `form` makes messages
     of another form than that of Chat Completions.
     """
-    conversation = (form or ConversationReader)(items, context, offered, places, prefix)
+    conversation = form(items, context, offered, places, prefix)
     for position, item in enumerate(items):
         if shared and position <= shared:
             conversation.note_end(position, item)
@@ -258,6 +258,7 @@ class ConversationReader:
                 ids=ids,
                 **_encoded(prefix, messages[len(prefix.messages) if prefix else 0 : count]),
                 earlier=self._earlier(prefix, end),
+                breakpoints=self.part_form.breakpoints,
             )
         return prefix
 
@@ -281,8 +282,12 @@ class ConversationReader:
         if role == "user":
             self.turn += 1
             self.add(role, string_or_parts(self.parts(position, "content"), self.content.parts))
-        elif text := self.text_content(position, content, role=role, separator="\n"):
-            role = self.options.roles.developer if role == "developer" else role
+            return
+        text = self.text_content(position, content, role=role, separator="\n")
+        role = self.options.roles.developer if role == "developer" else role
+        if self.part_form.breakpoints and any("cache_control" in part for part in self.parts(position, "content")):
+            self.add(role, [part for part in self.parts(position, "content") if part["type"] == "text"])
+        elif text:
             self.add(role, text_content(text, self.content.parts))
 
     def text(self, text: str) -> None:
@@ -496,6 +501,12 @@ class ConversationReader:
         """Return the `param` of an error; an item of an earlier turn is not in the request's input."""
         own = self.places[position]
         return f"input[{own}]{field}" if own >= 0 else "previous_response_id"
+
+
+class CachedConversationReader(ConversationReader):
+    """The same, with the caller's breakpoints of the prompt cache."""
+
+    part_form = CHAT_PARTS._replace(breakpoints=True)
 
 
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)

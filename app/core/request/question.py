@@ -38,6 +38,7 @@ class TranslatedPrefix:
     ids: CallIds  # those of their calls
     encoded: bytes | None  # the messages as JSON, without the brackets; None if orjson cannot encode them
     size: int  # bytes of memory, by an estimate
+    breakpoints: bool = False  # whether the caller's breakpoints of the prompt cache are kept
     earlier: TranslatedPrefix | None = None  # for requests that this one does not fit
 
 

@@ -16,7 +16,7 @@ from app.errors import InvalidRequest
 NAMES = """
     openai azure vllm sglang llama.cpp llama-cpp-python ollama tgi lm-studio transformers mlx openrouter groq together
     fireworks deepseek mistral gemini anthropic xai cerebras moonshot dashscope zai minimax copilot bedrock
-    perplexity default anthropic-chat bedrock-anthropic vertex-anthropic
+    perplexity default litellm anthropic-chat bedrock-anthropic vertex-anthropic
 """
 TOOL = {"type": "function", "name": "look"}
 CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}

@@ -95,9 +95,9 @@ def whole(translation: EncodedQuestion | tuple[str, str | None]) -> Any:
     return translation.body, translation.bindings, translation.allowed, translation.warnings
 
 
-of_all_apis = st.sampled_from([{}, {}, {"transport.api": "messages"}]).flatmap(
-    lambda options: profiles.map(lambda profile: profile.override(options))
-)
+of_all_apis = st.sampled_from(
+    [{}, {}, {"request.cache": "auto", "request.cache_models": ["*"]}, {"transport.api": "messages"}]
+).flatmap(lambda options: profiles.map(lambda profile: profile.override(options)))
 
 
 @settings(max_examples=400)

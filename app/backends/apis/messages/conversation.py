@@ -14,7 +14,6 @@ from app.backends.apis.messages.blocks import CACHED_PARTS, PARTS
 from app.core.bounded_json import loads
 from app.core.items import as_json_object
 from app.core.items.readings import HOSTED
-from app.core.request.content import media
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields, is_sent_back
 from app.core.request.roles import OPENING, SYSTEM, Message
@@ -30,18 +29,6 @@ class MessagesConversation(ConversationReader):
     """Reads items one by one; the entries of a turn are kept in the order in which the model wrote them."""
 
     part_form = PARTS
-
-    def message(self, position: int, item: Item) -> None:
-        """Add a message; what has the role of the system keeps its parts, since one may end a cached prefix."""
-        if item["role"] in SYSTEM:
-            self.check_known(position, item.get("content"))
-            self.close()
-            parts = self.parts(position, "content")
-            for part in media(parts):
-                self.warnings.add(f"Content of type {part['type']} is left out of messages of the role {item['role']}.")
-            self.add(item["role"], [part for part in parts if part["type"] == "text"])
-        else:
-            super().message(position, item)
 
     def text(self, text: str) -> None:
         """Add text of the model; blank text is refused by the server."""

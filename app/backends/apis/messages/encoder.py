@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from app.backends.apis.messages.caching import is_cached, set_breakpoints
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, arranged
 from app.backends.apis.messages.schema import enforceable, input_schema
 from app.backends.apis.messages.thinking import think
 from app.core.profile import Profile, RequestOptions
 from app.core.request import limit, name_unsent, patched, read_question
+from app.core.request.caching import CACHE_FIELDS, set_breakpoints
 from app.core.request.call_ids import VERBATIM
 from app.core.request.question import EncodedQuestion, Question, TranslationContext, with_encoded
 from app.core.request.response_format import response_format
@@ -24,22 +24,22 @@ from app.core.types import JSONObject
 from app.errors import InvalidRequest
 
 _JSON = "Answer with a JSON object only, without a code fence."
-_CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "prompt_cache_options"})
 
 
 def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion:
     """Translate a question; raises `InvalidRequest`, with the field at fault, for what cannot be sent."""
-    read = read_question(question, profile, _options(profile.request))
-    context, choice, options = read.context, read.choice, read.context.options
-    cached = is_cached(context)
-    messages, prefix = read.messages(CachedConversation if cached else MessagesConversation)
+    options = _options(profile.request)
+    cached = options.cache != "off"
+    read = read_question(question, profile, options, CachedConversation if cached else MessagesConversation)
+    context, choice = read.context, read.choice
+    messages, prefix = read.messages()
     system, text_format = _system(context)
     if not system and not messages:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
     behind, messages = arranged(messages)
     blocks = [*system, *behind]
     body: dict[str, Any] = {
-        **_parameters(context),
+        **_parameters(context, CACHE_FIELDS if cached else frozenset()),
         "model": options.model_map.get(question.model, question.model),
         "max_tokens": context.request.max_output_tokens or options.default_max_tokens,
         **({"system": blocks} if blocks else {}),
@@ -99,9 +99,9 @@ _UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "log
 _TIERS = {"auto": "auto", "default": "standard_only"}
 
 
-def _parameters(context: TranslationContext) -> dict[str, object]:
+def _parameters(context: TranslationContext, kept: frozenset[str]) -> dict[str, object]:
     request, options = context.request, context.options
-    name_unsent(context, _CACHE_FIELDS if is_cached(context) else frozenset())
+    name_unsent(context, kept)
     extra = request.model_extra or {}
     for name in _UNSENT:
         if getattr(request, name, None) or extra.get(name):

@@ -1,0 +1,126 @@
+"""
+Set the breakpoints of the prompt cache, `cache_control`, which Claude's models need: up to each of them, the server
+keeps what it computed for the prompt.
+
+The prompt is tools, system and messages, in this order. A request that continues a conversation finds what the one
+before it wrote at the end of its messages, if that is not too many blocks ago. Gateways to Claude take the same marks
+in the parts of chat messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from app.core.profile import RequestOptions
+from app.core.request.content import cache_control
+from app.core.request.question import Question, TranslationContext
+from app.core.request.roles import SYSTEM, Message
+from app.core.types import JSONObject
+
+# Fields of requests that determine breakpoints.
+CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "prompt_cache_options"})
+
+_MOST = 4  # breakpoints in a request
+_LOOKED_BACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
+_NOT_MARKED = frozenset({"thinking", "redacted_thinking"})
+
+
+def is_cached_chat(question: Question, options: RequestOptions) -> bool:
+    """Return whether breakpoints are set in a chat request."""
+    return options.cache == "auto" and any(fnmatchcase(question.model, glob) for glob in options.cache_models)
+
+
+def set_breakpoints(context: TranslationContext, body: dict[str, Any]) -> None:
+    """
+    Set the breakpoints of a request: where the caller has set them, or else behind tools, system and history.
+
+    `body` is one of Messages, with the system prompt in its own field, or of Chat Completions. Nothing is changed but
+    what the fields of the body are.
+    """
+    options = context.request.prompt_cache_options
+    extra = (options.model_extra if options else None) or {}
+    mark = cache_control(extra.get("ttl") or context.request.prompt_cache_retention)
+    messages = body["messages"] = [*body["messages"]]
+    marked = _marked([{"content": body.get("system", ())}, *messages])
+    if marked or extra.get("mode") == "explicit":
+        _keep_marks(context, body, marked, mark)
+        return
+    for name in ("tools", "system"):
+        if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways take none in functions
+            body[name] = [*blocks[:-1], {**blocks[-1], "cache_control": mark}]
+    for position in _ends(messages):
+        messages[position] = _with_mark(messages[position], mark)
+
+
+def _blocks(message: Message) -> list[JSONObject]:
+    content: Any = message.get("content")
+    return [*content] if isinstance(content, list | tuple) else []
+
+
+def _marked(messages: Sequence[Message]) -> list[JSONObject]:
+    """Return the blocks that the caller has marked, in the order of the prompt; those within results, too."""
+    blocks = []
+    for block in (block for message in messages for block in _blocks(message)):
+        blocks += [*_blocks(block), block] if block["type"] == "tool_result" else [block]
+    return [block for block in blocks if "cache_control" in block]
+
+
+def _keep_marks(
+    context: TranslationContext, body: dict[str, Any], marked: Sequence[JSONObject], mark: JSONObject
+) -> None:
+    """Keep the last of the caller's breakpoints, which all have the longest lifetime that is asked for."""
+    if len(marked) > _MOST:
+        context.warnings.add(f"Of the breakpoints of the prompt cache, the last {_MOST} were kept.")
+    kept = {id(block) for block in marked[-_MOST:]}
+    for block in marked:
+        mark = {**mark, **block["cache_control"]}
+    if "system" in body:
+        body["system"] = _remarked(body["system"], kept, mark)
+    body["messages"] = [
+        {**message, "content": _remarked(_blocks(message), kept, mark)} if _marked([message]) else message
+        for message in body["messages"]
+    ]
+
+
+def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) -> list[JSONObject]:
+    """Return blocks with this mark at those that are kept, by their `id`, and at no others."""
+    result = []
+    for block in blocks:
+        changed = {name: value for name, value in block.items() if name != "cache_control"}
+        if block["type"] == "tool_result" and "content" in block:
+            changed["content"] = _remarked(block["content"], kept, mark)
+        result.append({**changed, "cache_control": mark} if id(block) in kept else changed)
+    return result
+
+
+def _ends(messages: Sequence[Message]) -> list[int]:
+    """
+    Return the positions of the messages that end a part of the prompt: of those of the system, and of the history.
+
+    Where the last message adds many blocks, so does the one that was the last of the request before.
+    """
+    system = [n for n, message in enumerate(messages) if message["role"] in SYSTEM][-1:]
+    others = [n for n, message in enumerate(messages) if message["role"] not in SYSTEM and _may_end(message)]
+    last = others[-1:]
+    added = len(messages) - 1
+    while added and messages[added]["role"] not in ("assistant", *SYSTEM):
+        added -= 1
+    blocks = sum(max(1, len(_blocks(message))) for message in messages[added:])
+    earlier = [n for n in others if n < added][-1:] if blocks >= _LOOKED_BACK else []
+    return [*dict.fromkeys((*system, *earlier, *last))]
+
+
+def _may_end(message: Message) -> bool:
+    content: Any = message.get("content")
+    if isinstance(content, str):
+        return bool(content)
+    return bool(content) and content[-1]["type"] not in _NOT_MARKED
+
+
+def _with_mark(message: Message, mark: JSONObject) -> Message:
+    """Return a message with a mark at its last block."""
+    content: Any = message.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(message)
+    return {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}
