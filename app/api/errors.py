@@ -80,8 +80,7 @@ def _messages_body(error: APIError) -> dict[str, object]:
         message = f"prompt is too long: {message}"  # Claude Code shortens the conversation if it reads this
     kind = _MESSAGES_TYPES.get(error.status) or ("api_error" if error.status >= 500 else "invalid_request_error")
     body: dict[str, object] = {"type": "error", "error": {"type": kind, "message": message}}
-    request_id = log_context.fields().get("request_id")
-    return {**body, "request_id": request_id} if request_id else body
+    return {**body, "request_id": request_id} if (request_id := log_context.request_id()) else body
 
 
 async def refuse(error: APIError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -48,6 +48,11 @@ def fields() -> Mapping[str, str]:
     return _IDS.get()
 
 
+def request_id() -> str:
+    """Return the id of the request that this task belongs to; "" if there is none."""
+    return _IDS.get().get("request_id", "")
+
+
 def request_line() -> RequestLine | None:
     """Return the line of the HTTP request that this task belongs to; None if there is none, or it has been logged."""
     line = _LINE.get()

@@ -125,6 +125,34 @@ ROWS: dict[str, Row] = {
     ),
     "LiteLLM": Row("LiteLLM", ("openai-2:litellm",), ANY, CLIENTS["litellm"]),
     "llm": Row("llm", ("openai-3:llm",), ALL, CLIENTS["llm"]),
+    "Claude Code": Row(
+        "Claude Code",
+        ("@anthropic-ai/claude-code",),
+        f"{ALL}, as messages",
+        folder="claude_code",
+        tests={
+            "text": {"streamed": "test_claude_code_runs_commands_and_reads_files"},
+            "calls": {"streamed": "test_claude_code_runs_commands_and_reads_files"},
+            "failures": {
+                "refusals": "test_claude_code_shows_a_refusal",
+                "cut streams": "test_claude_code_asks_without_a_stream_when_one_breaks_off",
+            },
+        },
+    ),
+    "anthropic for Python": Row(
+        "anthropic for Python",
+        ("openai-3:anthropic",),
+        f"{ALL}, as messages",
+        folder="anthropic_python",
+        tests={
+            "text": {"whole": "test_a_message", "streamed": "test_a_stream"},
+            "calls": {"streamed": "test_calls_and_their_results"},
+            "failures": {
+                "refusals": "test_a_refusal_is_the_exception_of_its_status",
+                "cut streams": "test_a_stream_that_breaks_off_is_an_exception",
+            },
+        },
+    ),
     "Agno": Row(OTHERS, ("openai-3:agno",), f"{PREVIOUS}; {ALL} with `OpenResponses`", FRAMEWORKS["agno"]),
     "DSPy": Row(
         OTHERS,

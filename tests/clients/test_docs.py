@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.clients.answers import saying
 from tests.clients.program import HERE, PACKAGES, Ended, installed, interpreter, run
 from tests.clients.table import ROWS, with_table
+from tests.support.message_events import MessagesUpstream, message_stream, text_block
+from tests.support.serving import antiphon
 from tests.support.upstream import Upstream
 
 ROOT = HERE.parent.parent
@@ -29,7 +33,7 @@ PROGRAMS = {
     "LlamaIndex": "openai-2",
     "LiteLLM": "openai-2",
 }
-OTHERS = {"Codex", "opencode", "llm", "Other frameworks"}
+OTHERS = {"Codex", "opencode", "llm", "Claude Code", "anthropic for Python", "Other frameworks"}
 
 
 def section(heading: str) -> str:
@@ -97,6 +101,34 @@ async def test_the_lines_for_llm(server: str, upstream: Upstream, tmp_path: Path
     words = [word.strip('"\n') for word in arguments]
     ended = await run(program, *words, env={"LLM_USER_PATH": str(tmp_path)}, cwd=tmp_path)
     assert ended.out == "Hello there.\n", ended.err
+
+
+@pytest_asyncio.fixture
+async def messages() -> AsyncIterator[tuple[str, MessagesUpstream]]:
+    """The root of an Antiphon whose backend has Anthropic's API, and the backend."""
+    async with MessagesUpstream() as up:
+        up.always(message_stream(*text_block(0, "Hello ", "there.")))
+        async with antiphon(backend_url=up.url, backend_overrides={"transport.messages": True}) as url:
+            yield url, up
+
+
+async def test_the_program_for_anthropic(messages: tuple[str, MessagesUpstream], tmp_path: Path) -> None:
+    url, up = messages
+    program = tmp_path / "program.py"
+    program.write_text(block("anthropic for Python", "python").replace(ADDRESS.removesuffix("/v1"), url))
+    ended = await run(str(interpreter("openai-3") / "python"), str(program), env={}, cwd=tmp_path)
+    assert ended.out == "14\nHello there.\n", ended.err
+    assert up.requests[-1].json["model"] == "claude-sonnet-5"
+
+
+async def test_the_lines_for_claude_code(messages: tuple[str, MessagesUpstream], tmp_path: Path) -> None:
+    url, up = messages
+    lines = block("Claude Code", "sh").replace(ADDRESS.removesuffix("/v1"), url)
+    program = installed("@anthropic-ai/claude-code") / "bin" / "claude.exe"
+    env = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    ended = await run("sh", "-c", lines.replace("claude --print", f"{program} --print"), env=env, cwd=tmp_path)
+    assert ended.out == "Hello there.\n", ended.err
+    assert "x-anthropic-billing-header" not in str(up.requests[-1].json["system"])
 
 
 async def _node(program: str, *arguments: str, place: Path) -> Ended:

@@ -13,14 +13,15 @@ class PassedEndpoint(NamedTuple):
     # answer are estimated if the backend does not report them.
     prompts: bool = False
     free: bool = False  # whether it only counts, so that nothing is charged
+    anthropic: bool = False  # whether it is of Anthropic's API
     of_deployments: bool = False  # whether it is also an endpoint of Azure's deployments, whose name is the model
 
 
 ENDPOINTS = (
     PassedEndpoint("/chat/completions", prompts=True, of_deployments=True),
     PassedEndpoint("/completions", prompts=True, of_deployments=True),
-    PassedEndpoint("/messages", prompts=True),
-    PassedEndpoint("/messages/count_tokens", prompts=True, free=True),
+    PassedEndpoint("/messages", prompts=True, anthropic=True),
+    PassedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True),
     PassedEndpoint("/embeddings", of_deployments=True),
     PassedEndpoint("/rerank"),
     PassedEndpoint("/moderations"),

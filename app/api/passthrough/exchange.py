@@ -134,6 +134,8 @@ class PassthroughExchange:
         piece = await anext(answer, b"")
         headers = [*answer.headers]
         fields = dict(headers)
+        if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
+            headers.append((b"request-id", request_id.encode("latin-1")))  # which its clients show
         self._streams = fields.get(b"content-type", b"").startswith(b"text/event-stream")
         if self._streams:
             self._lifecycle.first = clock()

@@ -75,6 +75,7 @@ async def test_a_request_and_its_stream_are_passed_on_byte_for_byte(up: Upstream
     sent = {"anthropic-beta": "one-2025-01-01,two-2025-01-01", "x-claude-code-session-id": "s", "x-app": "cli"}
     response = await http.post("/v1/messages?beta=true", content=body, headers=sent)
     assert response.content == expected.content
+    assert response.headers["request-id"] == response.headers["x-request-id"]
     (received,) = up.requests
     assert (received.path, received.body) == ("/v1/messages?beta=true", body)
     assert {name: received.headers[name] for name in sent} == sent

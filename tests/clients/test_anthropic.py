@@ -1,0 +1,121 @@
+"""anthropic for Python: its requests are passed through to a server that speaks Anthropic's API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.clients.clients import Client, Driver
+from tests.support.message_events import (
+    MessagesUpstream,
+    counts,
+    event,
+    message,
+    message_start,
+    message_stream,
+    text_block,
+    tool_block,
+)
+from tests.support.serving import antiphon
+from tests.support.upstream import CLOSE, sse, status
+
+PYTHON = Client("anthropic_python/driver.py", "openai-3")
+COUNTED = counts(10, 7, cached=100, written=5)
+SHOWN = {"text": "Hello", "stop": "end_turn", "usage": [10, 100, 5, 7]}
+
+
+@pytest_asyncio.fixture
+async def up() -> AsyncIterator[MessagesUpstream]:
+    async with MessagesUpstream() as upstream:
+        yield upstream
+
+
+@pytest.fixture(params=["lab"])
+def key(request: pytest.FixtureRequest) -> str:
+    """The caller's key; the server knows `lab`."""
+    return str(request.param)
+
+
+@pytest_asyncio.fixture
+async def client(up: MessagesUpstream, key: str, tmp_path: Path) -> AsyncIterator[Driver]:
+    options: dict[str, Any] = {"backend_overrides": {"transport.messages": True}, "backend_retries": 0}
+    async with antiphon(backend_url=up.url, api_keys="lab", max_input_tokens=1000, **options) as url:
+        yield Driver(PYTHON, f"{url}/v1", tmp_path, key)
+
+
+@pytest.mark.parametrize("scenario", ["text", "bearer"])
+async def test_a_message(client: Driver, up: MessagesUpstream, scenario: str) -> None:
+    up.say(message("Hello", usage=COUNTED))
+    assert await client.shows(scenario) == SHOWN
+    assert not {"x-api-key", "authorization"} & set(up.requests[0].headers)  # the caller's key stays here
+
+
+async def test_a_stream(client: Driver, up: MessagesUpstream) -> None:
+    up.say(message_stream(*text_block(0, "Hel", "lo"), usage=COUNTED))
+    assert await client.shows("stream") == {**SHOWN, "pieces": ["Hel", "lo"]}
+
+
+async def test_calls_and_their_results(client: Driver, up: MessagesUpstream) -> None:
+    calls = [*tool_block(0, "weather", {"place": "Paris"}), *tool_block(1, "weather", {"place": "Oslo"}, id="toolu_2")]
+    up.say(message_stream(*calls, stop="tool_use"))
+    up.say(message_stream(*text_block(0, "Sunny in both.")))
+    assert (await client.shows("tools"))["text"] == "Sunny in both."
+    *_, results = up.requests[-1].json["messages"]
+    assert [result["content"] for result in results["content"]] == ["Sunny in Paris.", "Sunny in Oslo."]
+
+
+async def test_a_count_of_tokens(client: Driver, up: MessagesUpstream) -> None:
+    assert await client.shows("count") == {"tokens": 14}
+
+
+async def test_the_models(client: Driver) -> None:
+    assert await client.shows("models") == [{"id": "m", "name": "m", "year": 1970}]
+
+
+@pytest.mark.parametrize(
+    ("key", "answer", "kind", "words"),
+    [
+        ("other", message("Hello"), "AuthenticationError", "Incorrect API key provided."),
+        (
+            "lab",
+            status(404, {"type": "error", "error": {"type": "not_found_error", "message": "model: m"}}),
+            "NotFoundError",
+            "model: m",
+        ),
+        (
+            "lab",
+            status(529, {"type": "error", "error": {"type": "overloaded_error", "message": "Full"}}),
+            "ServiceUnavailableError",
+            "Full",
+        ),
+    ],
+    indirect=["key"],
+)
+async def test_a_refusal_is_the_exception_of_its_status(
+    client: Driver, up: MessagesUpstream, answer: Any, kind: str, words: str
+) -> None:
+    up.say(answer)
+    shown = await client.shows("refused")
+    assert shown["kind"] == kind and words in shown["body"]["error"]["message"]
+    assert kind == "NotFoundError" or shown["request_id"]
+
+
+async def test_what_may_pass_is_asked_again(client: Driver, up: MessagesUpstream) -> None:
+    full = {"type": "error", "error": {"type": "overloaded_error", "message": "Full"}}
+    up.say(status(529, full, {"Retry-After": "1"}))
+    up.say(message("Hello", usage=COUNTED))
+    assert await client.shows("retried") == SHOWN
+    assert len(up.requests) == 2
+
+
+@pytest.mark.parametrize("cut", ["cut", "error"])
+async def test_a_stream_that_breaks_off_is_an_exception(client: Driver, up: MessagesUpstream, cut: str) -> None:
+    error = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    up.say(sse(message_start(), *text_block(0, "Hel")[:-1], *([CLOSE] if cut == "cut" else [error])))
+    shown = await client.shows("broken")
+    assert shown["pieces"] == ["Hel"] and "Error" in shown["kind"]
+    assert shown["body"]["error"]["type"] == ("api_error" if cut == "cut" else "overloaded_error")
