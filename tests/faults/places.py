@@ -228,7 +228,7 @@ def kept(directory: Path) -> list[dict[str, Any]]:
     if not (directory / "antiphon.db").exists():
         return []
     db = sqlite3.connect(directory / "antiphon.db")
-    rows = db.execute("SELECT bucket, name, record FROM records ORDER BY name").fetchall()
+    rows = db.execute("SELECT bucket, name, record FROM records WHERE name LIKE 'resp%' ORDER BY name").fetchall()
     more = "SELECT piece FROM pieces WHERE bucket = ? AND name = ? ORDER BY number"
     records = [record + b"".join(piece for (piece,) in db.execute(more, row)) for *row, record in rows]
     db.close()

@@ -14,7 +14,8 @@ from tests.faults.callers import COMPLETED, HELLO, WAYS, Ended, Outcome, Refused
 from tests.faults.places import kept
 from tests.faults.servers import LINUX, server
 from tests.support.sockets import listening
-from tests.support.upstream import CLOSE, DONE, HANG, RESET, Step, Upstream, chunk, finish, head, piece, reply, sse
+from tests.support.spoken import SPOKEN, Frame, Spoken, encoded
+from tests.support.upstream import CLOSE, HANG, RESET, Step, Upstream, chunk, head, piece, reply, sse
 from tests.support.upstream import upstream as upstream
 
 PAGE = b"<!doctype html><html><title>It works!</title></html>"
@@ -82,63 +83,87 @@ def harmless(name: str, steps: list[Step]) -> Fault:
     return Fault(name, steps, COMPLETED, COMPLETED, COMPLETED)
 
 
-ENDLESS = sse(chunk("Hel"), *[chunk(""), 0.05] * 200)
 CUT_OFF = Ended("incomplete", "max_output_seconds", "Hel")
 HURRY = {"backend_overrides": {"transport.first_byte_timeout": 2, "transport.idle_timeout": 2}}
 
-FAULTS = [
-    refused("not there", None),
-    refused("closes without an answer", [CLOSE]),
-    refused("resets the connection", [RESET]),
-    refused("silent", [HANG], 504, "timeout", HURRY),
-    Fault(
-        "silent beyond ANTIPHON_OPEN_AFTER",
-        [HANG],
-        Refused(504, "timeout"),
-        Ended("failed", "timeout"),
-        Ended("failed", "timeout"),
-        {"open_after": 0.1, **HURRY},
-    ),
-    refused("no HTTP", [b"\x00\xff\x17 SSH-2.0\r\n\r\n", HANG]),
-    refused("a head without an end", HEAD),
-    refused("a web page under 200", reply(PAGE, "text/html")),
-    refused("a web page under 200, called a stream", reply(PAGE, "text/event-stream")),
-    refused("a web page under 500", reply(PAGE, "text/html", status=500)),
-    refused("a web page under 503", reply(PAGE, "text/html", status=503), 503, "server_is_overloaded"),
-    refused("garbage for an answer", reply(bytes(range(256)) * 100, "text/event-stream")),
-    refused("garbage under Content-Encoding: gzip", UNPACKABLE),
-    refused("half a document", HALF_A_DOCUMENT),
-    refused("a document of 100 MB", DOCUMENT),
-    refused("a document of 100 MB, packed", PACKED),
-    refused("a document of a million empty arrays", reply(b'{"choices": [' + b"[]," * 10**6 + b"[]]}")),
-    Fault(
-        "a line of 100 MB",
-        LINE,
-        Refused(502, "server_error"),
-        Ended("failed", "server_error"),
-        Ended("failed", "server_error"),
-    ),
-    broken("a line of 100 MB behind some text", LINE_BEHIND),
-    broken("cut", sse(chunk("Hel"), CLOSE)),
-    broken("reset", sse(chunk("Hel"), 0.1, RESET)),
-    broken("stalled in mid-chunk", sse(chunk("Hel"), b'data: {"choices": [{"ind', HANG), "timeout", HURRY),
-    broken("an end without a finish reason", sse(chunk("Hel"))),
-    broken("garbage in the framing", [*sse(chunk("Hel"))[:-1], b"\xff\xfe\r\n"]),
-    broken("an error in mid-stream", sse(chunk("Hel"), {"error": {"message": "CUDA out of memory"}})),
-    Fault("no end, beyond ANTIPHON_MAX_OUTPUT_SECONDS", ENDLESS, *[CUT_OFF] * 3, {"max_output_seconds": 2}),
-    harmless("slow", sse(chunk("Hel"), 0.3, chunk("lo"), 0.3, finish(), DONE)),
-    harmless("cut behind the finish reason", sse(chunk("Hel"), chunk("lo"), finish(), CLOSE)),
-    harmless("garbage between chunks", sse(chunk("Hel"), b"data: \xff[\n\n\xfe\n\n", chunk("lo"), finish(), DONE)),
+
+def faults(api: Spoken) -> list[Fault]:
+    """Return the rows for servers of an API."""
+    hel, more, end = api.begin("Hel"), api.more("lo"), api.end()
+    endless = said(*hel, *[*api.more(""), 0.05] * 200)
+    line_behind = [*said(*hel, b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
+    garbage = b"data: \xff[\n\n\xfe\n\n"
+    return [
+        refused("not there", None),
+        refused("closes without an answer", [CLOSE]),
+        refused("resets the connection", [RESET]),
+        refused("silent", [HANG], 504, "timeout", HURRY),
+        Fault(
+            "silent beyond ANTIPHON_OPEN_AFTER",
+            [HANG],
+            Refused(504, "timeout"),
+            Ended("failed", "timeout"),
+            Ended("failed", "timeout"),
+            {"open_after": 0.1, **HURRY},
+        ),
+        refused("no HTTP", [b"\x00\xff\x17 SSH-2.0\r\n\r\n", HANG]),
+        refused("a head without an end", HEAD),
+        refused("a web page under 200", reply(PAGE, "text/html")),
+        refused("a web page under 200, called a stream", reply(PAGE, "text/event-stream")),
+        refused("a web page under 500", reply(PAGE, "text/html", status=500)),
+        refused("a web page under 503", reply(PAGE, "text/html", status=503), 503, "server_is_overloaded"),
+        refused("garbage for an answer", reply(bytes(range(256)) * 100, "text/event-stream")),
+        refused("garbage under Content-Encoding: gzip", UNPACKABLE),
+        refused("half a document", HALF_A_DOCUMENT),
+        refused("a document of 100 MB", DOCUMENT),
+        refused("a document of 100 MB, packed", PACKED),
+        refused("a document of a million empty arrays", reply(b'{"choices": [' + b"[]," * 10**6 + b"[]]}")),
+        Fault(
+            "a line of 100 MB",
+            LINE,
+            Refused(502, "server_error"),
+            Ended("failed", "server_error"),
+            Ended("failed", "server_error"),
+        ),
+        broken("a line of 100 MB behind some text", line_behind),
+        broken("cut", said(*hel, CLOSE)),
+        broken("reset", said(*hel, 0.1, RESET)),
+        broken("stalled in mid-chunk", said(*hel, b'data: {"choices": [{"ind', HANG), "timeout", HURRY),
+        broken("an end without a finish reason", said(*hel)),
+        broken("garbage in the framing", [*said(*hel)[:-1], b"\xff\xfe\r\n"]),
+        broken("an error in mid-stream", said(*hel, api.error)),
+        Fault("no end, beyond ANTIPHON_MAX_OUTPUT_SECONDS", endless, *[CUT_OFF] * 3, {"max_output_seconds": 2}),
+        harmless("slow", said(*hel, 0.3, *more, 0.3, *end, *api.last)),
+        harmless("cut behind the finish reason", said(*hel, *more, *end, CLOSE)),
+        harmless("garbage between chunks", said(*hel, garbage, *more, *end, *api.last)),
+    ]
+
+
+def said(*steps: Frame | Step, headers: Mapping[str, str] | None = None) -> list[Step]:
+    """Return an event stream with these frames, and pauses and signs between them."""
+    return sse(*(encoded(step) if isinstance(step, dict | str) else step for step in steps), headers=headers)
+
+
+FAULTS = faults(SPOKEN[0])
+# The rows of the page are those of chat; by the other APIs, what callers see is the same.
+CASES = [
+    pytest.param(api, fault, id=fault.name if api is SPOKEN[0] else f"{fault.name}, by {api.name}")
+    for api in SPOKEN
+    for fault in faults(api)
 ]
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_backend(fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("api", "fault"), CASES)
+async def test_backend(api: Spoken, fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.native = True
+    hello = [*said(*api.begin("Hel"), *api.more("lo"), *api.end(), *api.last, headers={"Connection": "close"}), CLOSE]
+    overrides = {**api.settings, **fault.settings.get("backend_overrides", {})}
     settings = {
         "store_url": f"sqlite:///{tmp_path}/antiphon.db",
         "backend_url": upstream.url,
         "backend_retries": 0,
         **fault.settings,
+        "backend_overrides": overrides,
     }
     async with listening(None, **settings) as url, calling(url) as caller:
         if fault.steps is None:
@@ -151,7 +176,7 @@ async def test_backend(fault: Fault, upstream: Upstream, tmp_path: Path) -> None
         assert outcomes(seen) == fault.seen
         assert kept(tmp_path) == told(seen)
 
-        upstream.always(HELLO)
+        upstream.always(hello)
         assert outcomes(await caller.ask_all()) == dict.fromkeys(WAYS, COMPLETED)
 
 

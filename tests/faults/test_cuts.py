@@ -9,17 +9,17 @@ import asyncio
 import itertools
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.backends.server.client import ModelServer
-from app.core.sse.decoder import ChunkDecoder
+from app.core.profile import Profile
 from app.core.sse.encoder import encode_sse
 from app.core.sse.log import decode_events
 from app.core.stream.event_batch import EventBatch
-from app.core.types.chunk import DONE
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
 from app.responses import Caller, Responses
@@ -27,31 +27,16 @@ from app.stores.memory import MemoryStore
 from tests.streams.recording import CIPHER
 from tests.support import laws
 from tests.support.deliveries import Kept, Taken
-from tests.support.upstream import CLOSE, RESET, Step, Upstream, call, chunk, finish, head, piece
+from tests.support.spoken import SPOKEN, Spoken, Written, encoded
+from tests.support.upstream import CLOSE, RESET, Step, Upstream, head, piece
 
 HEAD = head({"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"})
 TEXTS = st.text('ab"\\\u00e9\U0001f600\n', min_size=1, max_size=3)
 
 
-class Written(NamedTuple):
-    """What the model has written by some moment."""
-
-    text: str = ""
-    reasoning: str = ""
-    arguments: str = ""
-
-
-def streamed(texts: list[str], thoughts: list[str], arguments: list[str]) -> bytes:
+def streamed(api: Spoken, texts: list[str], thoughts: list[str], arguments: list[str]) -> bytes:
     """Return the body of a whole answer, in chunked coding."""
-    chunks = [
-        *(chunk(reasoning=thought) for thought in thoughts),
-        *(chunk(text) for text in texts),
-        *([call(id="call_1", name="f")] if arguments else []),
-        *(call(arguments=part) for part in (json.dumps({"a": "".join(arguments)}) if arguments else "")),
-        finish("tool_calls" if arguments else "stop"),
-    ]
-    frames = [b"data: %b\n\n" % json.dumps(one, ensure_ascii=False).encode() for one in chunks]
-    return b"".join(map(piece, [*frames, b"data: [DONE]\n\n", b""]))
+    return b"".join(map(piece, [*map(encoded, api.whole(texts, thoughts, arguments)), b""]))
 
 
 def unchunked(data: bytes) -> bytes:
@@ -64,21 +49,15 @@ def unchunked(data: bytes) -> bytes:
     return content
 
 
-def arrived(data: bytes) -> tuple[Written, bool]:
-    """Return what the chunks say that have arrived, each parsed by itself, and whether the model has finished."""
+def arrived(api: Spoken, data: bytes) -> tuple[Written, bool]:
+    """Return what the frames say that have arrived, each parsed by itself, and whether the model has finished."""
     written, finished = Written(), False
-    for one in ChunkDecoder().decode(unchunked(data)):
-        if one is DONE:
-            continue
-        (choice,) = one["choices"]
-        delta = choice["delta"]
-        finished = finished or bool(choice["finish_reason"])
-        parts = [fragment["function"].get("arguments") or "" for fragment in delta.get("tool_calls") or ()]
-        written = Written(
-            written.text + (delta.get("content") or ""),
-            written.reasoning + (delta.get("reasoning") or ""),
-            written.arguments + "".join(parts),
-        )
+    *frames, _ = unchunked(data).split(b"\n\n")
+    for frame in frames:
+        content = frame.rpartition(b"data: ")[2]
+        if content != b"[DONE]":
+            more, ends = api.read(json.loads(content))
+            written, finished = written.plus(more), finished or ends
     return written, finished
 
 
@@ -92,7 +71,7 @@ def read(events: list[Event]) -> Written:
     return Written(*said.values())
 
 
-async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: bool) -> list[Event]:
+async def followed(api: Spoken, data: bytes, cuts: list[int], end: Step | None, *, at_once: bool) -> list[Event]:
     """
     Return the events of a stream that arrives in these pieces, none before all that came earlier was seen.
 
@@ -100,7 +79,7 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
     client takes events as they are made; otherwise each batch waits for it.
     """
     edges = [0, *sorted({cut for cut in cuts if 0 < cut < len(data)}), len(data)]
-    gates = [(arrived(data[:edge])[0], asyncio.Event()) for edge in edges[1:-1]]
+    gates = [(arrived(api, data[:edge])[0], asyncio.Event()) for edge in edges[1:-1]]
     steps: list[Step] = [HEAD]
     for number, (begin, stop) in enumerate(itertools.pairwise(edges)):
         steps += [gates[number - 1][1]] if number else []
@@ -120,7 +99,8 @@ async def followed(data: bytes, cuts: list[int], end: Step | None, *, at_once: b
     open_gates()
     async with Upstream() as upstream:
         upstream.say(steps, *([end] if end else []))
-        backend = ModelServer(upstream.url, retries=0)
+        upstream.native = True
+        backend = ModelServer(upstream.url, profile=Profile().override(api.settings), retries=0)
         try:
             responses = Responses(backend, MemoryStore(ttl=60, max_bytes=1), cipher=CIPHER)
             request = {"model": "m", "input": "Hi", "store": False, "tools": [{"type": "function", "name": "f"}]}
@@ -144,17 +124,18 @@ def cuts_of(body: bytes) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(1, 3000), max_size=5) | st.just(events)
 
 
+@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
 @settings(max_examples=40)
 @given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2), st.booleans(), st.data())
 def test_exactly_what_arrived_is_emitted(
-    texts: list[str], thoughts: list[str], arguments: list[str], at_once: bool, data: st.DataObject
+    api: Spoken, texts: list[str], thoughts: list[str], arguments: list[str], at_once: bool, data: st.DataObject
 ) -> None:
-    whole = streamed(texts, thoughts, arguments)
+    whole = streamed(api, texts, thoughts, arguments)
     cuts = data.draw(cuts_of(whole), label="cuts")
     broken_at = data.draw(st.just(len(whole)) | st.integers(0, len(whole)), label="broken at")
     end: Any = CLOSE if broken_at < len(whole) else None
-    events = asyncio.run(followed(whole[:broken_at], cuts, end, at_once=at_once))
-    written, finished = arrived(whole[:broken_at])
+    events = asyncio.run(followed(api, whole[:broken_at], cuts, end, at_once=at_once))
+    written, finished = arrived(api, whole[:broken_at])
     assert read(events) == written
     if events:
         laws.check(events)
@@ -164,15 +145,16 @@ def test_exactly_what_arrived_is_emitted(
         assert not finished
 
 
+@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
 @settings(max_examples=20)
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(0, 3000), st.booleans(), st.data())
 def test_a_reset_connection_retracts_nothing_that_was_emitted(
-    texts: list[str], at: int, at_once: bool, data: st.DataObject
+    api: Spoken, texts: list[str], at: int, at_once: bool, data: st.DataObject
 ) -> None:
-    whole = streamed(texts, [], [])
+    whole = streamed(api, texts, [], [])
     sent = whole[: at % len(whole)]
-    events = asyncio.run(followed(sent, data.draw(cuts_of(sent), label="cuts"), RESET, at_once=at_once))
-    written, finished = arrived(sent)
+    events = asyncio.run(followed(api, sent, data.draw(cuts_of(sent), label="cuts"), RESET, at_once=at_once))
+    written, finished = arrived(api, sent)
     assert written.text.startswith(read(events).text)  # the kernel throws away what was not read by then
     if events:
         laws.check(events)

@@ -96,6 +96,17 @@ class Native:
         summary = [{"type": "summary_text", "text": text} for text in summaries]
         return self.done({**item, "summary": summary, **({"encrypted_content": encrypted} if encrypted else {})})
 
+    def thought(self, *deltas: str) -> Self:
+        """Raw reasoning, which is not encrypted."""
+        item: dict[str, Any] = {"id": self.id("rs"), "type": "reasoning", "summary": [], "content": []}
+        where = {"item_id": item["id"], "output_index": len(self.items), "content_index": 0}
+        self.added(item)
+        for delta in deltas:
+            self.event("response.reasoning_text.delta", **where, delta=delta)
+        text = "".join(deltas)
+        self.event("response.reasoning_text.done", **where, text=text)
+        return self.done({**item, "content": [{"type": "reasoning_text", "text": text}]})
+
     def call(self, name: str, *deltas: str, call_id: str = "call_1", **fields: Any) -> Self:
         return self._call("function_call", "arguments", name, deltas, call_id, fields)
 
