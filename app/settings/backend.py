@@ -61,6 +61,12 @@ def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
         raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
 
 
+def _passable(type_: str) -> str:
+    if type_ in ("function", "custom", "namespace", "mcp"):
+        raise ValueError(f"tools of type {type_} are run by the client or by this server")
+    return type_
+
+
 class BackendSettings(BaseModel):
     """One backend: a table `[backends.NAME]` of the TOML file, or the single-backend variables."""
 
@@ -82,6 +88,9 @@ class BackendSettings(BaseModel):
     """Name of the built-in profile that describes how the backend differs from OpenAI's API."""
     overrides: dict[str, object] = {}
     """Profile options to override, by dotted name."""
+    passes: list[Annotated[str, AfterValidator(_passable)]] = []
+    """Types of tools that only this server has, such as `web_search`: they are declared to it as they are, and their
+    items and events are passed on. For servers of the Responses API (`transport.api`)."""
     retries: int = Field(2, ge=0)
     """Number of retries when the backend fails before it starts to answer."""
     replicas: list[Annotated[str, AfterValidator(check_backend_url)]] = []
@@ -161,7 +170,8 @@ class BackendSettings(BaseModel):
         transport: dict[str, object] = {"transport.base_url": self.url} if self.url else {}
         if self.key and not self.passes_keys:
             transport["transport.api_key"] = self.key.get_secret_value()
-        profile = merged_profile(self.profile, {**transport, **self.overrides})
+        passes: dict[str, object] = {"request.passes": self.passes} if self.passes else {}
+        profile = merged_profile(self.profile, {**transport, **passes, **self.overrides})
         if not self.aliases:
             return profile
         names = profile.request.model_map

@@ -8,6 +8,9 @@ from typing import Any
 from app.core.types import JSONObject
 from app.core.types.chunk import CitedSource
 
+# Annotations that only the Responses API has: of files that a tool of the server read or made.
+_NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})
+
 
 def flat_annotations(annotations: Any) -> Iterator[JSONObject]:
     """
@@ -17,6 +20,9 @@ def flat_annotations(annotations: Any) -> Iterator[JSONObject]:
     """
     for annotation in annotations if isinstance(annotations, list) else ():
         if not isinstance(annotation, dict):
+            continue
+        if annotation.get("type") in _NATIVE:
+            yield annotation
             continue
         inner = annotation.get("url_citation")
         fields = inner if isinstance(inner, dict) else annotation

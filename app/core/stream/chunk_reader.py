@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from app.core.stream.annotations import flat_annotations, flat_logprobs, whole_citation
 from app.core.stream.event_builder import EventBuilder
+from app.core.stream.open_items import OpenPassed
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.stream.tool_calls import ANY_CALLS, CallLimits, CallRules, ToolCalls
 from app.core.types import JSONObject
@@ -18,13 +19,14 @@ from app.core.types.chunk import (
     ChunkOrRun,
     ChunkRun,
     CitedSource,
+    PassedItem,
     RawChunk,
     Step,
     pieces_of,
 )
 
 # Fields of a delta (or texts of `TEXT_PATHS`) that close an open reasoning item.
-_CLOSING = ("content", "refusal", "annotations", "tool_calls", "arguments", "starts_item", "starts_part")
+_CLOSING = ("content", "refusal", "annotations", "tool_calls", "arguments", "starts_item", "starts_part", "passed")
 
 # Finish reasons of a truncated answer, with its ending. Any other reason means that the model finished.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
@@ -57,6 +59,7 @@ class ChunkReader:
         self.done = False  # whether `[DONE]` was received
         self._logprobs = logprobs
         self._finish_required = finish_required
+        self._passed: dict[int, OpenPassed] = {}  # items of tools of the server, by their number
         self._sources: list[CitedSource] = []  # cited before there is any text
 
     def feed(self, chunk: ChunkOrRun) -> None:
@@ -161,6 +164,8 @@ class ChunkReader:
         """Process reasoning, then text, then calls: the order in which a model generates them."""
         if "starts_item" in delta or "starts_part" in delta:
             self._start(delta)
+        if passed := delta.get("passed"):
+            self._pass(passed)
         if reasoning := delta.get("reasoning_content"):
             self.builder.reasoning(reasoning, source=delta.get("reasoning_field", REASONING_CONTENT))
             if len(delta) == 1:
@@ -191,6 +196,18 @@ class ChunkReader:
             self.builder.begin_item(item)
         if delta.get("starts_part"):
             self.builder.begin_part()
+
+    def _pass(self, passed: PassedItem) -> None:
+        """Pass on an item of a tool of the server, or an event about one."""
+        opened = self._passed.get(passed["number"])
+        if opened is None:
+            if self.calls.has_pending_empty:
+                self.calls.settle()
+            opened = self._passed[passed["number"]] = self.builder.pass_item(passed["item"])
+        if "event" in passed:
+            self.builder.pass_event(opened, passed["event"])
+        elif passed.get("done"):
+            self.builder.end_passed(opened, passed["item"], passed.get("upstream", {}))
 
     def _feed_text(self, text: str | None, choice: ChunkChoice) -> None:
         if not text:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from app.core.bounded_json import LONG
-from app.core.items import ItemType
+from app.core.items import ITEM_TYPES, ItemType, id_prefix
 from app.core.items.readings import NOTES
 from app.core.stream.citations import Citations
 from app.core.stream.event_batch import DeltaFields, EventBatch, LargeEventBatch
@@ -33,7 +33,7 @@ from app.core.stream.event_types import (
     PartType,
     ToolBinding,
 )
-from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
+from app.core.stream.open_items import OpenCall, OpenItem, OpenPart, OpenPassed
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types import JSONObject, list_field, with_fields
 from app.core.types.chunk import REASONING_CONTENT, StartedItem
@@ -89,6 +89,7 @@ class EventBuilder:
         self._open: OpenItem | None = None
         self._calls: list[OpenCall] = []
         self.running: list[OpenCall] = []  # complete hosted calls, and items that tools have added
+        self._passed: list[OpenPassed] = []
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
         self._citations: Citations | None = None
         self._phase: str | None = None  # of the next message
@@ -343,6 +344,34 @@ class EventBuilder:
         item = with_fields(call.item, {**call.kind.final(call.written), **fields})
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
+    # Tools that only the backend has.
+
+    def pass_item(self, item: Mapping[str, Any]) -> OpenPassed:
+        """Add an item of a tool of the backend as it is, under an id of our own."""
+        self.close_item()
+        added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
+        passed = OpenPassed(self._add(added), added)
+        self._passed.append(passed)
+        return passed
+
+    def pass_event(self, passed: OpenPassed, event: Mapping[str, Any]) -> None:
+        """Emit an event about an item of a tool of the backend; does nothing after its end."""
+        if passed in self._passed:
+            ours = {"item_id": passed.item["id"], "output_index": passed.index}
+            self._note_closed(_length(event))
+            self._emit(
+                event["type"], **{name: ours.get(name, value) for name, value in event.items() if name not in _HEAD}
+            )
+
+    def end_passed(self, passed: OpenPassed, item: Mapping[str, Any], upstream: Upstream) -> None:
+        """End an item of a tool of the backend; `upstream` are fields to send back with it."""
+        if passed in self._passed:
+            self._passed.remove(passed)
+            if upstream:
+                self.upstream[passed.item["id"]] = upstream
+            self._note_closed(_length(item))
+            self._done(passed.index, with_fields(passed.item, _without_id(item)))
+
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
         Add what later turns need of hosted calls and lists, and their items lack, in an encrypted reasoning item.
@@ -413,6 +442,10 @@ class EventBuilder:
         while self.running:
             call = self.running[0]
             self.end_call(call, call.kind.interrupted, _interruption(call.kind))
+        for passed in [*self._passed]:
+            kind = ITEM_TYPES.get(passed.item["type"])
+            ended = {"status": kind.interrupted if kind else "incomplete"} if "status" in passed.item else {}
+            self.end_passed(passed, ended, {})
         self._flush_held()
         self._close_open(status)
 
@@ -540,6 +573,18 @@ class EventBuilder:
         """Return the backend's fields of an open item; the text so far is one of them."""
         fields = self.upstream.get(open_.item["id"], {})
         return {open_.source: open_.parts[0].text, **fields} if open_.source else fields
+
+
+_HEAD = frozenset({"type", "sequence_number"})  # of events
+
+
+def _without_id(item: Mapping[str, Any]) -> JSONObject:
+    return {name: value for name, value in item.items() if name != "id"}
+
+
+def _length(fields: Mapping[str, Any]) -> int:
+    """Return the characters of the texts in an item or an event, such as the data of an image."""
+    return sum(len(value) for value in fields.values() if isinstance(value, str))
 
 
 def _interruption(kind: ItemType) -> JSONObject:

@@ -50,6 +50,14 @@ class OpenItem:
 
 
 @dataclass(slots=True)
+class OpenPassed:
+    """An item of a tool that only the backend has, and that the backend is still running."""
+
+    index: int
+    item: Item
+
+
+@dataclass(slots=True)
 class OpenCall:
     """
     A tool call whose arguments are incomplete, or a hosted call that has not ended.

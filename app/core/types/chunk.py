@@ -43,6 +43,16 @@ class StartedItem(TypedDict, total=False):
     phase: str  # of a message
 
 
+class PassedItem(TypedDict, total=False):
+    """What a server says of an item of a tool that only it has; one of `item` and `event` is there."""
+
+    number: int  # of the item in the answer
+    item: dict[str, Any]  # the item, when it is added and when it is done
+    done: bool  # whether that is its end
+    event: dict[str, Any]  # an event about it
+    upstream: dict[str, Any]  # fields to send back with it
+
+
 class ChunkDelta(TypedDict, total=False):
     """What a chunk adds to the message."""
 
@@ -57,6 +67,7 @@ class ChunkDelta(TypedDict, total=False):
     reasoning_summary: str | None  # a summary of reasoning, which is no reasoning itself
     reasoning_upstream: dict[str, object]  # other fields that have to be sent back with the reasoning
     refusal: str | None
+    passed: PassedItem
     annotations: list[object] | None
     tool_calls: list[CallFragment] | None
 

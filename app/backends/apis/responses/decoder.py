@@ -15,14 +15,14 @@ from typing import Any
 
 from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.chat.usage import normal_usage
-from app.backends.apis.responses.items import NATIVE
+from app.backends.apis.responses.items import NATIVE, passed_items
 from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
 from app.core.stream.answer import ErrorIn
-from app.core.types.chunk import DONE, CallFragment, Chunk, ChunkDelta, ChunkOrRun, RawOrRun
+from app.core.types.chunk import DONE, CallFragment, Chunk, ChunkDelta, ChunkOrRun, PassedItem, RawOrRun
 from app.errors import BackendError, label
 
 _Event = dict[str, Any]
@@ -36,12 +36,13 @@ class _Output:
     """An item that the server is writing."""
 
     type: str
-    number: int  # among the calls
+    number: int  # among the calls and the items of the server's tools
     written: bool = False  # whether there was a delta
     parts: int = 0  # that were begun
     named: bool = False  # whether the name of the call is known
     opened: bool = False  # whether the input of a custom tool has begun
     done: bool = False
+    passed: bool = False  # whether it is of a tool that only the server has
     item: _Event = field(default_factory=dict)
 
 
@@ -56,6 +57,7 @@ class ResponsesDecoder:
         self.failure: BackendError | None = None
         self.warnings: list[str] = []
         self._profile = profile
+        self._passed = passed_items(profile.request)
         self._error_in = error_in
         self._body = BodyDecoder(named=True, whole=_whole)
         self._has_events = False
@@ -112,6 +114,8 @@ class ResponsesDecoder:
                 chunks += read(self, event)
             elif not isinstance(type_, str) or event.get("error"):
                 self.failure = self._error_in(event)
+            elif passed := self._passed_by(event):
+                chunks.append(_chunk({"passed": {"number": passed.number, "event": event}}))
             elif type_ not in _REPEATED:
                 self._warn(f"Events of type {label(type_)} of the backend are not known and were left out.")
         return [*chunks, DONE] if self.done else chunks
@@ -136,8 +140,17 @@ class ResponsesDecoder:
             self._by_id[item_id] = output
         if isinstance(index, int):
             self._by_index[index] = output
-        self._calls += output.type in _ARGUMENTS
+        output.passed = output.type in self._passed
+        self._calls += output.passed or output.type in _ARGUMENTS
         return output
+
+    def _passed_by(self, event: _Event) -> _Output | None:
+        """Return the item of a tool of the server that an event is about; None if it is about no such item."""
+        item_id, index = event.get("item_id"), event.get("output_index")
+        output = self._by_id.get(item_id) if isinstance(item_id, str) else None
+        if output is None and isinstance(index, int):
+            output = self._by_index.get(index)
+        return output if output and output.passed and not output.done else None
 
     def _delta(self, event: _Event, type_: str) -> str:
         """Return the text of a delta, after noting that its item has one."""
@@ -162,6 +175,8 @@ class ResponsesDecoder:
             return [_chunk({"starts_item": {"type": "reasoning"}})]
         if type_ in _ARGUMENTS:
             return self._call(output, "")
+        if output.passed:
+            return [_chunk({"passed": {"number": output.number, "item": item}})]
         self._warn(f"Items of type {label(type_)} of the backend are not known and were left out.")
         return []
 
@@ -196,6 +211,8 @@ class ResponsesDecoder:
         output.item = {**output.item, **item}
         output.done = True
         self._complete += 1
+        if output.passed:
+            return [*chunks, self._passed_done(output)]
         if type_ in _ARGUMENTS:
             return chunks + self._call_done(output)
         if type_ == "message" and not output.written:
@@ -218,6 +235,11 @@ class ResponsesDecoder:
         if output.type == "custom_tool_call":
             return self._call(output, _escaped(text) + (_CLOSING if is_whole else ""))
         return self._call(output, text or ("{}" if is_whole and not output.written else ""))
+
+    def _passed_done(self, output: _Output) -> Chunk:
+        upstream = bound(self._profile, id=output.item["id"]) if isinstance(output.item.get("id"), str) else {}
+        passed: PassedItem = {"number": output.number, "item": output.item, "done": True, "upstream": upstream}
+        return _chunk({"passed": passed})
 
     def _replayed(self, item: _Event) -> list[ChunkOrRun]:
         """Return a chunk with a reasoning item as the server is to be sent it again, if it can read it."""

@@ -36,10 +36,7 @@ NATIVE = "item"
 
 def passed_items(options: RequestOptions) -> set[str]:
     """Return the types of the items of tools that only the server has."""
-    names = {re.sub(r"(_preview)?(_\d.*)?$", "", type_) for type_ in options.passes}
-    return {f"{name}_call" for name in names} | (
-        {"mcp_list_tools", "mcp_approval_request"} if "mcp" in names else set()
-    )
+    return {re.sub(r"(_preview)?(_\d.*)?$", "", type_) + "_call" for type_ in options.passes}
 
 
 def stays_native(context: TranslationContext) -> Callable[[Item], bool]:
@@ -114,12 +111,12 @@ class _Conversation:
             self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
 
     def native(self, item: Item) -> JSONObject | None:
-        """Return an item of a tool that only the server has: as the server sent it, or as the client did."""
+        """Return an item of a tool that only the server has, with the server's own id if it is known."""
         if not stays_native(self.context)(item):
             return None
         upstream = self.context.upstream.get(str(item.get("id")), {})
-        original = bound_fields(upstream, self.context.profile).get(NATIVE)
-        return dict(original) if isinstance(original, Mapping) else {**item}
+        item_id = bound_fields(upstream, self.context.profile).get("id")
+        return {**item, "id": item_id} if item_id else {**item}
 
     def message(self, position: int, item: Item) -> None:
         role = item["role"]
