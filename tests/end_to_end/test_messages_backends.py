@@ -20,6 +20,7 @@ from tests.support.messages_server import (
     error,
     message,
     redacted,
+    searched,
     signature_of,
     text,
     thinking,
@@ -178,6 +179,41 @@ async def test_a_refusal_reaches_the_caller_as_one(claude: MessagesServer) -> No
         answer = (await http.post("/v1/responses", json={"model": "claude-opus-5", "input": "Hi"})).json()
     (item,) = answer["output"]
     assert item["content"][-1] == {"type": "refusal", "refusal": "I will not."}
+
+
+async def test_a_message_that_the_server_paused_is_continued_as_one_answer(claude: MessagesServer) -> None:
+    usage = {"input_tokens": 10, "cache_read_input_tokens": 3, "output_tokens": 4}
+    claude.say(
+        message(thinking("I should search."), text("Let me", " see."), *searched("x"), stop="pause_turn", usage=usage)
+    )
+    claude.say(message(*searched("y"), stop="pause_turn", usage=usage))
+    claude.say(message(text(" Here it is."), usage=usage))
+    search = {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}
+    overrides = {"request.extra_body": search, "request.cache": "off"}
+    async with (
+        antiphon(backend_url=claude.url, backend_profile="anthropic", backend_overrides=overrides) as url,
+        client(url) as http,
+    ):
+        answer = (
+            await http.post("/v1/responses", json={"model": "claude-opus-5", "input": "Hi", "stream": False})
+        ).json()
+    assert answer["status"] == "completed"
+    assert [item["type"] for item in answer["output"]] == ["reasoning", "message"]
+    assert answer["output"][1]["content"][0]["text"] == "Let me see. Here it is."
+    assert (answer["usage"]["input_tokens"], answer["usage"]["output_tokens"]) == (39, 12)
+    assert answer["usage"]["input_tokens_details"]["cached_tokens"] == 9
+    first, second, third = (request.json["messages"] for request in claude.requests)
+    assert second[:1] == third[:1] == first
+    assert third[1]["content"][:4] == second[1]["content"]
+    assert [block["type"] for block in second[1]["content"]] == [
+        "thinking",
+        "text",
+        "server_tool_use",
+        "web_search_tool_result",
+    ]
+    assert second[1]["content"][1]["text"] == "Let me see." and second[1]["content"][2]["input"] == {"query": "x"}
+    assert second[1]["content"][0]["signature"] == signature_of("I should search.")
+    assert len(third[1]["content"]) == 6
 
 
 async def test_a_fallback_is_asked_by_its_own_api(claude: MessagesServer) -> None:

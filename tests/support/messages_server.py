@@ -87,7 +87,8 @@ def _check_order(messages: Sequence[Fields]) -> None:
     for n, (one, other) in enumerate(pairwise(messages)):
         if one["role"] == other["role"]:
             raise Refused(f'messages.{n}: roles must alternate between "user" and "assistant"')
-    if messages[-1]["role"] != "user":
+    # A message that the server paused is continued.
+    if messages[-1]["role"] != "user" and not messages[-1]["content"][-1]["type"].startswith(("server_tool", "web_")):
         raise Refused(
             "This model does not support assistant message prefill. The conversation must end with a user message."
         )
@@ -162,7 +163,7 @@ def _check_tools(body: Fields, messages: Sequence[Fields]) -> None:
     names = [tool["name"] for tool in tools]
     if len({*names}) < len(names):
         raise Refused("tools: Tool names must be unique.")
-    for n, tool in enumerate(tools):
+    for n, tool in enumerate(tool for tool in tools if "input_schema" in tool):
         if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", tool["name"]):
             raise Refused(f"tools.{n}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'")
         if tool["input_schema"].get("type") != "object":
@@ -260,6 +261,21 @@ def thinking(*pieces: str) -> Block:
 def redacted(data: str = "cmVkYWN0ZWQ=") -> Block:
     """A thought that cannot be read."""
     return {"type": "redacted_thinking", "data": data}, []
+
+
+def searched(query: str) -> list[Block]:
+    """A search that the server runs itself: its call, and its result."""
+    call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
+    page = {
+        "type": "web_search_result",
+        "url": "https://a.test/",
+        "title": "A",
+        "encrypted_content": "e",
+        "page_age": None,
+    }
+    result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [page]}
+    written = {"type": "input_json_delta", "partial_json": json.dumps({"query": query})}
+    return [(call, [written]), (result, [])]
 
 
 def tool_use(call_id: str, name: str, *pieces: str) -> Block:

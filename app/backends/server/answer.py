@@ -17,6 +17,7 @@ from app.backends import AnswerReceiver
 from app.backends.server.errors.classification import failure
 from app.core.profile import Profile
 from app.core.stream.answer import AnswerDecoder
+from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun
 from app.errors import BackendError
 
@@ -36,6 +37,7 @@ class AnswerBody:
 
     def __init__(self, response: httpx.Response, profile: Profile, decoder: AnswerDecoder) -> None:
         self._response = response
+        self._profile = profile
         self._loop = asyncio.get_running_loop()
         self._reads = _reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
@@ -61,6 +63,16 @@ class AnswerBody:
     def empty(self) -> bool:
         """Whether the body has ended without a chunk."""
         return self._decoder.empty
+
+    @property
+    def continuation(self) -> JSONObject | None:
+        """The request that has the server go on, if it has paused: see `AnswerDecoder`."""
+        return self._decoder.continuation
+
+    def resumed(self, response: httpx.Response) -> AnswerBody:
+        """Return the body of the response to `continuation`."""
+        self._decoder.resume()
+        return AnswerBody(response, self._profile, self._decoder)
 
     @property
     def warnings(self) -> list[str]:

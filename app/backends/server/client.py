@@ -47,6 +47,7 @@ from app.core.redaction import without_password
 from app.core.request.question import EncodedMessages
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
+from app.core.types import JSONObject
 from app.core.types.chunk import RawChunk
 from app.core.types.token_estimate import conversation_of
 from app.errors import BackendError
@@ -238,6 +239,12 @@ class ModelServer(Backend):
             return await self._body(endpoint, question, encoded, response), [*encoded.warnings, *adapted.warnings]
         raise AssertionError("the last endpoint answers, or raises a BackendError")
 
+    async def resume(self, question: Question, answer: AnswerBody, body: JSONObject) -> AnswerBody:
+        """Return the body of the answer to the request that has the server go on with a paused answer."""
+        endpoint = self._endpoints.current
+        response, _ = await self._request(endpoint, question, body)
+        return answer.resumed(response)
+
     async def _body(
         self, endpoint: Endpoint, question: Question, encoded: EncodedQuestion, response: httpx.Response
     ) -> AnswerBody:
@@ -406,6 +413,11 @@ class ServerExchange:
         """Pass the chunks of the answer on: see `BackendExchange.receive`."""
         assert self._answer
         await self._answer.receive(receiver)
+        while (body := self._answer.continuation) is not None:
+            paused = self._answer
+            await self._close()
+            self._answer = await self._server.resume(self._question, paused, body)
+            await self._answer.receive(receiver)
 
     async def _open(self, *, whole: bool = False) -> AnswerBody:
         self._answer, warnings = await self._server.answer(self._question, whole=whole)

@@ -13,6 +13,7 @@ from typing import Protocol, TypeAlias
 
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch
+from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun, RawChunk, Step
 from app.errors import BackendError
 
@@ -33,6 +34,15 @@ class AnswerDecoder(Protocol):
     empty: bool  # whether the body has ended without a chunk
     failure: BackendError | None  # the error that the body reports, or that it is no answer; it follows the chunks
     warnings: list[str]  # a sentence for each thing that was left out of the answer
+
+    @property
+    def continuation(self) -> JSONObject | None:
+        """The request that has the server go on, if the body ended with a pause; None if the answer is over."""
+        ...
+
+    def resume(self) -> None:
+        """Prepare for the body of the answer to `continuation`."""
+        ...
 
     def decode(self, data: bytes) -> list[ChunkOrRun]:
         """Return the chunks that are complete with the next bytes."""

@@ -25,12 +25,16 @@ class ChatDecoder:
         self.empty = False
         self.failure: BackendError | None = None
         self.warnings: list[str] = []
+        self.continuation = None
         tools = asked.body.get("tools")
         self._filters = filters(profile, tools if isinstance(tools, list) else ())
         self._body = BodyDecoder(runs=not self._filters)
         self._normalizer = Normalizer()
         self._error_in = error_in
         self._has_chunks = False
+
+    def resume(self) -> None:
+        """There is nothing to resume: no answer is paused."""
 
     def decode(self, data: bytes) -> list[ChunkOrRun]:
         """Return the chunks that are complete with the next bytes."""

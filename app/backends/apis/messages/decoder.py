@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import orjson
-
 from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
+from app.core.bounded_json import to_json
+from app.core.items import as_object
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
 from app.core.stream.answer import ErrorIn
+from app.core.types import JSONObject
 from app.core.types.chunk import (
     DONE,
     REASONING_CONTENT,
@@ -37,8 +38,12 @@ from app.errors import BackendError, label
 STOP_REASONS = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
+    "pause_turn": "length",  # once too often
     "tool_use": "tool_calls",
 }
+_MOST_PAUSES = 20  # of one message
+_DETAILS = "output_tokens_details"
+_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _REASONING: StartedItem = {"type": "reasoning"}
 _REFUSED = "The model refused to answer."
 _TIERS = {"standard": "default", "priority": "priority"}
@@ -56,9 +61,24 @@ class MessagesDecoder:
         self.empty = False
         self.failure: BackendError | None = None
         self._error_in = error_in
-        self._body = BodyDecoder(runs=True, named=True, text_field=_text_field, whole=_whole)
+        self._body = _body_decoder()
+        self._asked = asked.body
         self._message = MessageReader(profile)
         self.warnings = self._message.warnings
+
+    @property
+    def continuation(self) -> JSONObject | None:
+        """The request that has the server go on with what it has paused: the same, with the message so far."""
+        if not (self.done and self._message.paused):
+            return None
+        messages = [*self._asked["messages"], {"role": "assistant", "content": self._message.content}]
+        return {**self._asked, "messages": messages}
+
+    def resume(self) -> None:
+        """Prepare for the body of the answer to `continuation`."""
+        self.done = False
+        self._body = _body_decoder()
+        self._message.resume()
 
     def decode(self, data: bytes) -> list[ChunkOrRun]:
         """Return the chunks that are complete with the next bytes."""
@@ -99,7 +119,11 @@ class MessagesDecoder:
                 chunks += self._message.read(event)
                 self.finished = self._message.finished
                 self.done = event.get("type") == "message_stop"
-        return [*chunks, DONE] if self.done else chunks
+        return [*chunks, DONE] if self.done and not self._message.paused else chunks
+
+
+def _body_decoder() -> BodyDecoder:
+    return BodyDecoder(runs=True, named=True, text_field=_text_field, whole=_whole)
 
 
 def _text_field(event: RawChunk) -> str | None:
@@ -116,9 +140,13 @@ class MessageReader:
         self.begun = False  # whether there was an event of the message
         self.warnings: list[str] = []
         self.finished = False
+        self.paused = False  # whether the server wants to be asked again, with the content so far
+        self.content: list[JSONObject] = []  # the complete blocks, as they are sent back
         self._profile = profile
+        self._pauses = 0
+        self._before: Mapping[str, Any] = {}  # the usage before the last pause
         self._usage: dict[str, Any] = {}
-        self._blocks: dict[Any, dict[str, Any]] = {}  # those that are open, by index
+        self._blocks: dict[int, dict[str, Any]] = {}  # those that are open, by index
         self._calls = 0  # so many were begun
         self._length = 0  # characters of the text since the last block that is no text
 
@@ -131,6 +159,24 @@ class MessageReader:
         self.begun = self.begun or event["type"] != "ping"
         return read(self, event)
 
+    def resume(self) -> None:
+        """Prepare for the rest of a message that was paused."""
+        self.paused = False
+        self._pauses += 1
+        self._before, self._usage = self._total(), {}
+
+    def _total(self) -> dict[str, Any]:
+        """Return the usage so far, field by field the sum of that before a pause and that after it."""
+        names = {*self._before, *self._usage}
+        counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
+        details = [_object(usage.get(_DETAILS)) for usage in (self._before, self._usage)]
+        thinking = sum(token_count(each.get("thinking_tokens")) for each in details)
+        return {
+            **self._usage,
+            **{name: counts[name] for name in _COUNTS if name in counts},
+            _DETAILS: {"thinking_tokens": thinking},
+        }
+
     def start(self, event: Mapping[str, Any]) -> list[Chunk]:
         """Keep the usage of the prompt, which is passed on with the usage of the output."""
         self._count(_object(_object(event.get("message")).get("usage")))
@@ -141,8 +187,7 @@ class MessageReader:
 
     def start_block(self, event: Mapping[str, Any]) -> list[Chunk]:
         """Begin a block; some servers give it with content."""
-        block = dict(_object(event.get("content_block")))
-        self._blocks[event.get("index")] = block
+        block = self._blocks[_index(event)] = {**_object(event.get("content_block")), "pieces": []}
         match block.get("type"):
             case "text":
                 block["start"] = self._length
@@ -155,7 +200,6 @@ class MessageReader:
                 return [_chunk(tool_calls=[call])]
             case "thinking":
                 self._length = 0
-                block["pieces"] = []
                 return [_chunk(starts_item=_REASONING), *self._begin(block, "thinking")]
             case "redacted_thinking":
                 self._length = 0
@@ -174,7 +218,7 @@ class MessageReader:
 
     def delta(self, event: Mapping[str, Any]) -> list[Chunk]:
         """Return what a delta adds to its block."""
-        delta, block = _object(event.get("delta")), self._blocks.get(event.get("index"))
+        delta, block = _object(event.get("delta")), self._blocks.get(_index(event))
         if block is None:
             return []
         if name := _DELTAS.get(str(delta.get("type"))):
@@ -189,7 +233,7 @@ class MessageReader:
 
     def read_run(self, run: ChunkRun) -> list[ChunkOrRun]:
         """Return the chunks of deltas that differ only in their text."""
-        block = self._blocks.get(run.like.get("index"))
+        block = self._blocks.get(_index(run.like))
         chunk = self._written(block, run.field, run.texts) if block else None
         return [ChunkRun(cast(RawChunk, chunk), _FIELDS[run.field], run.texts)] if chunk else []
 
@@ -197,39 +241,44 @@ class MessageReader:
         """Note texts of a block, and return the chunk of the first; None for texts that the block cannot have."""
         match block.get("type"), name:
             case "text", "text":
+                block["pieces"] += texts
                 self._length += sum(map(len, texts))
                 return _chunk(content=texts[0])
             case "thinking", "thinking":
                 block["pieces"] += texts
                 return _chunk(reasoning_content=texts[0])
+            case "server_tool_use", "partial_json":
+                block["pieces"] += texts
             case "tool_use", "partial_json":
-                block["written"] = True
+                block["pieces"] += texts
                 return _chunk(tool_calls=[{"index": block["call"], "function": {"arguments": texts[0]}}])
         return None
 
     def stop_block(self, event: Mapping[str, Any]) -> list[Chunk]:
         """Return what is known at the end of a block: its signature, its citations, or that it has no arguments."""
-        block = self._blocks.pop(event.get("index"), {})
+        block = self._blocks.pop(_index(event), None)
+        if block is None:
+            return []
+        self.content.append(_complete(block))
         match block.get("type"):
-            case "tool_use" if not block.get("written"):
-                arguments = orjson.dumps(block.get("input") or {}).decode()
+            case "tool_use" if not block["pieces"]:
+                arguments = to_json(_object(block.get("input")))
                 return [_chunk(tool_calls=[{"index": block["call"], "function": {"arguments": arguments}}])]
             case "thinking":
-                thinking = "".join(block["pieces"])
-                return self._signed("signature", block, {"type": "thinking", "thinking": thinking})
+                return self._signed("signature", block)
             case "redacted_thinking":
-                return self._signed("data", block, {"type": "redacted_thinking"})
+                return self._signed("data", block)
             case "text":
-                cited = [*(_object(block).get("citations") or ()), *block.get("cited", ())]
-                annotations = [*filter(None, (self._annotation(block, _object(one)) for one in cited))]
+                citations = _list(self.content[-1].get("citations"))
+                annotations = [*filter(None, (self._annotation(block, _object(one)) for one in citations))]
                 return [_chunk(annotations=annotations)] if annotations else []
         return []
 
-    def _signed(self, name: str, block: Mapping[str, Any], kept: dict[str, Any]) -> list[Chunk]:
+    def _signed(self, name: str, block: Mapping[str, Any]) -> list[Chunk]:
         """Return a block to be sent back to this server; one without its signature would be refused."""
-        if not (value := _str(block.get(name))):
+        if not _str(block.get(name)):
             return []
-        return [_chunk(reasoning_upstream=bound(self._profile, **{THINKING: {**kept, name: value}}))]
+        return [_chunk(reasoning_upstream=bound(self._profile, **{THINKING: self.content[-1]}))]
 
     def _annotation(self, block: Mapping[str, Any], citation: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the citation of a web page; those of documents have no counterpart."""
@@ -244,11 +293,12 @@ class MessageReader:
         delta, reason = _object(event.get("delta")), _object(event.get("delta")).get("stop_reason")
         self._count(_object(event.get("usage")))
         chunk: Chunk = {}
-        if usage := message_usage(self._usage):
+        if usage := message_usage(self._total() if self._before else self._usage):
             chunk["usage"] = usage
         if tier := _TIERS.get(str(self._usage.get("service_tier"))):
             chunk["service_tier"] = tier
-        if reason is None:
+        self.paused = reason == "pause_turn" and self._pauses < _MOST_PAUSES
+        if reason is None or self.paused:
             return [chunk] if chunk else []
         self.finished = True
         refusal = _object(delta.get("stop_details")).get("explanation") if reason == "refusal" else None
@@ -285,6 +335,24 @@ def _events_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [*events, {"type": "message_delta", "delta": ending, "usage": {}}, {"type": "message_stop"}]
 
 
+def _complete(block: Mapping[str, Any]) -> JSONObject:
+    """Return a block as it is sent back, with what its deltas added."""
+    written = "".join(block["pieces"])
+    kept = {name: value for name, value in block.items() if name not in _OWN}
+    match block.get("type"):
+        case "text":
+            citations = [*_list(block.get("citations")), *block.get("cited", ())]
+            return {**kept, "text": written} | ({"citations": citations} if citations else {})
+        case "thinking":
+            return {**kept, "thinking": written}
+        case "tool_use" | "server_tool_use" if written:
+            return {**kept, "input": as_object(written)}
+    return kept
+
+
+_OWN = frozenset({"pieces", "start", "call", "cited"})  # fields of open blocks that are not the server's
+
+
 def message_usage(usage: Mapping[str, Any]) -> dict[str, object] | None:
     """Return the usage in OpenAI's form, in which cached tokens are part of the prompt; None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
@@ -309,6 +377,15 @@ def _chunk(**delta: Any) -> Chunk:
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _index(event: Mapping[str, Any]) -> int:
+    index = event.get("index")
+    return index if isinstance(index, int) else -1
 
 
 def _str(value: Any) -> str:

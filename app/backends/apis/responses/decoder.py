@@ -56,6 +56,7 @@ class ResponsesDecoder:
         self.empty = False
         self.failure: BackendError | None = None
         self.warnings: list[str] = []
+        self.continuation = None
         self._profile = profile
         self._passed = passed_items(profile.request)
         self._error_in = error_in
@@ -72,6 +73,9 @@ class ResponsesDecoder:
             for name, binding in asked.bindings.items()
             if binding.fields.get("namespace") and binding.kind.role == "call"
         }
+
+    def resume(self) -> None:
+        """There is nothing to resume: no answer is paused."""
 
     def decode(self, data: bytes) -> list[ChunkOrRun]:
         """Return the chunks that are complete with the next bytes."""
