@@ -14,11 +14,12 @@ class PassedEndpoint(NamedTuple):
     prompts: bool = False
     free: bool = False  # whether it only counts, so that nothing is charged
     anthropic: bool = False  # whether it is of Anthropic's API
+    responses: bool = False  # whether clients send it the bodies of `/responses`, too, which are answered as such
     of_deployments: bool = False  # whether it is also an endpoint of Azure's deployments, whose name is the model
 
 
 ENDPOINTS = (
-    PassedEndpoint("/chat/completions", prompts=True, of_deployments=True),
+    PassedEndpoint("/chat/completions", prompts=True, responses=True, of_deployments=True),
     PassedEndpoint("/completions", prompts=True, of_deployments=True),
     PassedEndpoint("/messages", prompts=True, anthropic=True),
     PassedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True),

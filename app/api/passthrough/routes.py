@@ -7,6 +7,7 @@ import re
 from urllib.parse import unquote_plus
 
 from starlette.requests import Request
+from starlette.responses import Response as StarletteResponse
 from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
@@ -17,13 +18,16 @@ from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
 from app.api.passthrough.plain_form import form_boundary, reads_as_model
 from app.api.rate_limits import Admission
+from app.api.request_body import is_large_body, parse
+from app.api.routes.responses import respond_to
 from app.backends import Backend, RawRequest
 from app.core.affinity import conversation_key
 from app.core.types import JSONObject
-from app.core.types.request import Response
+from app.core.types.request import CreateResponse, Response
 from app.errors import InvalidRequest, NotFound
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses import Caller
+from app.responses.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +82,7 @@ class Passthrough:
         if not _SAFE.fullmatch(path):
             raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
         backend = api.responses.backend
-        if not backend.forwards(path):
+        if not (backend.forwards(path) or self._endpoint.responses):
             raise NotFound(f"The backend has no {path}.", code="unknown_url")
         admission = await api.admit(caller)
         request.state.limit_headers = admission.headers()
@@ -86,6 +90,12 @@ class Passthrough:
         boundary = None if self._endpoint.prompts else form_boundary(content_types)
         if boundary is None:
             body = await JSONBody.read(request, api.body_limits)
+            if self._endpoint.responses and "input" in body.fields and "messages" not in body.fields:
+                response = await self._respond(request, body, caller, admission)
+                await response(scope, receive, send)
+                return
+            if not backend.forwards(path):
+                raise NotFound(f"The backend has no {path}.", code="unknown_url")
             raw = self._request(request, path, body, body.fields, caller)
             async with admission.slot():
                 exchange = self._exchange(backend, raw, body.fields, caller, admission)
@@ -100,6 +110,17 @@ class Passthrough:
                 await exchange.run(scope, receive, send, received=form.complete)
         finally:
             await form.aclose()
+
+    async def _respond(
+        self, request: Request, body: JSONBody, caller: Caller, admission: Admission
+    ) -> StarletteResponse:
+        """Return the answer to a body of `/responses`, as that endpoint does; raises `APIError`."""
+        if deployment := request.path_params.get("deployment"):
+            body = body.with_model(deployment)
+        data = body.content()
+        large = is_large_body(data)
+        parsed = await off_loop(large, parse, data, CreateResponse, self._api.body_limits.values)
+        return await respond_to(self._api, request, parsed, caller, admission)
 
     def _request(
         self, request: Request, path: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller

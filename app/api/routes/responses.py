@@ -155,6 +155,13 @@ async def create(api: ApiContext, request: Request) -> Response:
     if key := request.headers.get(idempotency.HEADER):
         return await create_once(api, request, key, caller, admission)
     body = await read_body(request, CreateResponse, api.body_limits)
+    return await respond_to(api, request, body, caller, admission)
+
+
+async def respond_to(
+    api: ApiContext, request: Request, body: CreateResponse, caller: Caller, admission: Admission
+) -> Response:
+    """Create the response that a body asks for, and return it as the request wants it."""
     async with admission.slot():
         run = await api.responses.create(body, caller, observers=[admission])
         return await started(api, request, body, caller, run)
