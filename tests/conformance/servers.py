@@ -141,7 +141,7 @@ SUBJECTS = (
             version=_version("litellm"),
             peer=True,
         ),
-        "proxy with `use_chat_completions_api: true`, no database, no key",
+        "proxy with `use_chat_completions_api: true`, no database, no key (its WebSocket needs one)",
     ),
     Subject(
         Server(
