@@ -185,7 +185,7 @@ async def test_hosted_tools_that_cannot_be_read_are_not_said_to_be_none(browser:
     async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url, refusals=(503,)) as studio:
         tools = studio.page.get_by_role("group", name="Hosted tools")
         await studio.page.get_by_role("button", name="Options", exact=True).click()
-        await expect(tools.get_by_role("checkbox")).to_have_count(1)
+        await expect(tools.get_by_role("switch")).to_have_count(1)
         error = {"error": {"type": "server_error", "code": "server_error", "message": "Out of order.", "param": None}}
         await studio.page.route("**/v1/antiphon/about", lambda route: route.fulfill(status=503, json=error))
         await studio.page.reload()

@@ -116,10 +116,18 @@ def tools_used(output: Sequence[Item]) -> list[str]:
 
 
 def preview(items: Sequence[Item]) -> str:
-    """Return the beginning of the last user message in a turn's input, or else of the last call's output."""
+    """
+    Return the beginning of the last user message in a turn's input, or else of the last call's output, or else what was
+    answered to the last approval request.
+    """
     texts = (text for item in reversed(items) if item.get("role") == "user" for text in _texts(item.get("content")))
     outputs = (text for item in reversed(items) for text in _texts(item.get("output")))
-    text = next((text for text in (*texts, *outputs) if text.strip()), "")
+    answers = (
+        "Approved." if item.get("approve") else "Denied."
+        for item in reversed(items)
+        if item.get("type") == "mcp_approval_response"
+    )
+    text = next((text for text in (*texts, *outputs, *answers) if text.strip()), "")
     return " ".join(text[: 4 * _PREVIEW].split())[:_PREVIEW]
 
 

@@ -61,6 +61,11 @@ export async function send(method, path, body) {
   return (await request(path, { method, body })).json();
 }
 
+// The content of a file, as a Blob.
+export async function download(path) {
+  return (await request(path)).blob();
+}
+
 // Upload a file; `onprogress` is called with the share that has been sent.
 export function upload(file, onprogress, signal) {
   return new Promise((resolve, reject) => {

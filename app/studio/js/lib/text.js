@@ -31,6 +31,13 @@ export function speed(output, { seconds: all, first_token_seconds: first, last_t
   return rate < 100 ? rate.toFixed(1) : count(Math.round(rate));
 }
 
+// A number of bytes: "512 bytes", "1.5 MB".
+export function size(bytes) {
+  if (bytes < 1000) return many(bytes, "byte");
+  const power = Math.min(3, Math.floor(Math.log10(bytes) / 3));
+  return `${(bytes / 1000 ** power).toLocaleString("en-US", { maximumFractionDigits: 1 })} ${["", "kB", "MB", "GB"][power]}`;
+}
+
 export function when(unix) {
   const date = new Date(unix * 1000);
   const today = new Date().toDateString() === date.toDateString();

@@ -2,6 +2,7 @@
 
 import { byId, button, h, icon } from "../lib/dom.js";
 import { count } from "../lib/text.js";
+import { dataUrl } from "./files.js";
 
 const LARGEST = 20_000_000; // bytes of a file
 
@@ -107,13 +108,4 @@ export class Composer {
         this.focus();
       }, { class: "quiet only", "aria-label": `Remove ${file.name}` }))));
   }
-}
-
-function dataUrl(file) {
-  return new Promise((resolve, reject) => {
-    const reader = new FileReader();
-    reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(reader.error);
-    reader.readAsDataURL(file);
-  });
 }

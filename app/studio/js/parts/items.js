@@ -1,8 +1,9 @@
 // One item of a response or of its input, as it is shown; drawn anew as it grows.
 
-import { button, h } from "../lib/dom.js";
+import { button, h, icon } from "../lib/dom.js";
 import { GrowingMarkdown, colour } from "../lib/markdown.js";
 import { cut, many, plain, pretty, webUrl } from "../lib/text.js";
+import { citedFiles, containerFiles } from "./files.js";
 
 // Make the view of an item: {node, draw(entry)}. `act` has what its buttons do: output(item, text), approve(item, yes).
 export function itemView(item, act = {}) {
@@ -74,8 +75,9 @@ class MessageView {
       if (typeof text === "string") view.draw(text, done);
     });
     if (done && !this.sources) {
-      this.sources = sourcesView(content.flatMap((part) => part.annotations ?? []));
-      if (this.sources) this.node.append(this.sources);
+      const annotations = content.flatMap((part) => part.annotations ?? []);
+      this.sources = [sourcesView(annotations), citedFiles(annotations)].filter(Boolean);
+      this.node.append(...this.sources);
     }
   }
 }
@@ -84,6 +86,7 @@ class MessageView {
 function sourcesView(annotations) {
   const sources = new Map();
   for (const annotation of annotations) {
+    if (annotation.type === "container_file_citation") continue;
     const url = annotation.url && webUrl(annotation.url);
     const name = plain(annotation.title || annotation.filename || annotation.url || annotation.file_id || "source");
     sources.set(url ?? name, url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, name) : name);
@@ -131,28 +134,30 @@ class ReasoningView {
   }
 }
 
-const TITLES = {
-  function_call: "Function call",
-  custom_tool_call: "Tool call",
-  mcp_call: "MCP call",
-  mcp_list_tools: "Tools of an MCP server",
-  mcp_approval_request: "Approval wanted",
-  mcp_approval_response: "Approval",
-  web_search_call: "Web search",
-  file_search_call: "File search",
-  code_interpreter_call: "Code interpreter",
-  image_generation_call: "Image",
-  shell_call: "Shell",
-  local_shell_call: "Shell",
-  apply_patch_call: "Patch",
-  computer_call: "Computer",
-  compaction: "Compaction",
+// The title and the icon of each type of call.
+const CALLS = {
+  function_call: ["Function call", "wrench"],
+  custom_tool_call: ["Tool call", "wrench"],
+  mcp_call: ["MCP call", "plug"],
+  mcp_list_tools: ["Tools of an MCP server", "plug"],
+  mcp_approval_request: ["Approval wanted", "shield-check"],
+  mcp_approval_response: ["Approval", "shield-check"],
+  web_search_call: ["Web search", "globe"],
+  file_search_call: ["File search", "file-search"],
+  code_interpreter_call: ["Code interpreter", "code"],
+  image_generation_call: ["Image", "image"],
+  shell_call: ["Shell", "terminal"],
+  local_shell_call: ["Shell", "terminal"],
+  apply_patch_call: ["Patch", "file"],
+  computer_call: ["Computer", "monitor"],
+  compaction: ["Compaction", "list"],
 };
+const titleOf = (type) => CALLS[type]?.[0] ?? type;
 
 // Shown in its own way, or of no interest to a reader: the rest of an item's fields are listed by name.
 const OWN = new Set([
   "id", "type", "status", "name", "arguments", "input", "code", "call_id", "server_label", "output", "outputs", "results",
-  "result", "error", "tools", "approval_request_id", "role", "content", "encrypted_content", "caller", "namespace",
+  "result", "error", "tools", "approval_request_id", "role", "content", "encrypted_content", "caller", "namespace", "container_id", "environment", "max_output_length",
 ]);
 const WORKING = new Set(["in_progress", "searching", "interpreting", "generating", "calling"]);
 
@@ -165,12 +170,12 @@ class CallView {
     this.given = new PlainPart("pre", { class: "json", tabindex: 0, role: "region", "aria-label": "Arguments" });
     this.given.node.hidden = true;
     this.rest = h("div", { class: "call-rest" });
-    this.node = h("div", { class: "item call", role: "group", "aria-label": TITLES[item.type] ?? item.type }, h("div", { class: "call-head" }, this.title, this.state), this.given.node, this.rest);
+    this.node = h("div", { class: "item call", role: "group", "aria-label": titleOf(item.type) }, h("div", { class: "call-head" }, this.title, this.state), this.given.node, this.rest);
   }
 
   draw({ item, done, images }) {
     const names = [item.server_label, item.name].filter(Boolean).join(" · ");
-    this.title.replaceChildren(h("span", { class: "label" }, TITLES[item.type] ?? item.type), names ? h("code", {}, plain(names)) : "");
+    this.title.replaceChildren(icon(CALLS[item.type]?.[1] ?? "wrench"), h("span", { class: "label" }, titleOf(item.type)), names ? h("code", {}, plain(names)) : "");
     const state = item.error ? "failed" : item.status ?? (done ? "" : "in_progress");
     this.state.textContent = state.replaceAll("_", " ");
     this.state.className = `chip ${WORKING.has(state) ? "working" : state}`;
@@ -227,7 +232,8 @@ class CallView {
 
 function outcome(item) {
   const shown = [];
-  if (item.action) shown.push(...actionView(item.action));
+  if (item.action?.commands) shown.push(terminal(item.action.commands.map((command) => h("span", { class: "typed" }, `$ ${plain(command)}\n`)), "Commands"));
+  else if (item.action) shown.push(...actionView(item.action));
   if (item.queries?.length) shown.push(h("p", {}, `Searched for: ${plain(item.queries.join("; "))}`));
   const fields = Object.keys(item).filter((name) => !OWN.has(name) && !["action", "queries"].includes(name) && isShown(item[name]));
   if (fields.length) {
@@ -245,8 +251,11 @@ function outcome(item) {
   }
   for (const output of item.outputs ?? []) {
     if (output.type === "image") shown.push(imageView(output.url ?? "", "Image of the code"));
-    else shown.push(outputView(output.logs ?? pretty(output)));
+    else if (output.logs !== undefined) shown.push(terminal([plain(output.logs)], "Output of the code"));
+    else shown.push(outputView(pretty(output)));
   }
+  const container = item.container_id ?? item.environment?.container_id;
+  if (container && item.type !== "container") shown.push(containerFiles(container));
   if (item.output !== undefined && item.output !== null && item.output !== "") shown.push(outputView(item.output));
   if (item.error) shown.push(h("div", { class: "failure" }, plain(errorText(item.error))));
   return shown;
@@ -256,14 +265,29 @@ const isShown = (value) => value !== null && value !== "" && value !== undefined
 
 function actionView(action) {
   const links = (action.sources ?? []).map((source) => webUrl(source.url)).filter(Boolean);
-  const said = action.query ?? action.queries?.join("; ") ?? action.url ?? action.commands?.join("\n") ?? "";
+  const said = action.query ?? action.queries?.join("; ") ?? action.url ?? "";
   return [
     h("p", {}, `${(action.type ?? "run").replaceAll("_", " ")}: `, h("code", {}, plain(said)), action.pattern ? ` for “${plain(action.pattern)}”` : ""),
     links.length ? h("ul", {}, links.map((url) => h("li", {}, h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, cut(url, 90))))) : null,
   ].filter(Boolean);
 }
 
+// What was typed and printed, as a terminal shows it.
+function terminal(lines, label) {
+  return h("pre", { class: "terminal", tabindex: 0, role: "region", "aria-label": label }, lines);
+}
+
+// What the commands of a shell printed, and how they ended.
+function printed({ stdout, stderr, outcome }) {
+  const end = outcome?.type === "timeout" ? "timed out" : outcome?.exit_code ? `exit code ${outcome.exit_code}` : "";
+  return [plain(stdout ?? ""), stderr ? h("span", { class: "stderr" }, plain(stderr)) : null, end ? h("span", { class: "ended" }, `[${end}]\n`) : null].filter(Boolean);
+}
+
 function outputView(output) {
+  if (Array.isArray(output) && output.length && output.every((part) => part?.outcome || part?.stdout !== undefined)) {
+    const lines = output.flatMap(printed).filter((line) => line !== "");
+    return terminal(lines.length ? lines : [h("span", { class: "ended" }, "(no output)")], "Output");
+  }
   const parts = Array.isArray(output) ? output : [output];
   return h("div", { class: "call-outcome" }, h("p", { class: "label" }, "Output"), parts.map((part) => {
     if (part?.image_url) return imageView(part.image_url, "Image");
@@ -277,19 +301,22 @@ function errorText(error) {
   return content || error.message || JSON.stringify(error);
 }
 
-// What the client gave for a call.
+// The output of a call, given by the client, or made by the server, which adds it before it has all of it.
 class OutputView {
   constructor(item) {
-    const title = item.type.replaceAll("_", " ").replace(" output", "");
-    this.node = h("div", { class: "item call given" }, h("div", { class: "call-head" }, h("span", { class: "label" }, `Output of the ${title}`)), outputView(item.output ?? item));
+    const title = item.type.replaceAll("_", " ").replace(" output", "").replace(" call", "");
+    this.body = h("div", { class: "call-rest" });
+    this.node = h("div", { class: "item call given" }, h("div", { class: "call-head" }, h("span", { class: "label" }, `Output of the ${title}`)), this.body);
   }
 
-  draw() {}
+  draw({ item }) {
+    this.body.replaceChildren(outputView(item.output ?? item));
+  }
 }
 
 class ApprovalView {
   constructor(item) {
-    this.node = h("div", { class: "item given note" }, item.approve ? "Approved." : "Denied.", item.reason ? ` ${plain(item.reason)}` : "");
+    this.node = h("div", { class: "item given approval" }, icon(item.approve ? "check" : "x"), h("span", {}, item.approve ? "Approved." : "Denied.", item.reason ? ` ${plain(item.reason)}` : ""));
   }
 
   draw() {}
