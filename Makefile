@@ -24,7 +24,8 @@ VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs
 	geist/files/geist-latin-wght-normal.woff2 geist/files/geist-latin-ext-wght-normal.woff2 geist/LICENSE \
 	geist-mono/files/geist-mono-latin-wght-normal.woff2 geist-mono/LICENSE \
 	lucide-static/LICENSE $(ICONS:%=lucide-static/icons/%.svg) \
-	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE
+	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE \
+	uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css uplot/LICENSE
 PEERS := litellm open-responses-server
 # What `make conformance` runs. Other servers are run if they are there: tests/conformance/servers.py.
 CONFORMANCE_PEERS := $(PEERS) ogx

@@ -23,7 +23,7 @@ from app.core.prices import NANO
 from app.core.types import JSONObject
 from app.errors import InvalidRequest
 from app.observability.activity import HOURS
-from app.observability.activity.hours import SLOT, RequestCounts
+from app.observability.activity.hours import HOUR, SLOT, RequestCounts
 from app.responses import Caller
 from app.tools import ResourceTool
 
@@ -150,6 +150,7 @@ def activity_routes(api: ApiContext) -> APIRouter:
     async def latency(
         request: Request,
         hours: str = Query(str(HOURS), description=f"1 to {HOURS}"),
+        minutes: str = Query(str(SLOT // 60), description="the length of a slot: a multiple of 5 that divides 60"),
         key: str | None = Query(None, description="glob of names of keys"),
         model: str | None = Query(None, description="glob of models"),
     ) -> Response:
@@ -158,8 +159,12 @@ def activity_routes(api: ApiContext) -> APIRouter:
         if number is None or not 1 <= number <= HOURS:
             message = f"Invalid 'hours': it has to be a whole number from 1 to {HOURS}."
             raise InvalidRequest(message, param="hours", code="invalid_value")
+        length = 60 * (parse_whole_number(minutes) or 0)
+        if not length or length % SLOT or HOUR % length:
+            message = "Invalid 'minutes': it has to be a multiple of 5 that divides 60."
+            raise InvalidRequest(message, param="minutes", code="invalid_value")
         check_key_filter(access, key)
-        return json_response(await _latency(api, access, number, key or "*", model or "*"))
+        return json_response(await _latency(api, access, number, length, key or "*", model or "*"))
 
     @router.get("/budgets", summary="List what is left of budgets", openapi_extra=response_example(_BUDGETS))
     async def budgets(request: Request) -> Response:
@@ -205,7 +210,7 @@ async def _refusals(api: ApiContext, caller: Caller, limit: int, status: str | N
     return {"object": "list", "data": data, "has_more": len(shown) > limit}
 
 
-async def _latency(api: ApiContext, access: KeyAccess, number: int, key: str, model: str) -> JSONObject:
+async def _latency(api: ApiContext, access: KeyAccess, number: int, length: int, key: str, model: str) -> JSONObject:
     slots: dict[int, RequestCounts] = {}
     keys: dict[str, RequestCounts] = {}
     models: dict[str, RequestCounts] = {}
@@ -214,14 +219,14 @@ async def _latency(api: ApiContext, access: KeyAccess, number: int, key: str, mo
         for (slot, name, its_model), counts in hour.counts.items():
             allowed = access.admin or name == access.name
             if allowed and fnmatchcase(name, key) and fnmatchcase(its_model, model):
-                slots.setdefault(slot, RequestCounts()).include(counts)
+                slots.setdefault(slot // length * length, RequestCounts()).include(counts)
                 keys.setdefault(name, RequestCounts()).include(counts)
                 models.setdefault(its_model, RequestCounts()).include(counts)
                 total.include(counts)
     return {
         "object": "antiphon.latency",
         "hours": number,
-        "slot_seconds": SLOT,
+        "slot_seconds": length,
         "data": [{"start": start, **_shown(counts)} for start, counts in sorted(slots.items())],
         "keys": [{"key": name, **_shown(counts)} for name, counts in sorted(keys.items())],
         "models": [{"model": name, **_shown(counts)} for name, counts in sorted(models.items()) if name],

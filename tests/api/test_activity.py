@@ -83,6 +83,16 @@ async def test_a_key_sees_its_own_durations_and_admin_those_of_all() -> None:
         assert refused.status_code == 403 and refused.json()["error"]["param"] == "key"
 
 
+async def test_slots_have_the_length_that_is_asked_for() -> None:
+    async with served() as (http, _):
+        await ask(http)
+        told = await seen(http, "latency", minutes=30)
+        assert told["slot_seconds"] == 1800 and [slot["start"] % 1800 for slot in told["data"]] == [0]
+        for minutes in ("0", "7", "25", "120", "x"):
+            answer = await http.get(f"/antiphon/latency?minutes={minutes}", headers=bearer("alice"))
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "minutes")
+
+
 @pytest.mark.parametrize("hours", ["0", "25", "x", "-1"])
 async def test_hours_that_are_not_kept_are_refused(hours: str) -> None:
     async with served() as (http, _):

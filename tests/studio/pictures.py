@@ -33,7 +33,7 @@ async def of_all(browser: Browser, url: str, place: Path) -> None:
     """Take a picture of each view, to be looked at."""
     for theme in ("light", "dark"):
         for width in (390, 1280):
-            async with Studio.open(browser, url, theme=theme, width=width, refusals=(503,)) as studio:
+            async with Studio.open(browser, url, theme=theme, width=width, refusals=(404, 503)) as studio:
                 await _tour(studio, place / f"{theme}-{width}")
 
 
@@ -68,6 +68,10 @@ async def _tour(studio: Studio, start: Path) -> None:
     await page.locator("#recent a").first.click()
     await page.locator("#response .fold").first.wait_for()
     await take("response")
+    for view, shown in (("Usage", ".figures canvas"), ("Now", "#now-body .tile"), ("Files", "#files-body > *")):
+        await studio.go(view)
+        await page.locator(shown).first.wait_for()
+        await take(view.lower())
     await studio.go("About")
     await page.get_by_role("heading", name="Clients").wait_for()
     await take("about")

@@ -49,7 +49,7 @@ async def test_a_response_is_found_by_its_id_and_one_that_is_not_there_is_not(br
         made = await create(url, "Say hello.")
         await studio.go("Responses")
         for id, heading in ((made["id"], made["id"]), ("resp_nothing", "Not found")):
-            await studio.page.get_by_label("Open by id").fill(id)
+            await studio.page.get_by_label("Search by text or id").fill(id)
             await studio.page.keyboard.press("Enter")
             await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
 
@@ -149,7 +149,7 @@ async def test_two_keys_see_only_their_own(browser: Browser) -> None:
         for key, sees in (("ada-key", 1), ("bob-key", 0)):
             async with Studio.open(browser, url, path="/studio#/responses", key=key, refusals=(404,)) as studio:
                 await expect(studio.page.locator("#recent a")).to_have_count(sees)
-                await studio.page.get_by_label("Open by id").fill(made["id"])
+                await studio.page.get_by_label("Search by text or id").fill(made["id"])
                 await studio.page.keyboard.press("Enter")
                 heading = made["id"] if sees else "Not found"
                 await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()

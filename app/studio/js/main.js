@@ -1,12 +1,15 @@
 // The page: its views, the key, the models.
 
 import { About } from "./about.js";
+import { Files } from "./files.js";
 import { getJson, key } from "./lib/api.js";
 import { announce, button, byId, h } from "./lib/dom.js";
 import { plain } from "./lib/text.js";
+import { Now } from "./now.js";
 import { Responses } from "./responses.js";
 import { setUpSide } from "./side.js";
 import { Talk } from "./talk.js";
+import { Usage } from "./usage.js";
 
 const MODEL = "antiphon.model";
 
@@ -19,7 +22,7 @@ const responses = new Responses({
 
 // The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
 // show(argument or null), hide(), and reset(), for when there is another key.
-const VIEWS = { talk, responses, about: new About() };
+const VIEWS = { talk, responses, usage: new Usage(), now: new Now(), files: new Files(), about: new About() };
 
 function route() {
   const [, name = "", argument] = location.hash.split("/");

@@ -5,12 +5,16 @@ import { confirmed } from "./lib/dialog.js";
 import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
 import { LiveResponse } from "./lib/live.js";
 import { requestOf } from "./lib/stored.js";
-import { count, cut, many, plain, when } from "./lib/text.js";
+import { money } from "./lib/tables.js";
+import { count, cut, many, plain, seconds, when } from "./lib/text.js";
 import { itemView, itemViews } from "./parts/items.js";
 import { json, translationView } from "./parts/translation.js";
 import { failureView } from "./talk.js";
 
 const PAGE = 30;
+const PAUSE = 250; // ms after the last key before what was typed is looked for
+const ID = /^resp_\S+$/;
+const NOTHING = "Nothing is stored for this key yet. What any client sends to this server appears here.";
 const EVERY = 3000; // ms between two looks at the list
 const RUNNING = new Set(["queued", "in_progress"]);
 
@@ -21,18 +25,39 @@ export class Responses {
     this.seen = "";
     this.id = null;
     this.list = byId("recent");
+    this.query = filters();
     byId("search").addEventListener("submit", (event) => {
       event.preventDefault();
-      const id = byId("search-id").value.trim();
-      if (id) location.hash = `#/responses/${encodeURIComponent(id)}`;
+      const text = byId("search-text").value.trim();
+      if (ID.test(text)) location.hash = `#/responses/${encodeURIComponent(text)}`;
+      else this.#filter();
     });
+    byId("search").addEventListener("input", ({ target }) => {
+      if (target.tagName === "SELECT" || ID.test(byId("search-text").value.trim())) return;
+      clearTimeout(this.typing);
+      this.typing = setTimeout(() => this.#filter(), PAUSE);
+    });
+    byId("search").addEventListener("change", () => this.#filter());
+    byId("search").addEventListener("reset", () => setTimeout(() => this.#filter()));
     byId("more").addEventListener("click", () => this.#more());
   }
 
   // The view is shown, maybe with a response.
   async show(id) {
     this.visible = true;
+    this.refused = id === "refused";
+    byId("search").hidden = this.refused;
+    for (const [kind, chosen] of [["stored", !this.refused], ["refused", this.refused]]) {
+      if (chosen) byId(`kind-${kind}`).setAttribute("aria-current", "page");
+      else byId(`kind-${kind}`).removeAttribute("aria-current");
+    }
+    for (const each of ["refused", "recent"]) byId(each).hidden = (each === "refused") !== this.refused;
+    if (this.refused) for (const each of ["recent-empty", "more"]) byId(each).hidden = true;
+    else byId("refused-empty").hidden = true;
+    if (this.refused) this.#close();
+    this.seen = "";
     this.#watch();
+    if (this.refused) return;
     if (id && id !== this.id) await this.#open(id);
     else if (!id) this.#close();
   }
@@ -48,14 +73,28 @@ export class Responses {
     this.entries = [];
     this.seen = "";
     this.list.replaceChildren();
+    byId("refused").replaceChildren();
     this.#close();
+  }
+
+  #filter() {
+    clearTimeout(this.typing);
+    const query = filters();
+    if (query === this.query) return;
+    this.query = query;
+    const set = ["filter-status", "filter-time", "filter-model", "filter-tool", "filter-conversation"].filter((id) => byId(id).value.trim()).length;
+    byId("filters-count").hidden = !set;
+    byId("filters-count").textContent = count(set);
+    this.entries = [];
+    this.seen = "";
+    this.#watch();
   }
 
   #close() {
     this.id = null;
     this.abort?.abort();
     byId("responses").dataset.open = "";
-    byId("response").replaceChildren(h("p", { class: "note" }, "Choose a response to see its chain, its items, what was sent to the backend, and its JSON."));
+    byId("response").replaceChildren(h("p", { class: "note" }, this.refused ? "What was refused in the last 24 hours, with what the answer named. The server keeps nothing of the content of these requests." : "Choose a response to see its chain, its items, what was sent to the backend, and its JSON."));
     this.#mark();
   }
 
@@ -69,18 +108,26 @@ export class Responses {
 
   async #refresh() {
     if (document.hidden) return;
+    const { query, refused } = this;
     try {
-      const page = await getJson(`antiphon/responses?limit=${PAGE}`);
+      const page = await getJson(refused ? "antiphon/refusals?limit=100" : `antiphon/responses?limit=${PAGE}${query}`);
+      if (refused !== this.refused || query !== this.query) return;
       const text = JSON.stringify(page);
       if (text === this.seen) return;
       this.seen = text;
+      byId("recent-problem").textContent = "";
+      if (refused) {
+        byId("refused-empty").hidden = page.data.length > 0;
+        byId("refused").replaceChildren(...page.data.map(refusalView));
+        return;
+      }
       const known = new Set(page.data.map((entry) => entry.id));
       // What is older than the page stays, where it joins it; else there is a gap, and it is read again.
-      const rest = this.entries.findIndex((entry) => entry.id === page.last_id);
-      this.entries = [...page.data, ...(rest < 0 ? [] : this.entries.slice(rest + 1).filter((entry) => !known.has(entry.id)))];
-      if (this.entries.length === page.data.length) byId("more").hidden = !page.has_more;
+      const last = this.entries.findIndex((entry) => entry.id === page.data.at(-1)?.id);
+      const rest = last < 0 ? [] : this.entries.slice(last + 1).filter((entry) => !known.has(entry.id));
+      this.entries = [...page.data, ...rest];
+      if (!rest.length) this.#cut(page);
       this.#draw();
-      byId("recent-problem").textContent = "";
     } catch (error) {
       if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
       byId("recent-problem").textContent = error.message;
@@ -88,15 +135,23 @@ export class Responses {
   }
 
   async #more() {
-    const page = await getJson(`antiphon/responses?limit=${PAGE}&after=${this.entries.at(-1).id}`);
+    const page = await getJson(`antiphon/responses?limit=${PAGE}&after=${this.last}${this.query}`);
     this.entries.push(...page.data);
-    byId("more").hidden = !page.has_more;
+    this.#cut(page);
     this.#draw();
     announce(`${many(page.data.length, "more response")}.`);
   }
 
+  // Note where the list goes on.
+  #cut(page) {
+    this.last = page.last_id;
+    byId("more").hidden = !page.has_more;
+    byId("more").textContent = page.data.length ? "Show more" : "Search further back";
+  }
+
   #draw() {
     byId("recent-empty").hidden = this.entries.length > 0;
+    byId("recent-empty").textContent = this.query ? (byId("more").hidden ? "No response has all of this." : "None of the last 1,000 responses has all of this.") : NOTHING;
     const focused = document.activeElement?.closest("#recent a")?.getAttribute("href");
     this.list.replaceChildren(...this.entries.map((entry) => h("li", {},
       h("a", { href: `#/responses/${entry.id}`, "data-id": entry.id },
@@ -104,6 +159,9 @@ export class Responses {
         h("span", { class: "recent-meta" },
           h("span", {}, when(entry.created_at)), h("span", {}, plain(cut(entry.model, 30))),
           entry.usage ? h("span", {}, many(entry.usage.total_tokens, "token")) : null,
+          entry.seconds ? h("span", { title: entry.first_token_seconds === null ? null : `First token after ${seconds(entry.first_token_seconds * 1000)}` }, seconds(entry.seconds * 1000)) : null,
+          entry.cost ? h("span", {}, `cost ${money(entry.cost)}`) : null,
+          (entry.tools ?? []).slice(0, 3).map((tool) => h("span", { class: "chip" }, plain(cut(tool, 24)))),
           entry.background ? h("span", {}, "background") : null,
           entry.status === "completed" ? null : h("span", { class: `chip ${RUNNING.has(entry.status) ? "working" : entry.status}` }, entry.status.replaceAll("_", " ")))))));
     if (focused) this.list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -149,8 +207,9 @@ export class Responses {
       h("p", {}, h("a", { href: "#/responses", class: "back" }, icon("arrow-left"), " All responses")),
       h("h2", { id: "response-title", tabindex: -1 }, h("code", {}, response.id)),
       h("div", { class: "buttons" }, actions),
-      h("dl", { class: "fields" }, summary(response).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h("dl", { class: "fields" }, summary(response, data.at(-1).measures).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       response.error ? failureView({ ...response.error, message: response.error.message }) : null,
+      timeline(response, data.at(-1).measures),
       fold("Items", true, () => [h("div", { class: "question" }, itemViews(data.at(-1).input)), this.live]),
       fold(`Chain (${many(data.length, "turn")}${forks.length ? `, ${count(forks.length)} beside` : ""})`, data.length > 1 || forks.length > 0, () => [tree(data, forks, response.id)]),
       fold("Chat Completions request", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), requestOf(data.at(-1)))),
@@ -229,16 +288,63 @@ function fold(title, open, fill) {
   return section;
 }
 
-function summary(response) {
+function summary(response, measures) {
   const { usage } = response;
+  const { cost, backend } = measures ?? {};
   return [
     ["Status", response.status.replaceAll("_", " ")],
     ["Model", plain(response.model)],
     ["Made", when(response.created_at)],
     ["Background", response.background ? "yes" : "no"],
     ["Conversation", response.conversation?.id ?? ""],
-    ["Tokens", usage ? `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""],
+    ["Backend", backend ? plain(backend) : ""],
+    ["Time", measures ? [seconds(measures.seconds * 1000), measures.first_token_seconds === null ? "" : `first token after ${seconds(measures.first_token_seconds * 1000)}`].filter(Boolean).join(", ") : ""],
+    ["Tokens", usage ? `${count(usage.total_tokens)}: ${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""],
+    ["Cost", cost === null || cost === undefined ? "" : money(cost)],
   ].filter(([, value]) => value);
+}
+
+// A refused request.
+function refusalView({ at, key, endpoint, status, code, param, request_id }) {
+  return h("li", { class: "refusal-entry" }, h("span", { class: "recent-text" }, h("span", { class: `chip ${status === 429 ? "busy" : "failed"}` }, count(status)), " ", plain(code ?? "refused"), param ? [" (", h("code", {}, plain(param)), ")"] : ""),
+    h("span", { class: "recent-meta" }, h("span", {}, when(at)), h("span", {}, plain(key)), h("span", {}, plain(endpoint)), h("code", {}, plain(request_id))));
+}
+
+// The rounds and calls of a response in time.
+function timeline(response, measures) {
+  if (!measures || measures.seconds <= 0) return null;
+  const whole = measures.seconds;
+  const steps = measures.steps.length ? measures.steps : [{ kind: "model", start: 0, end: whole, status: response.status }];
+  const row = ({ kind, start, end, ...step }) => {
+    const name = kind === "tool" ? step.function : measures.steps.length ? `Model, round ${count(step.round + 1)}` : "Model";
+    const text = `${seconds(start * 1000)} to ${seconds(end * 1000)}`;
+    const tokens = step.output_tokens ? `, ${many(step.output_tokens, "token")}` : "";
+    const waits = kind === "model" && start === 0 && measures.first_token_seconds ? part("wait", 0, measures.first_token_seconds, whole) : null;
+    return h("li", {}, h("span", { class: "gantt-name", title: name }, plain(name)),
+      h("span", { class: "gantt-track", "aria-hidden": "true" }, part(step.status === "failed" ? "failed" : kind, start, end, whole), waits),
+      h("span", { class: "gantt-time" }, h("span", { class: "visually-hidden" }, `${text}: `), `${seconds((end - start) * 1000)}${tokens}`));
+  };
+  return fold("Timeline", true, () => [
+    h("ol", { class: "gantt" }, steps.map(row)),
+    h("p", { class: "note" }, `${seconds(whole * 1000)} in all${measures.first_token_seconds ? `, the first token after ${seconds(measures.first_token_seconds * 1000)}, in grey` : ""}.`),
+  ]);
+}
+
+function part(kind, start, end, whole) {
+  const made = h("span", { class: `gantt-bar ${kind}` });
+  made.style.left = `${Math.min(99.5, (start / whole) * 100).toFixed(2)}%`;
+  made.style.width = `${Math.min(100, (Math.max(0, end - start) / whole) * 100).toFixed(2)}%`;
+  return made;
+}
+
+// What is filtered by, as it goes into an address.
+function filters() {
+  const text = byId("search-text").value.trim();
+  const query = { status: byId("filter-status").value, model: byId("filter-model").value.trim(), tool: byId("filter-tool").value.trim(), conversation: byId("filter-conversation").value.trim(), text: ID.test(text) ? "" : text };
+  const since = Number(byId("filter-time").value);
+  if (since) query.created_after = Math.floor(Date.now() / 60_000) * 60 - since;
+  const parts = Object.entries(query).filter(([, value]) => value);
+  return parts.map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
 }
 
 // A chain as a tree: the turns up to this response, and what was forked from any of them.

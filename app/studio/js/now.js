@@ -1,0 +1,123 @@
+// What the server does now: backends, running responses, containers and vector stores.
+
+import { getJson, send } from "./lib/api.js";
+import { announce, button, byId, h } from "./lib/dom.js";
+import { bytes, card, dataTable, tiles } from "./lib/tables.js";
+import { count, plain, seconds, when } from "./lib/text.js";
+
+const EVERY = 2000; // ms between two looks
+const STATES = { up: "ok", down: "failed", paused: "busy" };
+
+export class Now {
+  show() {
+    this.visible = true;
+    this.#watch();
+  }
+
+  hide() {
+    this.visible = false;
+    clearTimeout(this.timer);
+  }
+
+  reset() {
+    this.seen = "";
+    byId("now-body").replaceChildren();
+  }
+
+  #watch() {
+    clearTimeout(this.timer);
+    if (!this.visible) return;
+    this.#refresh().finally(() => {
+      this.timer = setTimeout(() => this.#watch(), EVERY);
+    });
+  }
+
+  async #refresh() {
+    if (document.hidden) return;
+    const place = byId("now-body");
+    try {
+      const now = await getJson("antiphon/now");
+      const text = JSON.stringify(now);
+      if (text === this.seen && !now.running.length) return; // else their age changes
+      this.seen = text;
+      const focused = document.activeElement?.dataset?.cancel;
+      const scrolled = [...place.querySelectorAll(".table")].map((table) => [table.getAttribute("aria-label"), table.scrollLeft]);
+      const region = document.activeElement?.closest?.("#now-body .table")?.getAttribute("aria-label");
+      place.replaceChildren(...this.#page(now));
+      for (const [label, left] of scrolled) place.querySelector(`[aria-label="${label}"].table`)?.scrollTo({ left });
+      if (focused) place.querySelector(`[data-cancel="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+      else if (region) place.querySelector(`[aria-label="${region}"].table`)?.focus({ preventScroll: true });
+    } catch (error) {
+      this.seen = "";
+      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      place.replaceChildren(h("p", { class: "failure", role: "alert" }, plain(error.message)));
+    }
+  }
+
+  #page(now) {
+    const servers = now.backends.flatMap(({ replicas }) => replicas);
+    const admin = servers.some(({ in_flight }) => in_flight !== undefined);
+    const sum = (entries, field) => entries.reduce((total, entry) => total + entry[field], 0);
+    const up = servers.filter(({ state }) => state === "up").length;
+    return [
+      now.complete ? null : h("p", { class: "warnings" }, "The store is unavailable: this is what one process of the server knows."),
+      tiles([
+        ["Running", count(now.running.length), now.running.filter(({ delivery }) => delivery === "background").length ? `${count(now.running.filter(({ delivery }) => delivery === "background").length)} in the background` : null],
+        admin ? ["Requests at servers", count(sum(servers, "in_flight")), `${count(sum(now.backends, "queued"))} waiting`] : null,
+        ["Servers up", `${count(up)} of ${count(servers.length)}`, null],
+        ["Containers", count(now.containers.length), bytes(sum(now.containers, "bytes"))],
+        ["Vector stores", count(now.vector_stores.length), bytes(sum(now.vector_stores, "bytes"))],
+      ].filter(Boolean)),
+      card("Running responses", this.#running(now.running)),
+      card("Backends", backends(now.backends, admin)),
+      card("Containers", dataTable("Containers", [["Container"], ["Key"], ["State"], ["Last used"], ["Files", true], ["Size", true], ["Memory", true]],
+        now.containers.map((each) => [code(each.id), keys(each), chip(each.running ? "running" : "idle", each.running ? "working" : ""), when(each.last_active_at), count(each.files), bytes(each.bytes), each.memory_limit]),
+        { empty: "There are none." })),
+      card("Vector stores", dataTable("Vector stores", [["Vector store"], ["Key"], ["State"], ["Last used"], ["Files", true], ["Size", true]],
+        now.vector_stores.map((each) => [each.own ? h("a", { href: `#/files/${encodeURIComponent(each.id)}` }, code(each.id)) : code(each.id), keys(each), indexing(each), when(each.last_active_at), count(each.files), bytes(each.bytes)]),
+        { empty: "There are none." })),
+    ].filter(Boolean);
+  }
+
+  #running(entries) {
+    return dataTable("Running responses", [["Response"], ["Key"], ["Model"], ["Backend"], ["Delivery"], ["Since", true], ["First token", true], ["", true]],
+      entries.map((each) => {
+        const id = each.id ? code(each.id) : h("span", { class: "note" }, "passed through");
+        return [
+          each.own && each.delivery === "background" ? h("a", { href: `#/responses/${encodeURIComponent(each.id)}` }, id) : id,
+          plain(each.key), h("code", {}, plain(each.model)), plain(each.backend ?? "–"), each.delivery,
+          seconds(Math.max(0, Date.now() - each.began * 1000)),
+          each.first_token_seconds === null ? "–" : seconds(each.first_token_seconds * 1000),
+          each.own && each.delivery === "background" ? button("Cancel", () => this.#cancel(each.id), { class: "quiet danger", "data-cancel": each.id, "aria-label": `Cancel ${each.id}` }) : null,
+        ];
+      }),
+      { empty: "Nothing is running." });
+  }
+
+  async #cancel(id) {
+    try {
+      await send("POST", `responses/${id}/cancel`, {});
+      announce("Cancelled.");
+    } catch (error) {
+      announce(error.message);
+    }
+    this.#watch();
+  }
+}
+
+const code = (id) => h("code", { title: id }, id.length > 24 ? `${id.slice(0, 14)}…${id.slice(-6)}` : id);
+const chip = (text, kind) => h("span", { class: `chip ${kind}` }, text);
+const keys = (each) => plain(each.keys.join(", ") || (each.own ? "this one" : "–"));
+
+function indexing(each) {
+  if (each.in_progress) return chip(`indexing ${count(each.in_progress)}`, "working");
+  return each.failed ? chip(`${count(each.failed)} failed`, "failed") : chip("ready", "ready");
+}
+
+function backends(entries, admin) {
+  const columns = [["Backend"], ["Server"], ["State"], ...(admin ? [["Requests", true], ["At most", true], ["Waiting", true]] : [])];
+  return dataTable("Backends", columns, entries.flatMap((backend) => backend.replicas.map((replica, index) => [
+    plain(backend.name), h("code", {}, plain(replica.url ?? (admin ? "built in" : `server ${index + 1}`))), chip(replica.state, STATES[replica.state]),
+    ...(admin ? [count(replica.in_flight), backend.max_concurrency === null ? "–" : count(backend.max_concurrency), index ? "" : count(backend.queued)] : []),
+  ])), { empty: "This server has no backends of its own." });
+}
