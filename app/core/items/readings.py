@@ -27,6 +27,8 @@ HOSTED: Final = "hosted"
 
 NOT_STORED = "(the results were not kept)"
 INTERRUPTED = "(the call was interrupted, and has no result)"
+FAILED = "Error: the call failed."
+_WITHOUT_RESULT = {"incomplete": INTERRUPTED, "in_progress": INTERRUPTED, "failed": FAILED}  # by status
 
 
 class Names(Protocol):
@@ -164,7 +166,7 @@ def _result(call: Item, notes: Mapping[str, object], item: Item, shown: object) 
     if output is None:
         output = shown
     if output is None:
-        output = INTERRUPTED if item.get("status") in ("incomplete", "in_progress") else NOT_STORED
+        output = _WITHOUT_RESULT.get(str(item.get("status")), NOT_STORED)
     return {"type": "function_call_output", "call_id": call["call_id"], "output": output, HOSTED: True}
 
 
@@ -183,7 +185,7 @@ def mcp_result(item: Item) -> str | None:
         content = error.get("content")
         texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
         message = "\n".join(text for text in texts if isinstance(text, str)) or _text(error.get("message"))
-        return f"Error: {message}" if message else "Error: the call failed."
+        return f"Error: {message}" if message else FAILED
     return f"Error: {error}" if isinstance(error, str) and error else None
 
 
@@ -229,8 +231,8 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
     prompt = item.get("revised_prompt")
     call = _pair(item, names, notes, (UNNAMED, "image_generation"), {"prompt": prompt or ""})
     error = item.get("error")
-    if item.get("status") == "failed":
-        message = _text(error.get("message")) if isinstance(error, dict) else ""
+    if item.get("status") == "failed" or error:
+        message = _text(error.get("message")) if isinstance(error, dict) else _text(error)
         shown: str | None = f"Error: {message}" if message else "Error: the image was not made."
     elif item.get("status") in (None, "completed"):
         shown = f"The image was made: {prompt}" if prompt else "The image was made."

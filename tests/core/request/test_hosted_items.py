@@ -162,6 +162,27 @@ def test_an_error_is_shown_in_words(error: Any, shown: str) -> None:
     assert ask(added("mcp_1", None, error=error, status="failed")).body["messages"][-1]["content"] == shown
 
 
+@pytest.mark.parametrize(
+    ("item", "shown"),
+    [
+        ({"type": "web_search_call", "status": "failed"}, "Error: the call failed."),
+        ({"type": "web_search_call", "status": "incomplete"}, "(the call was interrupted, and has no result)"),
+        ({"type": "web_search_call", "status": "completed"}, "(the results were not kept)"),
+        (
+            {"type": "code_interpreter_call", "code": "1", "outputs": None, "status": "failed"},
+            "Error: the call failed.",
+        ),
+        ({"type": "image_generation_call", "error": {"message": "Too big."}}, "Error: Too big."),
+        ({"type": "image_generation_call", "error": "Too big.", "status": "in_progress"}, "Error: Too big."),
+        ({"type": "image_generation_call", "status": "failed"}, "Error: the image was not made."),
+        ({"type": "image_generation_call", "error": None}, "The image was made."),
+    ],
+)
+def test_a_call_without_a_result_says_how_it_ended(item: Any, shown: str) -> None:
+    *_, result = ask({"id": "one_1", **item}).body["messages"]
+    assert (result["role"], result["content"]) == ("tool", shown)
+
+
 REQUEST = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "lab", "name": "add", "arguments": "{}"}
 
 
