@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 import typer
 
+from app.backends.apis import profiles_by_api
 from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
@@ -21,11 +22,12 @@ async def reach(settings: Settings) -> bool:
     """Check every backend, the store and every hosted tool, print the results, and return whether all work."""
     from app.main import build_backend, build_store
 
-    async def check_backend(settings: Settings) -> str:
+    async def check_backend(settings: Settings, api: str) -> str:
         async with aclosing(build_backend(settings)) as backend:
             await backend.check()
             models = [str(model["id"]) for model in await backend.models()]
-        return f"{len(models)} models{': ' * bool(models)}{', '.join(models[:5])}{', ...' * (len(models) > 5)}"
+        listed = f"{len(models)} models{': ' * bool(models)}{', '.join(models[:5])}{', ...' * (len(models) > 5)}"
+        return f"{listed}; asked by {api}" if api != "chat" else listed
 
     async def check_store() -> str:
         async with aclosing(build_store(settings)) as store:
@@ -39,7 +41,8 @@ async def reach(settings: Settings) -> bool:
         for server in backend.each():
             alone = settings.model_copy(update={"backend": "auto", "backend_url": "", "backends": {name: server}})
             label = f"{name} {without_password(server.url) or server.backend}"
-            works.append(await _try("backend", label, check_backend(alone)))
+            api = " or else ".join(each.transport.api for each in profiles_by_api(server.options()))
+            works.append(await _try("backend", label, check_backend(alone, api)))
     works.append(await _try("store", without_password(settings.store_url), check_store()))
     return all([*works, await _check_tools(settings)])
 

@@ -37,6 +37,8 @@ class Faithful(Upstream):
         if not request.path.endswith("/chat/completions"):
             return super().answer_to(request) if request.method == "GET" else status(404, {"detail": "Not Found"})
         body = request.json
+        if not body:
+            return status(400, {"error": {"message": "Missing required parameter: 'model'."}})
         self.asked.append(body)
         if complaint := self.complaint(body):
             return status(400, {"error": {"message": complaint, "type": "invalid_request_error"}})
@@ -172,6 +174,7 @@ async def test_a_server_that_supports_everything_needs_no_settings() -> None:
     found = {finding.about: finding.result for finding in report.findings}
     assert found == {
         "models": "1: good-1",
+        "APIs": "chat",
         "model": "good-1, tested with temperature, max_tokens",
         "stream": "3 chunks, text, finish_reason stop",
         "[DONE]": "sent",
@@ -368,3 +371,38 @@ def test_on_the_command_line(tmp_path: Any) -> None:
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "The server cannot be reached: it refuses connections" in refused.stderr
     assert "ConnectError" not in refused.stderr
+
+
+class Native(Faithful):
+    """Has the Responses API beside chat, or alone."""
+
+    chat = True
+    encrypted: str | None = "gAAAA"
+
+    def answer_to(self, request: Received) -> list[Step]:
+        if request.path.endswith("/responses"):
+            if not request.json:
+                return status(400, {"error": {"message": "Missing required parameter: 'model'."}})
+            reasoning = {"type": "reasoning", "summary": [], "encrypted_content": self.encrypted}
+            return reply(json.dumps({"object": "response", "output": [reasoning]}).encode())
+        if request.path.endswith("/chat/completions") and not self.chat:
+            return status(404, {"detail": "Not Found"})
+        return super().answer_to(request)
+
+
+@pytest.mark.parametrize(
+    ("chat", "encrypted", "result", "overrides"),
+    [
+        (True, "gAAAA", "chat, responses; best: responses", {"transport.api": "responses"}),
+        (True, None, "chat, responses; best: chat", {}),
+        (False, None, "responses", {"transport.api": "responses"}),
+    ],
+)
+async def test_the_api_that_loses_nothing_is_the_best(
+    chat: bool, encrypted: str | None, result: str, overrides: Body
+) -> None:
+    async with Native() as server:
+        server.chat, server.encrypted = chat, encrypted
+        report = await probe(server.url)
+    assert [finding.result for finding in report.findings if finding.about == "APIs"] == [result]
+    assert {name: value for name, value in report.overrides().items() if name.startswith("transport")} == overrides

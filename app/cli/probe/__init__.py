@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import httpx
 
 from app.backends.profiles import load_profile
+from app.cli.probe.apis import available_apis, finding_on_apis
 from app.cli.probe.client import ProbedServer, cause_of
 from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
@@ -105,6 +106,11 @@ async def probe(
         names = [str(listed.get("id") or listed.get("name") or "") for listed in models]
         model = model or next(filter(None, names), "") or "default"
         findings = [Finding("models", f"{len(names)}: {', '.join(names[:5])}" if names else "not listed")]
+        apis = await available_apis(server)
+        if "chat" not in apis and apis:
+            profile = load_profile(_recognise(url, headers))
+            findings.append(await finding_on_apis(server, apis, model, profile))
+            return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
         findings.append(await _begin(server, model))
         try:
             async with asyncio.timeout(seconds):
@@ -115,6 +121,7 @@ async def probe(
         owners = " ".join(str(listed.get("owned_by", "")) for listed in models[:50])
         complaint = next((finding.result for finding in findings if finding.about == UNKNOWN), "")
         profile = load_profile(_recognise(url, f" {owners} {headers} {complaint}"))
+        findings.insert(1, await finding_on_apis(server, apis, model, profile))
         return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
     finally:
         await server.aclose()

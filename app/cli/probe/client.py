@@ -188,6 +188,20 @@ class ProbedServer:
                 result.error = scrubbed(failure.message, self._key)
         return result
 
+    async def status(self, path: str) -> int:
+        """Return the status of an empty request to an endpoint; 0 without a response."""
+        try:
+            return (await self._http.post(f"{self.url}{path}", json={})).status_code
+        except httpx.HTTPError:
+            return 0
+
+    async def answer_of(self, path: str, body: dict[str, object]) -> object:
+        """Return the JSON response of an endpoint; None if it refuses."""
+        try:
+            return await self.post(httpx.URL(f"{self.url}{path}"), body)
+        except BackendError:
+            return None
+
     async def post(self, url: httpx.URL, body: dict[str, object]) -> object:
         """Return the JSON response of another endpoint; raises `BackendError`."""
         if self.budget <= 0:

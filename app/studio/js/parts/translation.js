@@ -1,4 +1,4 @@
-// A request beside the Chat Completions request that it becomes, with what was adapted.
+// A request beside the request to the backend that it becomes, with what was adapted.
 
 import { copyButton, h } from "../lib/dom.js";
 import { colour } from "../lib/markdown.js";
@@ -13,8 +13,9 @@ export function json(value, label) {
   return block;
 }
 
-// Where a field of a request goes, if not under its own name.
-const PLACES = {
+// Where a field of a request goes, if not under its own name, by the API of the backend.
+const CHAT = {
+  name: "Chat Completions",
   input: "in messages",
   instructions: "in messages",
   previous_response_id: "its turns are in messages",
@@ -22,6 +23,14 @@ const PLACES = {
   text: "in response_format",
   reasoning: "as the effort",
   max_output_tokens: "as the limit of tokens",
+};
+const RESPONSES = {
+  name: "Responses",
+  previous_response_id: "its turns are in input",
+  conversation: "its items are in input",
+};
+const MESSAGES = { ...CHAT, name: "Messages", instructions: "in system", text: "in output_config", reasoning: "in thinking" };
+const HERE = {
   store: "stays here",
   background: "stays here",
   include: "stays here",
@@ -30,9 +39,13 @@ const PLACES = {
   max_tool_calls: "stays here",
 };
 
+function apiOf(url) {
+  return url?.endsWith("/responses") ? RESPONSES : url?.endsWith("/messages") ? MESSAGES : CHAT;
+}
+
 // What becomes of a field of a request, in words; fields of the same name are compared.
 function mark(name, here, there, others) {
-  if (!(name in there)) return others.absent ?? PLACES[name] ?? "left out";
+  if (!(name in there)) return others.absent ?? others.places[name] ?? HERE[name] ?? "left out";
   return JSON.stringify(here[name]) === JSON.stringify(there[name]) ? null : others.changed;
 }
 
@@ -46,6 +59,7 @@ function fields(body, other, words, label) {
 }
 
 export function translationView({ backend, profile, url, body, warnings }, request) {
+  const api = apiOf(url);
   return [
     h("p", { class: "note" }, "Backend ", h("b", {}, plain(backend)), ", profile ", h("b", {}, plain(profile)), url ? [", ", h("code", {}, plain(url))] : ""),
     warnings.length
@@ -53,8 +67,8 @@ export function translationView({ backend, profile, url, body, warnings }, reque
       : h("p", { class: "note" }, "Nothing had to be adapted or left out."),
     h("div", { class: "beside" },
       h("section", { "aria-label": "Request" }, h("div", { class: "toolbar" }, h("h3", {}, "Request"), copyButton(() => JSON.stringify(request, null, 2), "Request")),
-        fields(request, body, { changed: "in another form" }, "Fields of the request")),
-      h("section", { "aria-label": "Chat Completions request" }, h("div", { class: "toolbar" }, h("h3", {}, "Chat Completions"), copyButton(() => JSON.stringify(body, null, 2), "Chat Completions request")),
-        fields(body, request, { absent: "new", changed: "changed" }, "Fields of the Chat Completions request"))),
+        fields(request, body, { changed: "in another form", places: api }, "Fields of the request")),
+      h("section", { "aria-label": `${api.name} request` }, h("div", { class: "toolbar" }, h("h3", {}, api.name), copyButton(() => JSON.stringify(body, null, 2), `${api.name} request`)),
+        fields(body, request, { absent: "new", changed: "changed" }, `Fields of the ${api.name} request`))),
   ];
 }

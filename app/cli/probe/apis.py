@@ -1,0 +1,38 @@
+"""Finds out by which APIs a server can be asked, and which of them loses nothing."""
+
+from __future__ import annotations
+
+from app.backends.apis import APIS, profiles_by_api
+from app.cli.probe.client import ProbedServer
+from app.cli.probe.questions import Finding
+from app.core.profile import Profile
+
+_ABSENT = frozenset({0, 404, 405, 501})
+_SUM = "What is 17 * 23?"
+_TOKENS = 300  # for a short thought
+
+
+async def available_apis(server: ProbedServer) -> list[str]:
+    """Return the names of the APIs that a server has: it rejects an empty request, but not as unknown."""
+    return [name for name, api in APIS.items() if await server.status(api.path) not in _ABSENT]
+
+
+async def finding_on_apis(server: ProbedServer, names: list[str], model: str, profile: Profile) -> Finding:
+    """Return the APIs of a server, and the option for the best one if the profile does not choose it."""
+    best = names[0] if names else "chat"
+    if "responses" in names and await _keeps_reasoning(server, model):
+        best = "responses"
+    listed = ", ".join(names) or "none"
+    chosen = [each.transport.api for each in profiles_by_api(profile)]
+    if chosen[0] in names or (profile.transport.api == "auto" and "chat" in names):
+        best = best if chosen == ["chat"] else chosen[0] if chosen[0] in names else "chat"
+    options = {} if best in chosen else {"transport.api": best}
+    return Finding("APIs", f"{listed}; best: {best}" if len(names) > 1 else listed, options)
+
+
+async def _keeps_reasoning(server: ProbedServer, model: str) -> bool:
+    """Return whether a server sends encrypted reasoning, which is lost by chat."""
+    asked = {"model": model, "input": _SUM, "include": ["reasoning.encrypted_content"], "store": False}
+    answer = await server.answer_of(APIS["responses"].path, {**asked, "max_output_tokens": _TOKENS})
+    items = answer.get("output") if isinstance(answer, dict) else None
+    return any(isinstance(item, dict) and item.get("encrypted_content") for item in items or ())
