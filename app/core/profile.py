@@ -104,6 +104,8 @@ class RequestOptions(_Options):
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
     schema_drop: list[str] = []  # keywords to remove from the schemas of tools
+    # Tell the model of keywords that Claude's servers do not enforce, in place of sending them (messages).
+    schema_reduce: bool = False
     # The grammar of a custom tool is always described to the model. pattern: it is also sent as a regular expression in
     # the schema, for servers that enforce patterns (llguidance). json_pattern: the same for servers that match the JSON
     # string with its escapes (llama.cpp, outlines). xgrammar: the same without patterns that this library narrows.

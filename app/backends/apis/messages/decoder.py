@@ -227,6 +227,7 @@ class MessageReader:
             return [chunk] if chunk else []
         if delta.get("type") == "signature_delta":
             block["signature"] = _str(block.get("signature")) + _str(delta.get("signature"))
+            block["signed"] = True
         elif delta.get("type") == "citations_delta":
             block.setdefault("cited", []).append(_object(delta.get("citation")))
         return []
@@ -275,8 +276,12 @@ class MessageReader:
         return []
 
     def _signed(self, name: str, block: Mapping[str, Any]) -> list[Chunk]:
-        """Return a block to be sent back to this server; one without its signature would be refused."""
-        if not _str(block.get(name)):
+        """
+        Return a block to be sent back to this server; one without its signature would be refused.
+
+        Local servers sign with an empty string.
+        """
+        if not (block.get("signed") or _str(block.get(name))):
             return []
         return [_chunk(reasoning_upstream=bound(self._profile, **{THINKING: self.content[-1]}))]
 
@@ -330,6 +335,8 @@ def _events_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = [{"type": "message_start", "message": {**message, "content": []}}]
     for index, block in enumerate(content):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
+        if _object(block).get("type") == "thinking" and "signature" in block:
+            events.append({"type": "content_block_delta", "index": index, "delta": {"type": "signature_delta"}})
         events.append({"type": "content_block_stop", "index": index})
     ending = {name: message.get(name) for name in ("stop_reason", "stop_details")}
     return [*events, {"type": "message_delta", "delta": ending, "usage": {}}, {"type": "message_stop"}]
@@ -350,7 +357,7 @@ def _complete(block: Mapping[str, Any]) -> JSONObject:
     return kept
 
 
-_OWN = frozenset({"pieces", "start", "call", "cited"})  # fields of open blocks that are not the server's
+_OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # fields of open blocks that are not the server's
 
 
 def message_usage(usage: Mapping[str, Any]) -> dict[str, object] | None:

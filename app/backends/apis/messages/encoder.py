@@ -36,6 +36,8 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     system, text_format = _system(context)
     if not system and not messages:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+    if choice.request:
+        messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
     behind, messages = arranged(messages)
     blocks = [*system, *behind]
     body: dict[str, Any] = {
@@ -74,9 +76,8 @@ def _options(options: RequestOptions) -> RequestOptions:
                 "audio": "error" if content.audio == "pass" else content.audio,
             }
         ),
-        "tools_for_history": True,
         "tool_ids": "^[A-Za-z0-9_-]{1,64}$" if options.tool_ids == VERBATIM else options.tool_ids,
-        "tool_choice": type(options.tool_choice)(),
+        "tool_choice": options.tool_choice.model_copy(update={"allowed": "filter"}),
     }
     return options.model_copy(update=own)
 
@@ -86,7 +87,11 @@ def _system(context: TranslationContext) -> tuple[list[JSONObject], JSONObject |
     form, instruction = response_format(context)
     text_format: JSONObject | None = None
     if form and form["type"] == "json_schema" and context.request.text.format.type == "json_schema":
-        text_format = {"type": "json_schema", "schema": enforceable(form["json_schema"]["schema"])}
+        schema = form["json_schema"]["schema"]
+        text_format = {
+            "type": "json_schema",
+            "schema": enforceable(schema) if context.options.schema_reduce else schema,
+        }
     elif form:
         instruction = instruction or _JSON
     lead = "\n\n".join(filter(None, (context.request.instructions, instruction)))
@@ -125,13 +130,13 @@ def _parameters(context: TranslationContext, kept: frozenset[str]) -> dict[str, 
 def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
     if not choice.functions:
         return {}
-    tools = [_tool(function.tool["function"]) for function in choice.functions.values()]
+    tools = [_tool(function.tool["function"], context.options) for function in choice.functions.values()]
     fields: dict[str, object] = {"tools": tools}
     value = choice.value
     if isinstance(value, dict):
         tool_choice: JSONObject = {"type": "tool", "name": value["function"]["name"]}
     else:
-        tool_choice = {"type": "any" if value == "required" else value or "auto"}
+        tool_choice = {"type": "any" if value in ("required", "any") else value or "auto"}
     if not context.request.parallel_tool_calls and tool_choice["type"] != "none":
         tool_choice["disable_parallel_tool_use"] = True
     if value is not None or len(tool_choice) > 1:
@@ -139,12 +144,13 @@ def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
     return fields
 
 
-def _tool(function: JSONObject) -> JSONObject:
+def _tool(function: JSONObject, options: RequestOptions) -> JSONObject:
     tool = {"name": function["name"], "input_schema": input_schema(function["parameters"])}
     if description := function.get("description"):
         tool["description"] = description
     if function.get("strict") is True:
-        tool |= {"strict": True, "input_schema": enforceable(tool["input_schema"])}
+        schema = tool["input_schema"]
+        tool |= {"strict": True, "input_schema": enforceable(schema) if options.schema_reduce else schema}
     return tool
 
 
