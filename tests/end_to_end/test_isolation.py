@@ -28,8 +28,9 @@ OWNED = {
     "file_id",
     "vector_store_id",
     "batch_id",
+    "upload_id",
 }  # parts of paths that are somebody's
-PUBLIC = {"model", "rest", "deployment"}  # and nobody's
+PUBLIC = {"model", "rest", "deployment", "server_label"}  # and nobody's
 
 
 def with_files(path: str) -> dict[str, Any]:
@@ -61,8 +62,20 @@ PASSED_ON += ["audio", "audio/{rest:path}", "messages", "messages/count_tokens"]
 OF_DEPLOYMENTS = ["chat/completions", "completions", "embeddings", "images/generations", "images/edits", "audio/speech"]
 OF_DEPLOYMENTS += ["audio/transcriptions", "audio/translations"]
 PASSED_ON += [*OF_DEPLOYMENTS, *(f"deployments/{{deployment:path}}/{path}" for path in OF_DEPLOYMENTS)]
-NAMES_NOTHING = ["/v1/conversations", "/v1/files", *(f"/v1/{path}" for path in PASSED_ON)]
-FILLED = ["/v1/vector_stores"]  # with what was made before  # that was made before
+NAMES_NOTHING = ["/v1/conversations", "/v1/files", "/v1/uploads", *(f"/v1/{path}" for path in PASSED_ON)]
+FILLED = ["/v1/vector_stores"]  # with what was made before
+
+# A body that is valid where a path ends so, so that it is the id that is refused.
+ITEM = {"type": "message", "role": "user", "content": "x"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/items": {"items": [ITEM]},
+    "/files": {"file_id": "file-none"},
+    "/files/{file_id}": {"attributes": {}},
+    "/file_batches": {"file_ids": ["file-none"]},
+    "/search": {"query": "secret"},
+    "/complete": {"part_ids": ["part-none"]},
+    "_id}": {"metadata": {}},
+}
 
 
 def each(routes: Iterable[Any]) -> Iterator[Any]:
@@ -111,7 +124,9 @@ async def made() -> AsyncIterator[Made]:
         batch = (await ada.post(f"/v1/vector_stores/{store}/file_batches", json={"file_ids": [file]})).json()["id"]
         while (await ada.get(f"/v1/vector_stores/{store}")).json()["status"] != "completed":
             pass
+        begun = {"filename": "secret.txt", "bytes": 6, "mime_type": "text/plain", **form}
         ids = {
+            "upload_id": (await ada.post("/v1/uploads", json=begun)).json()["id"],
             "vector_store_id": store,
             "batch_id": batch,
             "file_id": file,
@@ -176,10 +191,7 @@ def test_the_walk_leaves_no_route_out() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_on_every_route_a_foreign_id_is_as_good_as_none(method: str, path: str) -> None:
-    # A body that would do for any of them, so that it is the id that is refused.
-    item = {"type": "message", "role": "user", "content": "x"}
-    stores = {"query": "secret", "file_id": "file-none", "file_ids": ["file-none"], "attributes": {}}
-    body = {"items": [item], "metadata": {}, **stores} if method == "POST" else None
+    body = next((BODIES[end] for end in BODIES if path.endswith(end)), None) if method == "POST" else None
     async with made() as given:
         before = {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()}
         answers = []
