@@ -22,6 +22,8 @@ from app.api.accounting import Accounting
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.activity import activity_routes
 from app.api.auth import Auth
+from app.api.batches import BatchWorker
+from app.api.batches.requests import LineRequests
 from app.api.context import ApiContext
 from app.api.idempotency import Idempotency
 from app.api.middleware.cors import Cors
@@ -76,6 +78,7 @@ from app.tools import (
     StartingTool,
     ToolHost,
 )
+from app.tools.files.batches import Batches
 from app.tools.guard import GuardedTransport
 
 if TYPE_CHECKING:
@@ -107,6 +110,7 @@ ABOUT: dict[str, object] = {
 RESOURCES = {
     "files": "app.api.routes.files:routes",
     "uploads": "app.api.routes.files.uploads:upload_routes",
+    "batches": "app.api.routes.files.batches:batch_routes",
     "vector_stores": "app.api.routes.vector_stores:routes",
     "containers": "app.api.routes.containers:container_routes",
 }
@@ -186,6 +190,9 @@ def create_app(
             if reload and isinstance(backend, Router):
                 hangup = SettingsReload(settings, reload, backend, api.auth, limits, responses, accounting)
                 stack.enter_context(reloading_at_hangup(hangup))
+            if worker := build_batch_worker(settings, api, background):
+                worker.start()
+                stack.push_async_callback(worker.aclose)
             if background:
                 background.start()
                 stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
@@ -201,6 +208,22 @@ def create_app(
     errors.install(app, _absent(settings, responses.tools))
     _add_middleware(app, settings, api, metrics, tracing, passed)
     return app
+
+
+def build_batch_worker(settings: Settings, api: ApiContext, background: Background | None) -> BatchWorker | None:
+    """Return what runs the batches in this process; None if there are none."""
+    resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
+    batches = next((found["batches"] for found in resources if "batches" in found), None)
+    if not settings.batch_concurrency or not isinstance(batches, Batches):
+        return None
+    webhooks = background.webhooks if background else None
+    return BatchWorker(
+        batches,
+        LineRequests(api),
+        max_concurrency=settings.batch_concurrency,
+        lease=settings.background_lease,
+        announce=webhooks.announce_event if webhooks else None,
+    )
 
 
 def build_context(
@@ -226,7 +249,7 @@ def _add_routes(app: FastAPI, settings: Settings, api: ApiContext) -> None:
     router.include_router(conversations.routes(api))
     for name, path in RESOURCES.items():
         for tool in api.responses.tools.values():
-            if isinstance(tool, ResourceTool) and name in tool.resources:
+            if isinstance(tool, ResourceTool) and name in tool.resources and _is_served(name, settings):
                 router.include_router(import_object(path)(api, tool.resources[name]))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
@@ -238,12 +261,19 @@ def _add_routes(app: FastAPI, settings: Settings, api: ApiContext) -> None:
     app.include_router(router, include_in_schema=False)
 
 
+def _is_served(resource: str, settings: Settings) -> bool:
+    return resource != "batches" or settings.batch_concurrency > 0
+
+
 def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, str]:
     """Return why endpoints are not served, by the beginning of their paths."""
     absent: dict[str, str] = {}
     served = {name for tool in tools.values() if isinstance(tool, ResourceTool) for name in tool.resources}
     if "files" not in served:
-        absent |= dict.fromkeys(("/files", "/uploads", "/vector_stores"), f"files {needs_table('tools.file_search')}")
+        paths = ("/files", "/uploads", "/batches", "/vector_stores")
+        absent |= dict.fromkeys(paths, f"files {needs_table('tools.file_search')}")
+    elif not settings.batch_concurrency:
+        absent["/batches"] = "batches are off (ANTIPHON_BATCH_CONCURRENCY)"
     if "containers" not in served:
         provider = "with the provider bubblewrap"
         absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"

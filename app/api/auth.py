@@ -85,6 +85,13 @@ class Auth:
         accesses = (access for _, access in self._accesses.values() if access.name == name)
         return next(accesses, KeyAccess(name, counted_as=name))
 
+    def accepted_access(self, name: str) -> KeyAccess | None:
+        """Return what the key with a name in usage may do now; None if it is gone or has expired."""
+        if not self._accesses:
+            return UNRESTRICTED
+        accesses = (access for _, access in self._accesses.values() if access.name == name)
+        return next((access for access in accesses if access.expires > self._clock()), None)
+
     def accesses(self) -> list[KeyAccess]:
         """Return what each key may do, each name once."""
         return [*{access.name: access for _, access in self._accesses.values()}.values()]

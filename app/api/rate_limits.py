@@ -388,6 +388,25 @@ class Admission(KeyAccount):
         self._limits.release(slots)
 
 
+class BatchAccount(Admission):
+    """A request of a batch: it is charged at the price for batches, and counts against no limit per minute."""
+
+    def _charge(self, model: str, backend: str, usage: Usage, requests: int) -> None:
+        if self._accounting:
+            cost = self._accounting.record(self.access, model, backend, usage, requests=requests, batch=True)
+            if cost is not None:
+                self._cost = cost + (self._cost or 0)
+
+    async def check_limits(self) -> None:
+        """Raise `BudgetExceeded` if the budget of the key is used up."""
+        if self._accounting:
+            await self._accounting.check(self.access)
+
+    def slot(self) -> Slot:
+        """Return a context that takes no slot: the batches have a limit of their own."""
+        return Slot(None, self)
+
+
 class Slot:
     """
     A slot among the concurrent responses. Entering the context takes it, and raises `LimitReached` if there is none.
@@ -397,12 +416,14 @@ class Slot:
 
     __slots__ = ("_admission", "_limits")
 
-    def __init__(self, limits: Limits, admission: Admission) -> None:
+    def __init__(self, limits: Limits | None, admission: Admission) -> None:
+        """Without `limits` there is nothing to take."""
         self._limits, self._admission = limits, admission
 
     async def __aenter__(self) -> Admission:
         try:
-            await self._limits.acquire(self._admission)
+            if self._limits:
+                await self._limits.acquire(self._admission)
         except BaseException:
             self._admission.close()
             raise

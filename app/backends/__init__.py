@@ -9,6 +9,7 @@ stream passes on one chunk whose `delta` is the whole message, so there is no se
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
@@ -22,6 +23,7 @@ from app.errors import BackendError, NotFound
 __all__ = [
     "BACKENDS",
     "DONE",
+    "LOW_PRIORITY",
     "PASSTHROUGH",
     "AnswerReceiver",
     "Backend",
@@ -46,6 +48,9 @@ BACKENDS = {
     "demo": "app.backends.demo:DemoBackend",
     "openai": "app.backends.server.client:ModelServer",
 }
+
+# Whether a request waits behind all others for a place of its backend: set for the requests of batches.
+LOW_PRIORITY: ContextVar[bool] = ContextVar("low_priority", default=False)
 
 PASSTHROUGH = "passthrough"  # as a backend's API key: forward the caller's own
 

@@ -23,6 +23,7 @@ class Price(NamedTuple):
     cached_input: int
     output: int
     cache_write: int
+    batch: int = 1000  # what requests of batches cost, in thousandths of the price
 
     @classmethod
     def per_million(
@@ -31,11 +32,17 @@ class Price(NamedTuple):
         output: Decimal,
         cached_input: Decimal | None = None,
         cache_write: Decimal | None = None,
+        batch: Decimal = Decimal(1),
     ) -> Price:
-        """Return the price from those per million tokens; those for the cache default to the price of input."""
+        """
+        Return the price from those per million tokens; those for the cache default to the price of input.
+
+        `batch` is the part of the price that requests of batches cost.
+        """
         cached = fresh_input if cached_input is None else cached_input
         written = fresh_input if cache_write is None else cache_write
-        return cls(*(int(price * 10**6) for price in (fresh_input, cached, output, written)))
+        prices = (int(price * 10**6) for price in (fresh_input, cached, output, written))
+        return cls(*prices)._replace(batch=int(batch * 1000))
 
     def cost(self, input_tokens: int, cached: int, output: int, written: int = 0) -> int:
         """Return the cost of numbers of tokens, in nanos; `input_tokens` has those of the cache."""
@@ -62,13 +69,14 @@ class PriceList:
             self._cache[model] = match
         return match
 
-    def cost(self, model: str, usage: Mapping[str, Any]) -> int | None:
-        """Return the cost in nanos of the usage of a response; None for a model without a price."""
+    def cost(self, model: str, usage: Mapping[str, Any], *, batch: bool = False) -> int | None:
+        """Return the cost in nanos of the usage of a response, maybe in a batch; None for a model without a price."""
         if (price := self.price(model)) is None:
             return None
         details = usage.get("input_tokens_details") or {}
         cached, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)
-        return price.cost(usage["input_tokens"], cached, usage["output_tokens"], written)
+        cost = price.cost(usage["input_tokens"], cached, usage["output_tokens"], written)
+        return (cost * price.batch + 500) // 1000 if batch else cost
 
 
 def format_money(nanos: int) -> str:

@@ -176,9 +176,11 @@ class Settings(BaseSettings):
     """Maximum number of concurrent background responses of one process; further requests get a 429."""
     background_lease: Seconds = Field(20, gt=0)
     """Seconds after which a background response ends as failed if its process has died."""
+    batch_concurrency: int = Field(4, ge=0)
+    """Maximum number of concurrent requests of batches (`/v1/batches`), in all processes; 0: there are no batches."""
     webhooks: Annotated[dict[str, WebhookSettings], NoDecode, BeforeValidator(decode_json)] = {}
-    """Servers that receive an event when a background response ends, by name, as a JSON object; easier to write as
-    tables `[webhooks.NAME]` in the TOML file, with `url`, `secret_env` and `events`. See docs/operation.md."""
+    """Servers that receive an event when a background response or a batch ends, by name, as a JSON object; easier to
+    write as tables `[webhooks.NAME]` in the TOML file, with `url`, `secret_env` and `events`. See docs/operation.md."""
     background_log_ttl: Lifetime = 3600
     """Seconds for which the events of a background response can be streamed again after its end; at most
     `ANTIPHON_STORE_TTL`."""

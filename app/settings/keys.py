@@ -72,10 +72,11 @@ class PriceSettings(BaseModel):
     output: Money
     cached_input: Money | None = None
     cache_write: Money | None = None
+    batch: Annotated[Decimal, Field(ge=0, le=1, decimal_places=3)] = Decimal(1)  # of the price, in `/v1/batches`
 
     def price(self) -> Price:
         """Return the price in integers."""
-        return Price.per_million(self.input, self.output, self.cached_input, self.cache_write)
+        return Price.per_million(self.input, self.output, self.cached_input, self.cache_write, self.batch)
 
 
 class BudgetSettings(BaseModel):

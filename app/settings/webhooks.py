@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -20,7 +20,16 @@ from pydantic import (
 
 from app.settings.loading import environment
 
-WebhookEvent = Literal["response.completed", "response.failed", "response.incomplete", "response.cancelled"]
+WebhookEvent = Literal[
+    "response.completed",
+    "response.failed",
+    "response.incomplete",
+    "response.cancelled",
+    "batch.completed",
+    "batch.failed",
+    "batch.expired",
+    "batch.cancelled",
+]
 SECRET_PREFIX = "whsec_"
 _KEY_BYTES = range(24, 65)  # as Standard Webhooks requires
 
@@ -53,7 +62,7 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 
 class WebhookSettings(BaseModel):
-    """A server that receives the events of background responses."""
+    """A server that receives the events of background responses and of batches."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
@@ -63,13 +72,8 @@ class WebhookSettings(BaseModel):
     """`whsec_` and a key in base64: signs events, as OpenAI's are signed."""
     secret_env: str | None = None
     """Name of the variable, in the environment or `.env`, that holds the secret; in place of `secret`."""
-    events: list[WebhookEvent] = [
-        "response.completed",
-        "response.failed",
-        "response.incomplete",
-        "response.cancelled",
-    ]
-    """The events to send."""
+    events: list[WebhookEvent] = [*get_args(WebhookEvent)]
+    """The events to send; all where it is left out."""
 
     _key: bytes = PrivateAttr(b"")
 

@@ -77,7 +77,8 @@ class SQLiteFiles:
             db.execute(
                 "DROP INDEX store_files_by_queue; ALTER TABLE store_files DROP COLUMN queue;"
                 "ALTER TABLE store_files DROP COLUMN key; DROP TABLE turns;"
-                "DROP TABLE multipart_uploads; DROP TABLE upload_parts; DROP TABLE removed; PRAGMA user_version = 1"
+                "DROP TABLE multipart_uploads; DROP TABLE upload_parts; DROP TABLE removed;"
+                "DROP TABLE request_batches; DROP TABLE batch_requests; PRAGMA user_version = 1"
             )
 
 
@@ -102,6 +103,9 @@ class PostgresFiles:
             f"UPDATE antiphon_vector_stores SET last_active_at = last_active_at - {seconds:.0f};"
             f"UPDATE antiphon_multipart_uploads SET created_at = created_at - {seconds:.0f},"
             f" expires_at = expires_at - {seconds:.0f};"
+            f"UPDATE antiphon_request_batches SET expires_at = expires_at - {seconds:.0f},"
+            f" claimed_until = claimed_until - {seconds};"
+            f"UPDATE antiphon_batch_requests SET claimed_until = claimed_until - {seconds};"
             f"UPDATE antiphon_uploads SET touched = touched - interval '{seconds} s';"
             f"UPDATE antiphon_store_files SET claimed_until = claimed_until - interval '{seconds} s'"
         )
@@ -118,6 +122,7 @@ class PostgresFiles:
             "ALTER TABLE antiphon_store_files DROP COLUMN queue, DROP COLUMN key;"
             "CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';"
             "DROP TABLE antiphon_multipart_uploads; DROP TABLE antiphon_upload_parts;"
+            "DROP TABLE antiphon_request_batches; DROP TABLE antiphon_batch_requests;"
             "UPDATE antiphon_files_schema SET version = 1"
         )
 

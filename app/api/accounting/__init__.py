@@ -130,13 +130,16 @@ class Accounting:
 
     # Recording.
 
-    def record(self, access: KeyAccess, model: str, backend: str, usage: Usage, *, requests: int = 1) -> int | None:
+    def record(
+        self, access: KeyAccess, model: str, backend: str, usage: Usage, *, requests: int = 1, batch: bool = False
+    ) -> int | None:
         """
         Record what a response has used; return the cost in nanos, None for a model without a price.
 
-        A response may be recorded in parts. `requests` is 1 for the first, 0 for the others.
+        A response may be recorded in parts. `requests` is 1 for the first, 0 for the others. `batch`: whether it is
+        one of a batch, which has its own price.
         """
-        cost = self._prices.cost(model, usage)
+        cost = self._prices.cost(model, usage, batch=batch)
         if cost is None and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name

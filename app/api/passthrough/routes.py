@@ -6,10 +6,11 @@ import logging
 import re
 from urllib.parse import unquote_plus
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response as StarletteResponse
 from starlette.routing import Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.context import ApiContext
 from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
@@ -75,16 +76,28 @@ class Passthrough:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send, self._api.auth.caller(Headers(scope=scope)))
+
+    def as_caller(self, caller: Caller, admission: Admission) -> ASGIApp:
+        """Return an application that serves requests of a caller who was admitted before."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await self._serve(scope, receive, send, caller, admission)
+
+        return app
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, caller: Caller, admitted: Admission | None = None
+    ) -> None:
         api, request = self._api, Request(scope, receive)
         prefix = self._prefix
         path = self._endpoint.path if prefix is None else scope["path"].removeprefix(prefix)
-        caller = api.auth.caller(request.headers)
         if not _SAFE.fullmatch(path):
             raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
         backend = api.responses.backend
         if not (backend.forwards(path) or self._endpoint.responses):
             raise NotFound(f"The backend has no {path}.", code="unknown_url")
-        admission = await api.admit(caller)
+        admission = admitted or await api.admit(caller)
         request.state.limit_headers = admission.headers()
         content_types = [value for name, value in scope["headers"] if name == b"content-type"]
         boundary = None if self._endpoint.prompts else form_boundary(content_types)

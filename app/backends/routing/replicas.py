@@ -20,7 +20,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from app.backends import Backend, EncodedQuestion, Question
+from app.backends import LOW_PRIORITY, Backend, EncodedQuestion, Question
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
 from app.core.redaction import without_password
@@ -99,6 +99,7 @@ class Replica:
 class _Waiter:
     exclude: Collection[Replica]
     only_candidate: bool
+    low_priority: bool = field(default_factory=LOW_PRIORITY.get)
     place: asyncio.Future[Replica] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -321,8 +322,8 @@ class ReplicaPool:
         self._serve()
 
     def _serve(self) -> None:
-        """Assign free places to waiting requests, in order of arrival."""
-        for waiter in [*self._waiters]:
+        """Assign free places to waiting requests, in order of arrival; those of low priority are the last."""
+        for waiter in sorted(self._waiters, key=lambda waiter: waiter.low_priority):
             if waiter.place.done():
                 continue
             try:

@@ -62,7 +62,7 @@ class Background:
         `lease` is the duration of the log's leases and `ttl` the time to live of stored objects, both in seconds.
         `limit` is the maximum number of concurrent runs of this process.
         """
-        self._webhooks = webhooks
+        self.webhooks = webhooks
         self._lease = lease
         self._ttl = ttl
         self._store = store
@@ -78,8 +78,8 @@ class Background:
     def start(self) -> None:
         """Start to look for runs whose worker has died, and to deliver webhooks."""
         self._sweep = asyncio.create_task(self._sweep_periodically())
-        if self._webhooks:
-            self._webhooks.start()
+        if self.webhooks:
+            self.webhooks.start()
 
     async def launch(self, run: BackgroundJob) -> Response:
         """
@@ -97,7 +97,7 @@ class Background:
             self._log,
             self._worker,
             timeout=3 * self._lease,
-            announce=self._webhooks.announce if self._webhooks else None,
+            announce=self.webhooks.announce if self.webhooks else None,
         )
         try:
             queued = await work.queue()
@@ -161,8 +161,8 @@ class Background:
                 task.cancel()
                 await asyncio.wait({task})
         await self._wait(STOP_TIMEOUT)
-        if self._webhooks:
-            await self._webhooks.aclose()
+        if self.webhooks:
+            await self.webhooks.aclose()
         await self._log.aclose()
 
     async def _end_of(self, run: RunKey) -> None:
@@ -238,8 +238,8 @@ class Background:
                 return
             logger.warning("response lost", extra={"response_id": run.id})
         builder.end()
-        if self._webhooks:
-            await self._webhooks.announce(builder.response)
+        if self.webhooks:
+            await self.webhooks.announce(builder.response)
         await self._log.append(run, self._worker, batch_of(builder.take()))
 
     async def _events(self, run: RunKey) -> AsyncGenerator[Event, None]:

@@ -1,5 +1,5 @@
 """
-Webhooks: notify servers of the end of background responses, signed by Standard Webhooks as OpenAI's are.
+Webhooks: notify servers of the end of background responses and batches, signed by Standard Webhooks as OpenAI's are.
 
 An event is stored until it is delivered, so it survives the process. It is stored before the response's log ends, and
 claimed by one process at a time; if that dies, another one continues. So an event may be sent twice, with the same
@@ -100,14 +100,17 @@ class Webhooks:
 
     async def announce(self, response: Response) -> None:
         """Store the event of a response that has ended; idempotent. Raises `StoreUnavailable`."""
-        event_type = f"response.{response['status']}"
-        digest = hashlib.sha256(f"webhook:{response['id']}".encode()).hexdigest()
+        await self.announce_event(f"response.{response['status']}", response["id"], response.get("completed_at"))
+
+    async def announce_event(self, event_type: str, object_id: str, created_at: int | None = None) -> None:
+        """Store the event of an object that has ended; idempotent. Raises `StoreUnavailable`."""
+        digest = hashlib.sha256(f"webhook:{object_id}".encode()).hexdigest()
         event = {
             "id": f"evt_{digest[:32]}",
             "object": "event",
             "type": event_type,
-            "created_at": int(response.get("completed_at") or self._clock()),
-            "data": {"id": response["id"]},
+            "created_at": int(created_at or self._clock()),
+            "data": {"id": object_id},
         }
         deliveries = [
             _Delivery(event, endpoint.name, 0, 0.0)

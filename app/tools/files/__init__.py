@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from app.errors import APIError, InvalidRequest, NotFound
 
 if TYPE_CHECKING:
+    from app.tools.files.batches import BatchRecords
     from app.tools.files.multipart import UploadRecords
     from app.tools.files.vector_stores.records import VectorStoreRecords
 
@@ -124,6 +125,11 @@ class FileStore(Protocol):
     @property
     def uploads(self) -> UploadRecords:
         """The uploads in parts, stored with the files."""
+        ...
+
+    @property
+    def batches(self) -> BatchRecords:
+        """The batches of requests, stored with the files."""
         ...
 
     async def write(self, file_id: str, number: int, data: bytes) -> None:

@@ -37,7 +37,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 _FORGET_PARTS = "DELETE FROM antiphon_upload_parts WHERE upload = $1 AND file IS NULL RETURNING id"
 _REMOVE = "INSERT INTO antiphon_removed (content) VALUES ($1)"
 _END = f"UPDATE antiphon_multipart_uploads SET status = $2, file = $3 WHERE id = $1 AND {_PENDING} RETURNING id"
-_ADD_FILE = """
+ADD_FILE = """
 INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
@@ -113,7 +113,7 @@ class SQLUploads:
             use = "UPDATE antiphon_upload_parts SET file = $1, position = $2 WHERE id = $3"
             for position, part_id in enumerate(part_ids):
                 yield Statement(use, (file.id, position, part_id))
-            yield Statement(_ADD_FILE, values)
+            yield Statement(ADD_FILE, values)
             yield from _remove_parts(upload.id)
             return True
 

@@ -15,6 +15,7 @@ from app.importing import import_object
 from app.tools import Account, Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_options
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
+from app.tools.files.batches import Batches
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion.worker import Ingestion
 from app.tools.files.inputs import StoredFiles
@@ -87,6 +88,7 @@ class FileSearch:
         self.uploads = MultipartUploads(
             store, max_bytes=settings.max_upload_bytes, max_owner_bytes=settings.max_key_bytes
         )
+        self.batches = Batches(store)
         self.input_files = StoredFiles(store)
         self.vector_stores = VectorStores(store.vector_stores, self._ingestion.wake, embeddings)
 
@@ -107,8 +109,13 @@ class FileSearch:
 
     @property
     def resources(self) -> dict[str, object]:
-        """The files, the uploads in parts and the vector stores."""
-        return {"files": self.files, "uploads": self.uploads, "vector_stores": self.vector_stores}
+        """The files, the uploads in parts, the batches and the vector stores."""
+        return {
+            "files": self.files,
+            "uploads": self.uploads,
+            "batches": self.batches,
+            "vector_stores": self.vector_stores,
+        }
 
     def start(self, account_of: Callable[[str], Account]) -> None:
         """Start indexing files into vector stores, in the background; `account_of` the key that added a file pays."""

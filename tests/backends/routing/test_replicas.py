@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
+from app.backends import LOW_PRIORITY
 from app.backends.routing.replicas import ReplicaPool
 from app.errors import BackendError
 from tests.support.exchanges import reads
@@ -47,6 +48,28 @@ async def test_no_more_requests_than_allowed_are_worked_on_and_the_others_wait_t
             event.set()
     said = [request.json["messages"][0]["content"] for request in three[0].requests]
     assert [*sorted(said[:2]), *said[2:]] == [f"question {n}" for n in range(5)]
+
+
+async def test_requests_of_low_priority_wait_behind_those_that_come_later(build: Build, three: list[Upstream]) -> None:
+    go = asyncio.Event()
+    three[0].say(sse(chunk("a"), go, finish(), END))
+    three[0].always(sse(chunk("a"), finish(), END))
+    router = build(local={"url": three[0].url, "max_concurrency": 1})
+
+    async def ask_late(conversation: str) -> None:
+        LOW_PRIORITY.set(True)
+        await ask(router, conversation=conversation)
+
+    async with asyncio.TaskGroup() as running:
+        running.create_task(ask(router, conversation="first"))
+        await until(lambda: len(three[0].requests) == 1)
+        running.create_task(ask_late("of a batch"))
+        await until(lambda: router.state()[0]["queued"] == 1)
+        running.create_task(ask(router, conversation="of a caller"))
+        await until(lambda: router.state()[0]["queued"] == 2)
+        go.set()
+    said = [request.json["messages"][0]["content"] for request in three[0].requests]
+    assert said == ["first", "of a caller", "of a batch"]
 
 
 async def test_with_a_full_queue_the_next_request_gets_the_time_to_retry(build: Build, three: list[Upstream]) -> None:

@@ -15,6 +15,7 @@ from itertools import count
 
 from app.storage.migration import Connection
 from app.tools.files import ABANDONED_AFTER, File, Page, VectorsUnsupported
+from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.multipart_sql import PARTS_OF_FILE, STORED_BYTES, SQLUploads
 from app.tools.files.postgres.database import PostgresDatabase
 from app.tools.files.postgres.schema import NoVectorsError
@@ -83,6 +84,7 @@ class PostgresFileStore:
         self._db = database
         self._tables = PostgresTables(database)
         self.uploads = SQLUploads(self._tables)
+        self.batches = SQLBatches(self._tables)
         self.vector_stores = PostgresVectorStores(database)
 
     @classmethod

@@ -201,6 +201,54 @@ BEGIN
 END $$;
 """
 
+# The requests of `/v1/batches`, until their batch has ended.
+_BATCHES = """
+CREATE TABLE antiphon_request_batches (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text NOT NULL UNIQUE,
+    owner text NOT NULL,
+    key text NOT NULL,
+    endpoint text NOT NULL,
+    input_file text NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    metadata text,
+    output_lifetime integer NOT NULL,
+    status text NOT NULL DEFAULT 'validating',
+    times text,
+    errors text,
+    total integer NOT NULL DEFAULT 0,
+    completed integer NOT NULL DEFAULT 0,
+    failed integer NOT NULL DEFAULT 0,
+    output_file text,
+    error_file text,
+    model text,
+    input_tokens bigint NOT NULL DEFAULT 0,
+    cached_tokens bigint NOT NULL DEFAULT 0,
+    output_tokens bigint NOT NULL DEFAULT 0,
+    reasoning_tokens bigint NOT NULL DEFAULT 0,
+    claim text,
+    claimed_until float8 NOT NULL DEFAULT 0  -- Unix time, by the clock of the database
+);
+CREATE INDEX antiphon_request_batches_by_owner ON antiphon_request_batches (owner, number);
+CREATE INDEX antiphon_request_batches_open ON antiphon_request_batches (number)
+    WHERE status NOT IN ('completed', 'failed', 'expired', 'cancelled');
+CREATE TABLE antiphon_batch_requests (
+    batch text NOT NULL,
+    line integer NOT NULL,
+    custom_id text NOT NULL,
+    body bytea,
+    status text NOT NULL DEFAULT 'waiting',
+    attempts integer NOT NULL DEFAULT 0,
+    claim text,
+    claimed_until float8 NOT NULL DEFAULT 0,
+    result bytea,
+    PRIMARY KEY (batch, line)
+);
+CREATE INDEX antiphon_batch_requests_waiting ON antiphon_batch_requests (batch, line) WHERE status = 'waiting';
+CREATE INDEX antiphon_batch_requests_claimed ON antiphon_batch_requests (claim) WHERE claim IS NOT NULL;
+"""
+
 # The rows are read in sequence; 8,160 bytes keep vectors of up to 2,000 dimensions out of a table of their own.
 _VECTORS = """
 CREATE EXTENSION IF NOT EXISTS vector;
@@ -239,7 +287,7 @@ class NoVectorsError(UnpreparedError):
 
 async def migrate_files(connection: Connection) -> None:
     """Create or migrate the tables."""
-    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES, _QUEUES, _MULTIPART])
+    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES, _QUEUES, _MULTIPART, _BATCHES])
 
 
 async def migrate_vectors(connection: Connection) -> None:

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from app.tools.files import ABANDONED_AFTER, File, Page
+from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.multipart_sql import PARTS_OF_FILE, STORED_BYTES, SQLUploads
 from app.tools.files.sqlite.database import Database, empty_log, listed, query
 from app.tools.files.sqlite.tables import SQLiteTables
@@ -130,6 +131,53 @@ CREATE INDEX upload_parts_by_upload ON upload_parts (upload);
 CREATE INDEX upload_parts_by_file ON upload_parts (file, position) WHERE file IS NOT NULL;
 CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL);
 """
+# The requests of `/v1/batches`, until their batch has ended.
+_BATCHES = """
+CREATE TABLE request_batches (
+    row INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    key TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    input_file TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER NOT NULL,
+    metadata TEXT,
+    output_lifetime INTEGER NOT NULL,
+    status TEXT NOT NULL DEFAULT 'validating',
+    times TEXT,
+    errors TEXT,
+    total INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    output_file TEXT,
+    error_file TEXT,
+    model TEXT,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    cached_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    reasoning_tokens INTEGER NOT NULL DEFAULT 0,
+    claim TEXT,
+    claimed_until REAL NOT NULL DEFAULT 0
+);
+CREATE INDEX request_batches_by_owner ON request_batches (owner, row);
+CREATE INDEX request_batches_open ON request_batches (row)
+    WHERE status NOT IN ('completed', 'failed', 'expired', 'cancelled');
+CREATE TABLE batch_requests (
+    batch TEXT NOT NULL,
+    line INTEGER NOT NULL,
+    custom_id TEXT NOT NULL,
+    body BLOB,
+    status TEXT NOT NULL DEFAULT 'waiting',
+    attempts INTEGER NOT NULL DEFAULT 0,
+    claim TEXT,
+    claimed_until REAL NOT NULL DEFAULT 0,
+    result BLOB,
+    UNIQUE (batch, line)
+);
+CREATE INDEX batch_requests_waiting ON batch_requests (batch, line) WHERE status = 'waiting';
+CREATE INDEX batch_requests_claimed ON batch_requests (claim) WHERE claim IS NOT NULL;
+"""
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM files"
 _ALIVE = "(expires_at IS NULL OR expires_at > :now)"
 
@@ -138,10 +186,11 @@ class SQLiteFileStore:
     """A `FileStore` in a SQLite database."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._db = Database(path, [_SCHEMA, _QUEUES, _MULTIPART])
+        self._db = Database(path, [_SCHEMA, _QUEUES, _MULTIPART, _BATCHES])
         self._clock = clock
         self._tables = SQLiteTables(self._db, clock)
         self.uploads = SQLUploads(self._tables)
+        self.batches = SQLBatches(self._tables)
         self.vector_stores = SQLiteVectorStores(self._db, clock)
 
     @classmethod

@@ -1,0 +1,222 @@
+"""
+Runs the batches of `/v1/batches`, in the background.
+
+All processes share the work through claims in the database. A request of a batch waits behind those of callers for the
+places of a backend, and no more than `max_concurrency` run at once in all processes. It counts against the budget of
+the key that created the batch, at the price for batches, and not against its limits per minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+
+import orjson
+
+from app.api.batches.input import read_lines
+from app.api.batches.requests import LineRequests, PutOff
+from app.backends import LOW_PRIORITY
+from app.observability import log_context
+from app.tasks import cancel
+from app.tools.files import File, FilesUnavailable, new_file_id
+from app.tools.files.batches import Batches, ClaimedLine, LineResult, RequestBatch
+from app.tools.files.uploads import ContentWriter
+
+logger = logging.getLogger(__name__)
+
+LOOK_INTERVAL = 5.0  # seconds between looks for work of other processes
+LINE_ATTEMPTS = 3  # of a request, if the backend or the process fails
+LINE_RETRY = 15.0  # seconds before the second attempt, twice that before the third
+RESULTS = 10  # answers that are read at once
+_NEVER_RUN = {
+    "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
+    "cancelled": ("batch_cancelled", "This request was not executed, since the batch was cancelled."),
+}
+
+
+class BatchWorker:
+    """The part of the work on batches that one process does."""
+
+    def __init__(
+        self,
+        batches: Batches,
+        requests: LineRequests,
+        *,
+        max_concurrency: int,
+        lease: float,
+        announce: Callable[[str, str], Awaitable[None]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`lease` is the duration of claims in seconds; `announce` is called with an event and the id of its batch."""
+        self._batches, self._records, self._store = batches, batches.records, batches.store
+        self._requests, self._most, self._lease = requests, max_concurrency, lease
+        self._announce, self._clock = announce, clock
+        self._name = secrets.token_hex(8)
+        self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._wakeup = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        batches.wake = self._wakeup.set
+
+    def start(self) -> None:
+        """Start to work."""
+        self._tasks = [asyncio.create_task(task) for task in (self._claim_lines(), self._work(), self._renew())]
+
+    async def aclose(self) -> None:
+        """Stop; requests that are running are given back, for another process or the next start."""
+        _log(await cancel(*self._tasks))
+        _log(await cancel(*self._running.values()))
+
+    # Requests.
+
+    async def _claim_lines(self) -> None:
+        while True:
+            self._wakeup.clear()
+            try:
+                while claimed := await self._records.claim_line(self._name, self._lease, self._most):
+                    key = claimed.batch.id, claimed.line.number
+                    if key not in self._running:
+                        task = self._running[key] = asyncio.create_task(self._run(claimed))
+                        task.add_done_callback(partial(self._ended, key))
+            except FilesUnavailable:
+                pass  # the store has logged it
+            except Exception:
+                logger.exception("no request of a batch could be claimed")
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wakeup.wait(), LOOK_INTERVAL)
+
+    def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
+        del self._running[key]
+        self._wakeup.set()
+        if not task.cancelled() and (error := task.exception()):
+            _log([error])
+
+    async def _run(self, claimed: ClaimedLine) -> None:
+        """Answer a claimed request, and store the answer."""
+        LOW_PRIORITY.set(True)
+        request_id = f"batch_req_{secrets.token_hex(16)}"
+        log_context.reset(request_id=request_id, batch_id=claimed.batch.id)
+        try:
+            answer = await self._requests.answer(claimed, request_id, last=claimed.attempt >= LINE_ATTEMPTS)
+        except PutOff as error:
+            delay = error.seconds or LINE_RETRY * claimed.attempt
+            await self._records.release(claimed, self._name, delay, failed=error.counts)
+        except asyncio.CancelledError:
+            with contextlib.suppress(FilesUnavailable):
+                await self._records.release(claimed, self._name, 0, failed=False)
+            raise
+        else:
+            await self._finish(claimed, answer)
+
+    async def _finish(self, claimed: ClaimedLine, result: LineResult) -> None:
+        """Store an answer, also if the database is away for a moment: it has been paid for."""
+        while True:
+            try:
+                await self._records.finish(claimed, self._name, result)
+                return
+            except FilesUnavailable:
+                await asyncio.sleep(1)
+
+    async def _renew(self) -> None:
+        """Renew the claims, and stop the requests of batches that were cancelled or have expired."""
+        while True:
+            await asyncio.sleep(self._lease / 4)
+            running = [*self._running]
+            try:
+                held = await self._records.renew(self._name, self._lease)
+            except FilesUnavailable:
+                continue
+            except Exception:
+                logger.exception("claims of requests were not renewed")
+                continue
+            for key in running:
+                if key not in held and (task := self._running.get(key)):
+                    task.cancel()
+
+    # Batches.
+
+    async def _work(self) -> None:
+        """Read the files of new batches, and write those of batches that are over."""
+        while True:
+            try:
+                while batch := await self._records.claim_batch(self._name, self._lease):
+                    await (self._read(batch) if batch.status == "validating" else self._end(batch))
+                    self._wakeup.set()
+            except FilesUnavailable:
+                pass
+            except Exception:
+                logger.exception("a batch could not be read or ended")
+            wakeup = asyncio.ensure_future(self._wakeup.wait())
+            await asyncio.wait({wakeup}, timeout=LOOK_INTERVAL / 10)
+            wakeup.cancel()
+
+    async def _read(self, batch: RequestBatch) -> None:
+        content = self._store.content(batch.input_file)
+        read = await read_lines(content, batch, self._requests.max_bytes, self._add_lines(batch))
+        if read is None:
+            return  # the claim was lost: it was cancelled
+        if not read.errors:
+            await self._records.begin(batch, self._name, read.total, read.model)
+        elif await self._records.fail(batch, self._name, read.errors):
+            await self._announce_end(batch, "failed")
+
+    def _add_lines(self, batch: RequestBatch) -> Callable[..., Awaitable[bool]]:
+        return lambda lines: self._records.add_lines(batch, self._name, lines)
+
+    async def _end(self, batch: RequestBatch) -> None:
+        """Write the answers to files, and end a batch."""
+        status = {"finalizing": "completed", "cancelling": "cancelled"}.get(batch.status, "expired")
+        files: dict[str, File] = {}
+        async with contextlib.AsyncExitStack() as stack:
+            writers: dict[str, ContentWriter] = {}
+            async for succeeded, line in self._output(batch, status):
+                name = "output" if succeeded else "error"
+                if name not in writers:
+                    writer = ContentWriter(self._store, new_file_id(), 1 << 62, name)
+                    writers[name] = await stack.enter_async_context(writer)
+                await writers[name].write(line + b"\n")
+            now = int(self._clock())
+            for name, writer in writers.items():
+                await writer.flush()
+                filename, expires_at = f"{batch.id}_{name}.jsonl", now + batch.output_lifetime
+                files[name] = File(writer.id, batch.owner, filename, "batch_output", writer.bytes, now, expires_at)
+            if await self._records.end(batch, self._name, status, files):
+                for writer in writers.values():
+                    writer.kept = True
+                await self._announce_end(batch, status)
+
+    async def _output(self, batch: RequestBatch, status: str) -> AsyncIterator[tuple[bool, bytes]]:
+        """Yield the lines of the files, and whether each is for the output file."""
+        after = 0
+        while results := await self._records.results(batch.id, after, RESULTS):
+            for number, custom_id, succeeded, output in results:
+                if succeeded is not None:
+                    yield succeeded, output
+                elif status in _NEVER_RUN:
+                    code, message = _NEVER_RUN[status]
+                    line = {
+                        "id": f"batch_req_{secrets.token_hex(16)}",
+                        "custom_id": custom_id,
+                        "response": None,
+                        "error": {"code": code, "message": message},
+                    }
+                    yield False, orjson.dumps(line)
+                after = number
+
+    async def _announce_end(self, batch: RequestBatch, status: str) -> None:
+        logger.info("batch ended", extra={"batch_id": batch.id, "status": status, "key": batch.key})
+        if self._announce:
+            try:
+                await self._announce(f"batch.{status}", batch.id)
+            except Exception as error:
+                logger.error("the webhook of a batch was not stored: %s", type(error).__name__)
+
+
+def _log(errors: Sequence[BaseException]) -> None:
+    for error in errors:
+        if not isinstance(error, FilesUnavailable):
+            logger.error("unexpected error", exc_info=error)

@@ -1,0 +1,126 @@
+"""Read the file of a batch: its lines are the requests, in OpenAI's format."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import orjson
+
+from app.tools.files.batches import MAX_REQUESTS, BatchLine, RequestBatch
+
+MAX_ERRORS = 50  # of a file, that the batch shows
+MAX_CUSTOM_ID = 512  # characters
+
+
+class ReadInput(NamedTuple):
+    """What was read of a file."""
+
+    total: int
+    model: str | None  # that all requests have
+    errors: Sequence[Mapping[str, object]]
+
+
+class _Reader:
+    """Reads lines; `errors` says what is wrong with the file."""
+
+    def __init__(self, endpoint: str, max_bytes: int) -> None:
+        self._endpoint, self._max_bytes = endpoint, max_bytes
+        self._number = 0  # of the last line
+        self._rest = bytearray()
+        self._ids: set[str] = set()
+        self._models: set[object] = set()
+        self.total = 0
+        self.errors: list[dict[str, object]] = []
+
+    @property
+    def model(self) -> str | None:
+        """The model of all requests; None if they have several."""
+        (model, *others) = [*self._models] or [None]
+        return model if isinstance(model, str) and not others else None
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no point in reading on."""
+        return len(self.errors) >= MAX_ERRORS or self.total > MAX_REQUESTS or len(self._rest) > self._max_bytes
+
+    def read(self, data: bytes) -> list[BatchLine]:
+        """Return the requests in the lines that end in the next bytes."""
+        self._rest += data
+        *lines, rest = bytes(self._rest).split(b"\n")
+        self._rest = bytearray(rest)
+        return [read for line in lines if (read := self._line(line))]
+
+    def end(self) -> list[BatchLine]:
+        """Return the request of the last line, and check the file as a whole."""
+        lines = [read for line in [bytes(self._rest)] if (read := self._line(line))]
+        if self.total > MAX_REQUESTS:
+            self._fail("too_many_requests", f"The file has more than {MAX_REQUESTS} requests.", None)
+        elif not self.total and not self.errors:
+            self._fail("empty_file", "The file has no requests.", None)
+        return lines
+
+    def _fail(self, code: str, message: str, param: str | None) -> None:
+        line = self._number if param is not None or code == "invalid_json_line" else None
+        self.errors.append({"code": code, "message": message, "param": param, "line": line})
+
+    def _line(self, line: bytes) -> BatchLine | None:
+        self._number += 1
+        if not line.strip() or self.full:
+            return None
+        self.total += 1
+        if len(line) > self._max_bytes:
+            self._fail("request_too_large", f"A request may have {self._max_bytes} bytes at most.", "body")
+            return None
+        try:
+            fields = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            fields = None
+        if not isinstance(fields, dict):
+            self._fail("invalid_json_line", "This line is not a JSON object.", None)
+            return None
+        custom_id, body = fields.get("custom_id"), fields.get("body")
+        if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
+            message = f"'custom_id' should be a text of 1 to {MAX_CUSTOM_ID} characters."
+            self._fail("missing_required_parameter" if custom_id is None else "invalid_value", message, "custom_id")
+        elif custom_id in self._ids:
+            self._fail("duplicate_custom_id", "An earlier line has this 'custom_id'.", "custom_id")
+        elif fields.get("method") != "POST":
+            self._fail("invalid_method", "'method' should be 'POST'.", "method")
+        elif fields.get("url") != self._endpoint:
+            self._fail("invalid_url", f"'url' should be the endpoint of the batch, '{self._endpoint}'.", "url")
+        elif not isinstance(body, dict):
+            self._fail("missing_required_parameter", "'body' should be a JSON object.", "body")
+        elif body.get("stream") or body.get("background"):
+            name = "stream" if body.get("stream") else "background"
+            self._fail("invalid_value", f"Requests of a batch have no '{name}'.", f"body.{name}")
+        else:
+            self._ids.add(custom_id)
+            self._models.add(str(body.get("model")))
+            return BatchLine(self._number, custom_id, orjson.dumps(body))
+        return None
+
+
+async def read_lines(
+    content: AsyncIterator[bytes],
+    batch: RequestBatch,
+    max_bytes: int,
+    add: Callable[[Sequence[BatchLine]], Awaitable[bool]],
+) -> ReadInput | None:
+    """
+    Read the requests of a batch and pass them to `add`; return None as soon as that returns False.
+
+    `max_bytes` limits one request. Nothing is added after the first error.
+    """
+    reader = _Reader(batch.endpoint, max_bytes)
+    async for piece in content:
+        lines = await asyncio.to_thread(reader.read, piece)
+        if lines and not reader.errors and not await add(lines):
+            return None
+        if reader.full:
+            break
+    lines = await asyncio.to_thread(reader.end)
+    if lines and not reader.errors and not await add(lines):
+        return None
+    return ReadInput(reader.total, reader.model, reader.errors[:MAX_ERRORS])

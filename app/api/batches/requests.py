@@ -1,0 +1,140 @@
+"""Answer one request of a batch, as the endpoint answers it to a caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from starlette.types import ASGIApp, Message, Scope
+
+from app.api.context import ApiContext
+from app.api.passthrough.endpoints import ENDPOINTS
+from app.api.passthrough.routes import Passthrough
+from app.api.rate_limits import BatchAccount
+from app.api.request_body import is_large_body, parse
+from app.core.bounded_json import dumps
+from app.core.dialects import DIALECTS
+from app.core.types.request import CreateResponse
+from app.errors import APIError, BackendError, Unauthorized
+from app.responses import Caller
+from app.responses.off_loop import off_loop
+from app.tools.files.batches import ClaimedLine, LineResult, RequestBatch, usage_counts
+
+BUSY = 5.0  # seconds before a request is run again that a backend had no place for
+_STATUSES = (500, 502, 503, 504)  # after which a request is tried again
+
+
+class PutOff(Exception):
+    """A request is to be run later; `counts`: whether this was one of its attempts. `seconds` is 0 for the usual."""
+
+    def __init__(self, seconds: float, *, counts: bool) -> None:
+        super().__init__(seconds)
+        self.seconds, self.counts = seconds, counts
+
+
+class LineRequests:
+    """Answers the requests of batches with the rights that their key has now."""
+
+    def __init__(self, api: ApiContext) -> None:
+        self._api = api
+        self._passed = {
+            f"/v1{endpoint.path}": Passthrough(api, endpoint, "/v1")
+            for endpoint in ENDPOINTS
+            if endpoint.path in ("/chat/completions", "/embeddings")
+        }
+        self.max_bytes = api.body_limits.bytes  # of one request
+
+    async def answer(self, claimed: ClaimedLine, request_id: str, *, last: bool) -> LineResult:
+        """
+        Return the answer to a request.
+
+        Raises `PutOff` if it has to be run again; in the `last` attempt an error is the answer.
+        """
+        status, body, error = await self._answer(claimed)
+        if status == 429 and b"insufficient_quota" not in body:  # the places of the backend are taken, or its limits
+            raise PutOff(getattr(error, "retry_after", None) or BUSY, counts=False)
+        if status in _STATUSES and not last:
+            raise PutOff(0, counts=True)
+        line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
+        texts = map(orjson.dumps, (request_id, claimed.line.custom_id))
+        output = line % (*texts, status, orjson.dumps(request_id), body)
+        usage = await off_loop(is_large_body(body), _usage, body) if status == 200 else (0, 0, 0, 0)
+        return LineResult(status == 200, output, usage)
+
+    async def _answer(self, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
+        """Return the status and the JSON body of the answer, and the error if it is one."""
+        try:
+            caller = self._caller(claimed.batch)
+            budget = await self._api.accounting.check(caller.access)
+            account = BatchAccount(self._api.limits, caller.access)
+            account.account(self._api.accounting, budget)
+            if claimed.batch.endpoint == "/v1/responses":
+                return 200, await self._response(claimed.line.body, caller, account), None
+            passed = self._passed[claimed.batch.endpoint]
+            return await _forwarded(passed.as_caller(caller, account), claimed)
+        except APIError as error:
+            return error.status, orjson.dumps(error.body()), error
+
+    def _caller(self, batch: RequestBatch) -> Caller:
+        """Return the caller that created a batch; raises `Unauthorized` if its key is not accepted any more."""
+        access = self._api.auth.accepted_access(batch.key)
+        if access is None or (self._api.auth.required and access.owner != batch.owner):
+            raise Unauthorized("The API key of this batch is no longer accepted.")
+        return Caller(batch.owner, None, DIALECTS["openai"], access)
+
+    async def _response(self, data: bytes, caller: Caller, account: BatchAccount) -> bytes:
+        large = is_large_body(data)
+        request = await off_loop(large, parse, data, CreateResponse, self._api.body_limits.values)
+        run = await self._api.responses.create(request, caller, observers=[account])
+        response = await run.drain()
+        return await off_loop(True, dumps, response)
+
+
+async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
+    """Return the status and the body of the answer of an ASGI application to a request."""
+    path = claimed.batch.endpoint
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.line.body))]
+    scope: Scope = {
+        **{"type": "http", "http_version": "1.1", "scheme": "http", "server": None, "client": None, "state": {}},
+        **{"method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers},
+        "path_params": {},
+    }
+    received = False
+    status, body = 500, bytearray()
+
+    async def receive() -> Message:
+        nonlocal received
+        if received:
+            await asyncio.Event().wait()  # a caller that stays until it has the answer
+        received = True
+        return {"type": "http.request", "body": claimed.line.body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        else:
+            body.extend(message.get("body", b""))
+
+    await app(scope, receive, send)
+    answer = bytes(body)
+    if not await off_loop(is_large_body(answer), _is_json, answer):
+        return 502, orjson.dumps(_UNREADABLE.body()), _UNREADABLE
+    return status, answer, None
+
+
+_UNREADABLE = BackendError("The backend did not answer with JSON.")
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(data), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+def _usage(body: bytes) -> tuple[int, int, int, int]:
+    fields: Mapping[str, Any] = orjson.loads(body)
+    return usage_counts(fields.get("usage"))

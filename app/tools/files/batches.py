@@ -1,0 +1,265 @@
+"""
+Batches, `/v1/batches`: the requests of a file, answered in the background, with their answers in a file.
+
+The requests of a batch are rows of the database of files, so they survive the process. A process claims one for some
+seconds and renews the claim while it runs; if it dies, another one asks again. Of each request one answer is kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from app.core.types import JSONObject
+from app.core.types.request import WITHOUT_NUL, Metadata
+from app.errors import InvalidRequest, NotFound
+from app.tools.files import File, FileStore, Page, no_such_file
+from app.tools.files.multipart import FileExpiry
+from app.tools.files.uploads import BATCH_LIFETIME, list_page
+
+MAX_REQUESTS = 50_000
+MAX_INPUT_BYTES = 200 * 1024 * 1024
+MAX_UNFINISHED = 100  # batches of one owner
+WINDOW = 86_400  # seconds of the only `completion_window`, 24h
+
+BatchEndpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
+BATCH_ENDPOINTS: tuple[BatchEndpoint, ...] = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBatch:
+    """The record of a batch. Times are Unix times, None for what has not happened."""
+
+    id: str
+    owner: str
+    key: str  # the name of the key that pays
+    endpoint: str
+    input_file: str
+    created_at: int
+    expires_at: int
+    metadata: Mapping[str, str] | None = None
+    output_lifetime: int = BATCH_LIFETIME  # of its files, in seconds
+    status: str = "validating"
+    times: Mapping[str, int] = field(default_factory=dict)  # by status: when it began
+    errors: Sequence[Mapping[str, object]] = ()
+    total: int = 0
+    completed: int = 0
+    failed: int = 0
+    output_file: str | None = None
+    error_file: str | None = None
+    model: str | None = None
+    usage: Sequence[int] = (0, 0, 0, 0)  # tokens of input, of these cached, of output, of these reasoning
+
+    def resource(self) -> dict[str, object]:
+        """Return the batch as the API shows it."""
+        input_tokens, cached, output_tokens, reasoning = self.usage
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "model": self.model,
+            "errors": {"object": "list", "data": [*self.errors]} if self.errors else None,
+            "input_file_id": self.input_file,
+            "completion_window": "24h",
+            "status": self.status,
+            "output_file_id": self.output_file,
+            "error_file_id": self.error_file,
+            "created_at": self.created_at,
+            "in_progress_at": self.times.get("in_progress"),
+            "expires_at": self.expires_at,
+            "finalizing_at": self.times.get("finalizing"),
+            "completed_at": self.times.get("completed"),
+            "failed_at": self.times.get("failed"),
+            "expired_at": self.times.get("expired"),
+            "cancelling_at": self.times.get("cancelling"),
+            "cancelled_at": self.times.get("cancelled"),
+            "request_counts": {"total": self.total, "completed": self.completed, "failed": self.failed},
+            "usage": {
+                "input_tokens": input_tokens,
+                "input_tokens_details": {"cached_tokens": cached},
+                "output_tokens": output_tokens,
+                "output_tokens_details": {"reasoning_tokens": reasoning},
+                "total_tokens": input_tokens + output_tokens,
+            },
+            "metadata": self.metadata,
+        }
+
+
+class BatchLine(NamedTuple):
+    """A request of a batch."""
+
+    number: int  # in the file, from 1
+    custom_id: str
+    body: bytes  # JSON
+
+
+class ClaimedLine(NamedTuple):
+    """A request that this process may run, with its batch."""
+
+    batch: RequestBatch
+    line: BatchLine
+    attempt: int  # from 1
+
+
+class LineResult(NamedTuple):
+    """The answer to a request of a batch."""
+
+    succeeded: bool
+    output: bytes  # a line of the output or error file, without its end
+    usage: Sequence[int] = (0, 0, 0, 0)
+
+
+class BatchRecords(Protocol):
+    """Stores batches; every method raises `FilesUnavailable` if the database cannot be reached."""
+
+    async def create(self, batch: RequestBatch) -> bool:
+        """Add a batch; return False, doing nothing, if the owner has `MAX_UNFINISHED`."""
+        ...
+
+    async def get(self, owner: str, batch_id: str) -> RequestBatch | None:
+        """Return a batch, or None if it does not exist."""
+        ...
+
+    async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]:
+        """Return a page of batches and whether there are more; raises `UnknownCursor`."""
+        ...
+
+    async def cancel(self, owner: str, batch_id: str) -> bool:
+        """Begin to cancel a batch; return False, doing nothing, if it has ended."""
+        ...
+
+    async def claim_batch(self, worker: str, lease: float) -> RequestBatch | None:
+        """Claim a batch whose file has to be read, or that is over and has to be ended."""
+        ...
+
+    async def add_lines(self, batch: RequestBatch, worker: str, lines: Sequence[BatchLine]) -> bool:
+        """Add requests of a claimed batch; return False if the claim was lost."""
+        ...
+
+    async def begin(self, batch: RequestBatch, worker: str, total: int, model: str | None) -> None:
+        """End the reading of a claimed batch: its requests may be run."""
+        ...
+
+    async def fail(self, batch: RequestBatch, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
+        """End a claimed batch whose file is invalid; return False if the claim was lost."""
+        ...
+
+    async def claim_line(self, worker: str, lease: float, most: int) -> ClaimedLine | None:
+        """Claim a request, if fewer than `most` are running in all processes; owners take turns."""
+        ...
+
+    async def renew(self, worker: str, lease: float) -> set[tuple[str, int]]:
+        """Renew all claims of a process; return the requests, by batch and number, that it may go on with."""
+        ...
+
+    async def release(self, claimed: ClaimedLine, worker: str, delay: float, *, failed: bool) -> None:
+        """Give a request back, to be run after `delay` seconds; unless it has `failed`, the attempt does not count."""
+        ...
+
+    async def finish(self, claimed: ClaimedLine, worker: str, result: LineResult) -> bool:
+        """Store the answer to a claimed request; return False, doing nothing, if the claim was lost."""
+        ...
+
+    async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
+        """Return the next requests of a batch: number, id, whether it succeeded (None: not run), and its answer."""
+        ...
+
+    async def end(self, batch: RequestBatch, worker: str, status: str, files: Mapping[str, File]) -> bool:
+        """End a claimed batch, with its files by `output` and `error`; return False if the claim was lost."""
+        ...
+
+
+class CreateRequestBatch(BaseModel):
+    """`POST /batches`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input_file_id: Annotated[str, StringConstraints(min_length=1, max_length=128), WITHOUT_NUL]
+    endpoint: BatchEndpoint
+    completion_window: Literal["24h"]
+    metadata: Metadata | None = None
+    output_expires_after: FileExpiry | None = Field(None)
+
+
+class Batches:
+    """The batches of all callers, each visible only to its owner."""
+
+    def __init__(self, store: FileStore, clock: Callable[[], float] = time.time) -> None:
+        self.store, self.records, self._clock = store, store.batches, clock
+        self.wake: Callable[[], None] = lambda: None  # called when there is work
+
+    async def create(self, owner: str, key: str, body: CreateRequestBatch) -> dict[str, object]:
+        """Create a batch, which the key with this name pays for; raises `NotFound` and `InvalidRequest`."""
+        file = await self.store.file(owner, body.input_file_id)
+        if file is None:
+            error = no_such_file(body.input_file_id)
+            error.param = "input_file_id"
+            raise error
+        if file.purpose != "batch":
+            message = f"The file was uploaded with the purpose '{file.purpose}'; it should be 'batch'."
+            raise InvalidRequest(message, param="input_file_id")
+        if file.bytes > MAX_INPUT_BYTES:
+            message = f"The file of a batch may have {MAX_INPUT_BYTES} bytes at most."
+            raise InvalidRequest(message, param="input_file_id", code="request_too_large", status=413)
+        now = int(self._clock())
+        batch = RequestBatch(
+            f"batch_{secrets.token_hex(16)}",
+            owner,
+            key,
+            body.endpoint,
+            file.id,
+            now,
+            now + WINDOW,
+            body.metadata,
+            body.output_expires_after.seconds if body.output_expires_after else BATCH_LIFETIME,
+        )
+        if not await self.records.create(batch):
+            message = f"You have {MAX_UNFINISHED} batches that have not ended, which is the limit."
+            raise InvalidRequest(message, code="too_many_batches")
+        self.wake()
+        return batch.resource()
+
+    async def retrieve(self, owner: str, batch_id: str) -> dict[str, object]:
+        """Return a batch; raises `NotFound`."""
+        batch = await self.records.get(owner, batch_id)
+        if batch is None:
+            raise NotFound(f"No such batch: {batch_id}", param="batch_id")
+        return batch.resource()
+
+    async def list(self, owner: str, page: Page) -> dict[str, object]:
+        """Return a page of batches; raises `UnknownCursor`."""
+        batches, more = await self.records.list(owner, page)
+        return list_page([batch.resource() for batch in batches], more)
+
+    async def cancel(self, owner: str, batch_id: str) -> dict[str, object]:
+        """Begin to cancel a batch, and return it; raises `NotFound`, and `InvalidRequest` if it has ended."""
+        cancelled = await self.records.cancel(owner, batch_id)
+        batch = await self.retrieve(owner, batch_id)
+        if not cancelled and batch["status"] not in ("cancelling", "cancelled"):
+            raise InvalidRequest(f"The batch is {batch['status']}, and cannot be cancelled.", param="batch_id")
+        self.wake()
+        return batch
+
+
+def usage_counts(usage: JSONObject | None) -> tuple[int, int, int, int]:
+    """Return the tokens of a response's or an answer's `usage`: input, cached, output, reasoning."""
+    if not isinstance(usage, dict):
+        return 0, 0, 0, 0
+
+    def count(source: Any, *names: str) -> int:
+        values = (source.get(name) for name in names) if isinstance(source, dict) else ()
+        return next((value for value in values if isinstance(value, int) and value > 0), 0)
+
+    inputs = usage.get("input_tokens_details") or usage.get("prompt_tokens_details")
+    outputs = usage.get("output_tokens_details") or usage.get("completion_tokens_details")
+    return (
+        count(usage, "input_tokens", "prompt_tokens"),
+        count(inputs, "cached_tokens"),
+        count(usage, "output_tokens", "completion_tokens"),
+        count(outputs, "reasoning_tokens"),
+    )

@@ -1,0 +1,279 @@
+"""The `BatchRecords` in the tables of SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from app.tools.files import File, Page
+from app.tools.files.batches import MAX_UNFINISHED, BatchLine, ClaimedLine, LineResult, RequestBatch
+from app.tools.files.multipart_sql import ADD_FILE
+from app.tools.files.tables import FileTables, Statement, Steps, single
+
+_COLUMNS = (
+    "id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime, status, times, errors, "
+    "total, completed, failed, output_file, error_file, model, input_tokens, cached_tokens, output_tokens, "
+    "reasoning_tokens"
+)
+_BATCH = f"SELECT {_COLUMNS} FROM antiphon_request_batches"
+_CREATE = """
+INSERT INTO antiphon_request_batches
+    (id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+"""
+_ENDED = "('completed', 'failed', 'expired', 'cancelled')"
+_HELD = "id = $1 AND claim = $2"
+_MOVE = "UPDATE antiphon_request_batches SET status = $3, times = $4, claim = NULL, claimed_until = 0"
+# One whose file has to be read; or that has expired or is cancelled, and none of whose requests is running; or all of
+# whose requests have an answer.
+_NEXT_BATCH = f"""
+{_BATCH} AS batches WHERE status NOT IN {_ENDED} AND claimed_until <= {{now}} AND (
+    status IN ('validating', 'finalizing')
+    OR ((status = 'cancelling' OR expires_at <= {{now}}) AND NOT EXISTS (
+        SELECT 1 FROM antiphon_batch_requests AS requests
+        WHERE batch = batches.id AND status = 'waiting' AND claim IS NOT NULL AND claimed_until > {{now}}
+    ))
+)
+ORDER BY {{row}} LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+_RUNNING = """
+SELECT batch, count(*) FROM antiphon_batch_requests
+WHERE status = 'waiting' AND claim IS NOT NULL AND claimed_until > {now} GROUP BY batch
+"""
+_OPEN = (
+    "SELECT id, owner FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now} ORDER BY {row}"
+)
+_NEXT_LINE = """
+SELECT line, custom_id, body, attempts FROM antiphon_batch_requests
+WHERE batch = $1 AND status = 'waiting' AND claimed_until <= {now} ORDER BY line LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
+_HELD_LINE = "batch = $1 AND line = $2 AND claim = $3 AND status = 'waiting'"
+_FINISH = f"""
+UPDATE antiphon_batch_requests SET status = $4, result = $5, body = NULL, claim = NULL WHERE {_HELD_LINE} RETURNING line
+"""
+_COUNT = """
+UPDATE antiphon_request_batches SET completed = completed + $2, failed = failed + $3,
+    input_tokens = input_tokens + $4, cached_tokens = cached_tokens + $5, output_tokens = output_tokens + $6,
+    reasoning_tokens = reasoning_tokens + $7
+WHERE id = $1 RETURNING completed + failed, total, status, times
+"""
+
+
+class SQLBatches:
+    """The batches and their requests."""
+
+    def __init__(self, tables: FileTables) -> None:
+        self._tables = tables
+
+    async def create(self, batch: RequestBatch) -> bool:
+        metadata = None if batch.metadata is None else orjson.dumps(batch.metadata).decode()
+        values = (
+            *(batch.id, batch.owner, batch.key, batch.endpoint, batch.input_file, batch.created_at, batch.expires_at),
+            *(metadata, batch.output_lifetime),
+        )
+
+        def steps() -> Steps[bool]:
+            yield from self._tables.lock_owner(batch.owner)
+            unfinished = f"owner = $1 AND status NOT IN {_ENDED}"
+            count = f"SELECT count(*) FROM antiphon_request_batches WHERE {unfinished}"
+            ((number,),) = yield Statement(count, (batch.owner,))
+            if number >= MAX_UNFINISHED:
+                return False
+            yield Statement(_CREATE, values)
+            return True
+
+        return await self._tables.run(steps)
+
+    async def get(self, owner: str, batch_id: str) -> RequestBatch | None:
+        rows = await self._tables.fetch(f"{_BATCH} WHERE id = $1 AND owner = $2", batch_id, owner)
+        return _batch_of(rows[0]) if rows else None
+
+    async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]:
+        table = "antiphon_request_batches"
+        rows, more = await self._tables.listed(_BATCH, table, "owner = $1", (owner,), page)
+        return [_batch_of(row) for row in rows], more
+
+    async def cancel(self, owner: str, batch_id: str) -> bool:
+        def steps() -> Steps[bool]:
+            where = "id = $1 AND owner = $2 AND status IN ('validating', 'in_progress')"
+            rows = yield Statement(f"{_BATCH} WHERE {where} FOR UPDATE", (batch_id, owner))
+            for row in rows:
+                times = yield from _times(_batch_of(row), "cancelling")
+                cancel = "UPDATE antiphon_request_batches SET status = 'cancelling', times = $2, claim = NULL,"
+                yield Statement(f"{cancel} claimed_until = 0 WHERE id = $1", (batch_id, times))
+            return bool(rows)
+
+        return await self._tables.run(steps)
+
+    async def claim_batch(self, worker: str, lease: float) -> RequestBatch | None:
+        if not await self._tables.fetch(_NEXT_BATCH.partition("FOR UPDATE")[0]):
+            return None  # without a lock
+
+        def steps() -> Steps[RequestBatch | None]:
+            rows = yield Statement(_NEXT_BATCH)
+            for row in rows:
+                claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
+                yield Statement(claim, (row[0], worker, lease))
+                # What a process that died has read of the file is read again.
+                forget = "DELETE FROM antiphon_batch_requests WHERE batch = $1"
+                if _batch_of(row).status == "validating":
+                    yield Statement(forget, (row[0],))
+            return _batch_of(rows[0]) if rows else None
+
+        return await self._tables.run(steps)
+
+    async def add_lines(self, batch: RequestBatch, worker: str, lines: Sequence[BatchLine]) -> bool:
+        def steps() -> Steps[bool]:
+            if not (yield from _hold(batch, worker)):
+                return False
+            add = "INSERT INTO antiphon_batch_requests (batch, line, custom_id, body) VALUES ($1, $2, $3, $4)"
+            for line in lines:
+                yield Statement(add, (batch.id, *line))
+            return True
+
+        return await self._tables.run(steps)
+
+    async def begin(self, batch: RequestBatch, worker: str, total: int, model: str | None) -> None:
+        def steps() -> Steps[None]:
+            if not (yield from _hold(batch, worker)):
+                return
+            times = yield from _times(batch, "in_progress")
+            move = f"{_MOVE}, total = $5, model = $6 WHERE {_HELD}"
+            yield Statement(move, (batch.id, worker, "in_progress", times, total, model))
+
+        await self._tables.run(steps)
+
+    async def fail(self, batch: RequestBatch, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
+        def steps() -> Steps[bool]:
+            if not (yield from _hold(batch, worker)):
+                return False
+            times = yield from _times(batch, "failed")
+            move = f"{_MOVE}, errors = $5 WHERE {_HELD}"
+            yield Statement(move, (batch.id, worker, "failed", times, orjson.dumps([*errors]).decode()))
+            yield Statement("DELETE FROM antiphon_batch_requests WHERE batch = $1", (batch.id,))
+            return True
+
+        return await self._tables.run(steps)
+
+    async def claim_line(self, worker: str, lease: float, most: int) -> ClaimedLine | None:
+        if not await self._tables.fetch(f"{_OPEN} LIMIT 1"):
+            return None  # without a lock
+
+        def steps() -> Steps[ClaimedLine | None]:
+            yield from self._tables.lock_owner("batches")
+            running = {str(row[0]): int(row[1]) for row in (yield Statement(_RUNNING))}
+            if sum(running.values()) >= most:
+                return None
+            batches: list[tuple[str, str]] = [(row[0], row[1]) for row in (yield Statement(_OPEN))]
+            of_owners: dict[str, int] = {}
+            for batch_id, owner in batches:
+                of_owners[owner] = of_owners.get(owner, 0) + running.get(batch_id, 0)
+            for batch_id, _ in sorted(batches, key=lambda batch: of_owners[batch[1]]):
+                for line, custom_id, body, attempts in (yield Statement(_NEXT_LINE, (batch_id,))):
+                    claim = (
+                        "UPDATE antiphon_batch_requests SET claim = $3, claimed_until = {now} + $4, "
+                        "attempts = attempts + 1 WHERE batch = $1 AND line = $2"
+                    )
+                    yield Statement(claim, (batch_id, line, worker, lease))
+                    ((*row,),) = yield Statement(f"{_BATCH} WHERE id = $1", (batch_id,))
+                    return ClaimedLine(_batch_of(row), BatchLine(line, custom_id, bytes(body)), attempts + 1)
+            return None
+
+        return await self._tables.run(steps)
+
+    async def renew(self, worker: str, lease: float) -> set[tuple[str, int]]:
+        def steps() -> Steps[set[tuple[str, int]]]:
+            until = "claimed_until = {now} + $2"
+            yield Statement(f"UPDATE antiphon_request_batches SET {until} WHERE claim = $1", (worker, lease))
+            alive = "SELECT id FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now}"
+            # A request of a batch that is cancelled or has expired is given back at once.
+            yield Statement(
+                f"UPDATE antiphon_batch_requests SET claim = NULL WHERE claim = $1 AND batch NOT IN ({alive})",
+                (worker,),
+            )
+            renew = f"UPDATE antiphon_batch_requests SET {until} WHERE claim = $1 AND status = 'waiting'"
+            rows = yield Statement(f"{renew} RETURNING batch, line", (worker, lease))
+            return {(batch_id, line) for batch_id, line in rows}
+
+        return await self._tables.run(steps)
+
+    async def release(self, claimed: ClaimedLine, worker: str, delay: float, *, failed: bool) -> None:
+        release = (
+            "UPDATE antiphon_batch_requests SET claim = NULL, claimed_until = {now} + $4, attempts = attempts - $5 "
+            f"WHERE {_HELD_LINE}"
+        )
+        values = (claimed.batch.id, claimed.line.number, worker, delay, 0 if failed else 1)
+        await self._tables.run(lambda: single(release, *values))
+
+    async def finish(self, claimed: ClaimedLine, worker: str, result: LineResult) -> bool:
+        batch_id = claimed.batch.id
+
+        def steps() -> Steps[bool]:
+            status = "completed" if result.succeeded else "failed"
+            held = (batch_id, claimed.line.number, worker)
+            if not (yield Statement(_FINISH, (*held, status, result.output))):
+                return False
+            counts = (int(result.succeeded), int(not result.succeeded), *result.usage)
+            ((done, total, batch_status, _),) = yield Statement(_COUNT, (batch_id, *counts))
+            if done == total and batch_status == "in_progress":
+                (row,) = yield Statement(f"{_BATCH} WHERE id = $1", (batch_id,))
+                times = yield from _times(_batch_of(row), "finalizing")
+                move = "UPDATE antiphon_request_batches SET status = 'finalizing', times = $2 WHERE id = $1"
+                yield Statement(move, (batch_id, times))
+            return True
+
+        return await self._tables.run(steps)
+
+    async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
+        statement = """
+            SELECT line, custom_id, status, result FROM antiphon_batch_requests
+            WHERE batch = $1 AND line > $2 ORDER BY line LIMIT $3
+        """
+        succeeded = {"completed": True, "failed": False}
+        rows = await self._tables.fetch(statement, batch_id, after, count)
+        return [
+            (line, custom_id, succeeded.get(status), bytes(result or b"")) for line, custom_id, status, result in rows
+        ]
+
+    async def end(self, batch: RequestBatch, worker: str, status: str, files: Mapping[str, File]) -> bool:
+        def steps() -> Steps[bool]:
+            if not (yield from _hold(batch, worker)):
+                return False
+            for file in files.values():
+                yield Statement(
+                    ADD_FILE,
+                    (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at),
+                )
+                yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (file.id,))
+            times = yield from _times(batch, status)
+            move = f"{_MOVE}, output_file = $5, error_file = $6 WHERE {_HELD}"
+            ids = [files[name].id if name in files else None for name in ("output", "error")]
+            yield Statement(move, (batch.id, worker, status, times, *ids))
+            yield Statement("DELETE FROM antiphon_batch_requests WHERE batch = $1", (batch.id,))
+            return True
+
+        return await self._tables.run(steps)
+
+
+def _hold(batch: RequestBatch, worker: str) -> Steps[bool]:
+    """Lock a batch that a process has claimed; return False if it has lost the claim."""
+    rows = yield Statement(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", (batch.id, worker))
+    return bool(rows)
+
+
+def _times(batch: RequestBatch, status: str) -> Steps[str]:
+    """Return the times of a batch as they are stored, with that of a status that begins now."""
+    ((now,),) = yield Statement("SELECT CAST({now} AS bigint)")
+    return orjson.dumps({**batch.times, status: now}).decode()
+
+
+def _batch_of(row: Sequence[Any]) -> RequestBatch:
+    fields = [*row]
+    metadata, times, errors = fields[7], fields[10], fields[11]
+    fields[7] = None if metadata is None else orjson.loads(metadata)
+    fields[10] = orjson.loads(times or "{}")
+    fields[11] = orjson.loads(errors or "[]")
+    values = [*fields[:18], tuple(fields[18:])]
+    return RequestBatch(*values)

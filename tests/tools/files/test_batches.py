@@ -1,0 +1,348 @@
+"""Batches of requests are run in the background, with OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Any
+
+import apsw
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types import Batch
+
+from app.core.access import hash_of
+from app.tools.files.batches import WINDOW
+from tests.faults.servers import server
+from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
+from tests.support.file_places import FilePlace, SQLiteFiles
+from tests.support.serving import antiphon
+from tests.support.upstream import DONE, Received, Step, Upstream, chunk, finish, reply, sse, status, usage
+from tests.tools.files.conftest import openai_client
+
+ENDED = ("completed", "failed", "expired", "cancelled")
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+class Model(Upstream):
+    """A server of models that answers what it is asked; a prompt that has `wait` gets its answer after `release`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.release = asyncio.Event()
+        self.asked: list[str] = []
+        self.waiting = asyncio.Condition()
+
+    def answer_to(self, request: Received) -> list[Step]:
+        if request.method == "GET":
+            return super().answer_to(request)
+        self.requests.append(request)
+        body = request.json
+        prompt = json.dumps(body.get("messages") or body.get("input"))
+        self.asked.append(prompt)
+        asyncio.get_running_loop().create_task(self._notify())
+        pause: list[Step] = [self.release] if "wait" in prompt else []
+        if "refuse" in prompt:
+            return status(400, {"error": {"message": "No.", "type": "invalid_request_error"}})
+        if request.path.endswith("/embeddings"):
+            answer = {"object": "list", "model": "e", "data": [], "usage": {"prompt_tokens": 3, "total_tokens": 3}}
+        elif body.get("stream"):
+            return [*pause, *sse(chunk("Hello."), finish(), usage(10, 5), DONE)]
+        else:
+            message = {"role": "assistant", "content": "Hello."}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            answer = {"id": "c", "object": "chat.completion", "model": "m", "choices": [choice], "usage": USAGE}
+        return [*pause, *reply(json.dumps(answer).encode())]
+
+    async def _notify(self) -> None:
+        async with self.waiting:
+            self.waiting.notify_all()
+
+    async def were_asked(self, count: int) -> None:
+        async with asyncio.timeout(60), self.waiting:
+            await self.waiting.wait_for(lambda: len(self.asked) >= count)
+
+
+class FailsFirst(Model):
+    """One that fails before it answers; a 429 is no attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = [503, 429, 429, 500]
+
+    def answer_to(self, request: Received) -> list[Step]:
+        if request.method == "POST" and self.failures:
+            return status(self.failures.pop(0), {"error": {"message": "Later."}})
+        return super().answer_to(request)
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[Model]:
+    async with Model() as running:
+        yield running
+        running.release.set()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.api.batches.LOOK_INTERVAL", 0.2)
+    monkeypatch.setattr("app.api.batches.LINE_RETRY", 0.05)
+    monkeypatch.setattr("app.api.batches.requests.BUSY", 0.05)
+
+
+def options(database: FilePlace, model: Upstream, **more: Any) -> dict[str, Any]:
+    tools = {"file_search": {"store_url": database.url}}
+    return {"backend_url": model.url, "tools": tools, "background_lease": 1.0, **more}
+
+
+def line(custom_id: str, body: Mapping[str, Any], url: str = "/v1/responses") -> dict[str, Any]:
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+
+def asks(*prompts: str) -> list[dict[str, Any]]:
+    return [line(f"ask-{n}", {"model": "m", "input": prompt}) for n, prompt in enumerate(prompts)]
+
+
+async def submit(client: AsyncOpenAI, lines: Iterable[Any], endpoint: Any = "/v1/responses", **more: Any) -> Batch:
+    content = "\n".join(text if isinstance(text, str) else json.dumps(text) for text in lines).encode()
+    file = await client.files.create(file=("in.jsonl", content or b"\n"), purpose="batch")
+    return await client.batches.create(input_file_id=file.id, endpoint=endpoint, completion_window="24h", **more)
+
+
+async def ended(client: AsyncOpenAI, batch: Batch) -> Batch:
+    async with asyncio.timeout(60):
+        while batch.status not in ENDED:
+            await asyncio.sleep(0.05)
+            with contextlib.suppress(openai.InternalServerError, openai.APIConnectionError):
+                batch = await client.batches.retrieve(batch.id)
+    return batch
+
+
+async def results(client: AsyncOpenAI, file_id: str | None) -> dict[str, dict[str, Any]]:
+    assert file_id
+    lines = (await client.files.content(file_id)).text.splitlines()
+    read = [json.loads(text) for text in lines]
+    assert len({result["custom_id"] for result in read}) == len(read)
+    return {result["custom_id"]: result for result in read}
+
+
+def tokens(batch: Batch) -> tuple[int, int]:
+    assert batch.usage
+    return batch.usage.input_tokens, batch.usage.output_tokens
+
+
+async def test_requests_for_responses_are_answered(database: FilePlace, model: Model) -> None:
+    async with antiphon(**options(database, model)) as url, openai_client(url) as client:
+        batch = await submit(client, asks("One", "Two", "Three"), metadata={"night": "1"})
+        assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", "/v1/responses")
+        assert batch.expires_at == batch.created_at + WINDOW
+        batch = await ended(client, batch)
+        assert batch.status == "completed"
+        assert batch.request_counts
+        assert batch.request_counts.model_dump() == {"total": 3, "completed": 3, "failed": 0}
+        assert (batch.model, batch.metadata, batch.error_file_id) == ("m", {"night": "1"}, None)
+        assert tokens(batch) == (30, 15)
+        times = [batch.created_at, batch.in_progress_at, batch.finalizing_at, batch.completed_at]
+        assert times == sorted(time for time in times if time)
+        answers = await results(client, batch.output_file_id)
+        assert sorted(answers) == ["ask-0", "ask-1", "ask-2"]
+        for answer in answers.values():
+            assert answer["error"] is None and answer["response"]["status_code"] == 200
+            response = answer["response"]["body"]
+            assert response["output"][0]["content"][0]["text"] == "Hello."
+            assert (await client.responses.retrieve(response["id"])).status == "completed"
+        file = await client.files.retrieve(batch.output_file_id or "")
+        assert file.purpose == "batch_output"
+        assert [one.id async for one in await client.batches.list()] == [batch.id]
+    assert len(model.asked) == 3
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/chat/completions", "/v1/embeddings"])
+async def test_requests_that_are_passed_through_are_answered(database: FilePlace, model: Model, endpoint: str) -> None:
+    chat = endpoint == "/v1/chat/completions"
+    body = {"messages": [{"role": "user", "content": "Hi"}]} if chat else {"input": ["a"]}
+    async with antiphon(**options(database, model)) as url, openai_client(url) as client:
+        lines = [line(f"{name}", {"model": name, **body}, endpoint) for name in ("m", "n")]
+        batch = await ended(client, await submit(client, lines, endpoint))
+        assert (batch.status, batch.model) == ("completed", None)
+        answers = await results(client, batch.output_file_id)
+        for answer in answers.values():
+            assert answer["response"]["body"]["object"] == ("chat.completion" if chat else "list")
+        assert tokens(batch) == ((20, 10) if chat else (6, 0))
+
+
+async def test_requests_that_fail_are_in_the_file_of_errors(database: FilePlace, model: Model) -> None:
+    async with antiphon(**options(database, model)) as url, openai_client(url) as client:
+        lines = [*asks("One", "refuse"), line("wrong", {"model": "m", "input": "Hi", "temperature": "hot"})]
+        batch = await ended(client, await submit(client, lines))
+        assert batch.status == "completed" and batch.request_counts
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (1, 2)
+        assert [*await results(client, batch.output_file_id)] == ["ask-0"]
+        errors = await results(client, batch.error_file_id)
+        assert {name: error["response"]["status_code"] for name, error in errors.items()} == {
+            "ask-1": 400,
+            "wrong": 400,
+        }
+        assert errors["wrong"]["response"]["body"]["error"]["param"] == "temperature"
+
+
+async def test_a_request_whose_backend_fails_is_tried_again(database: FilePlace) -> None:
+    async with FailsFirst() as first, antiphon(**options(database, first)) as url, openai_client(url) as client:
+        batch = await ended(client, await submit(client, asks("One")))
+        assert batch.request_counts and batch.request_counts.completed == 1
+        assert first.failures == []
+
+
+INVALID: list[tuple[list[Any], str, int | None]] = [
+    ([], "empty_file", None),
+    (["{"], "invalid_json_line", 1),
+    (["[]"], "invalid_json_line", 1),
+    ([*asks("a"), line("ask-0", {})], "duplicate_custom_id", 2),
+    ([{**asks("a")[0], "method": "GET"}], "invalid_method", 1),
+    ([line("a", {}, "/v1/embeddings")], "invalid_url", 1),
+    ([{**asks("a")[0], "body": None}], "missing_required_parameter", 1),
+    ([{**asks("a")[0], "custom_id": None}], "missing_required_parameter", 1),
+    ([line("a", {"model": "m", "input": "a", "stream": True})], "invalid_value", 1),
+]
+
+
+@pytest.mark.parametrize(("lines", "code", "number"), INVALID)
+async def test_an_invalid_file_fails_before_anything_is_asked(
+    database: FilePlace, model: Model, lines: list[Any], code: str, number: int | None
+) -> None:
+    async with antiphon(**options(database, model)) as url, openai_client(url) as client:
+        batch = await ended(client, await submit(client, lines))
+        assert batch.status == "failed" and batch.failed_at and batch.errors and batch.errors.data
+        assert [(error.code, error.line) for error in batch.errors.data] == [(code, number)]
+    assert model.asked == []
+
+
+async def test_what_is_no_file_of_a_batch_is_refused(database: FilePlace, model: Model) -> None:
+    async with antiphon(**options(database, model)) as url, openai_client(url) as client:
+        file = await client.files.create(file=("a.jsonl", b"{}"), purpose="user_data")
+        window: Any = {"completion_window": "24h", "endpoint": "/v1/responses"}
+        with pytest.raises(openai.BadRequestError, match="purpose"):
+            await client.batches.create(input_file_id=file.id, **window)
+        with pytest.raises(openai.NotFoundError):
+            await client.batches.create(input_file_id="file-1", **window)
+        for change in ({"completion_window": "1h"}, {"endpoint": "/v1/files"}):
+            with pytest.raises(openai.BadRequestError):
+                await client.batches.create(input_file_id=file.id, **{**window, **change})
+
+
+async def test_a_cancelled_batch_has_the_answers_so_far(database: FilePlace, model: Model) -> None:
+    async with antiphon(**options(database, model, batch_concurrency=1)) as url, openai_client(url) as client:
+        batch = await submit(client, asks("One", "wait", "Three"))
+        await model.were_asked(2)
+        cancelling = await client.batches.cancel(batch.id)
+        assert cancelling.status == "cancelling" and cancelling.cancelling_at
+        batch = await ended(client, batch)
+        assert batch.status == "cancelled" and batch.cancelled_at
+        assert [*await results(client, batch.output_file_id)] == ["ask-0"]
+        errors = await results(client, batch.error_file_id)
+        assert {error["error"]["code"] for error in errors.values()} == {"batch_cancelled"}
+        assert sorted(errors) == ["ask-1", "ask-2"]
+        await model.requests[1].gone.wait()  # nobody pays for an answer that is not wanted
+        assert (await client.batches.cancel(batch.id)).status == "cancelled"
+
+
+async def test_a_batch_expires_with_the_answers_so_far(database: FilePlace, model: Model) -> None:
+    async with antiphon(**options(database, model, batch_concurrency=1)) as url, openai_client(url) as client:
+        batch = await submit(client, asks("One", "wait", "Three"))
+        await model.were_asked(2)
+        if isinstance(database, SQLiteFiles):
+            with contextlib.closing(apsw.Connection(str(database.path))) as db:
+                db.set_busy_timeout(60_000)
+                db.execute(f"UPDATE request_batches SET expires_at = expires_at - {WINDOW}")
+        else:
+            database.advance(WINDOW)
+        batch = await ended(client, batch)
+        assert batch.status == "expired" and batch.expired_at
+        errors = await results(client, batch.error_file_id)
+        assert [error["error"]["code"] for error in errors.values()] == ["batch_expired"] * 2
+        with pytest.raises(openai.BadRequestError, match="cannot be cancelled"):
+            await client.batches.cancel(batch.id)
+
+
+async def test_no_more_requests_than_allowed_run_in_all_processes(database: FilePlace, model: Model) -> None:
+    settings = options(database, model, batch_concurrency=2)
+    async with antiphon(**settings) as one, antiphon(**settings), openai_client(one) as client:
+        batch = await submit(client, asks(*["wait"] * 6))
+        await model.were_asked(2)
+        await asyncio.sleep(0.6)  # in which both processes look again
+        assert len(model.asked) == 2
+        model.release.set()
+        batch = await ended(client, batch)
+        assert batch.request_counts and batch.request_counts.completed == 6
+        assert len(await results(client, batch.output_file_id)) == 6
+        assert len(model.asked) == 6
+
+
+async def test_a_batch_survives_the_death_of_its_process_and_has_each_answer_once(
+    database: FilePlace, model: Model
+) -> None:
+    tools = json.dumps({"file_search": {"store_url": database.url}})
+    settings = {"backend_url": model.url, "tools": tools, "background_lease": 1, "batch_concurrency": 2}
+    with server(**settings) as served:
+        async with openai_client(served.url) as client:
+            batch = await submit(client, asks("One", "Two", "wait", "wait", "Five"))
+            await model.were_asked(4)
+        served.process.kill()
+        served.process.wait()
+    model.release.set()
+    with server(**settings) as served:
+        async with openai_client(served.url) as client:
+            batch = await ended(client, batch)
+            assert batch.status == "completed" and batch.request_counts
+            assert (batch.request_counts.completed, batch.request_counts.failed) == (5, 0)
+            assert len(await results(client, batch.output_file_id)) == 5
+    assert sum("One" in prompt for prompt in model.asked) == 1
+
+
+async def test_a_batch_of_another_key_does_not_exist(database: FilePlace, model: Model) -> None:
+    async with antiphon(**options(database, model, api_keys="ada,bob")) as url:
+        async with openai_client(url) as ada, openai_client(url, "bob") as bob:
+            batch = await submit(ada, asks("wait"))
+            for ask in (bob.batches.retrieve, bob.batches.cancel):
+                with pytest.raises(openai.NotFoundError, match=f"No such batch: {batch.id}"):
+                    await ask(batch.id)
+            assert (await bob.batches.list()).data == []
+            with pytest.raises(openai.NotFoundError):
+                await bob.batches.create(
+                    input_file_id=batch.input_file_id, endpoint="/v1/responses", completion_window="24h"
+                )
+
+
+async def test_requests_have_the_rights_the_budget_and_the_price_of_their_key(
+    database: FilePlace, model: Model
+) -> None:
+    keys = {"ada": {"hash": hash_of("ada"), "models": ["m"]}}
+    prices = {"m": {"input": 1000, "output": 1000, "batch": 0.5}}
+    more = {"keys": keys, "prices": prices, "limit_requests_per_minute": 10}
+    async with antiphon(**options(database, model, **more)) as url, openai_client(url, "ada") as client:
+        lines = [*asks(*["One"] * 12), line("other", {"model": "secret", "input": "Hi"})]
+        batch = await ended(client, await submit(client, lines))
+        assert batch.request_counts and batch.request_counts.completed == 12  # limits per minute are for callers
+        errors = await results(client, batch.error_file_id)
+        assert errors["other"]["response"]["body"]["error"]["code"] == "model_not_allowed"
+        async with httpx.AsyncClient(headers={"authorization": "Bearer ada"}) as http:
+            async with asyncio.timeout(60):
+                while not (used := (await http.get(f"{url}/v1/antiphon/usage")).json()["total"]).get("requests"):
+                    await asyncio.sleep(0.05)
+        assert (used["requests"], used["input_tokens"], used["output_tokens"]) == (12, 120, 60)
+        assert used["cost"] == pytest.approx(180 * 1000 / 1e6 / 2)
+
+
+async def test_the_end_of_a_batch_is_announced_by_a_webhook(database: FilePlace, model: Model) -> None:
+    async with Receiver() as receiver:
+        webhooks = {"one": {"url": receiver.url, "secret": SECRET}}
+        async with antiphon(**options(database, model, webhooks=webhooks)) as url, openai_client(url) as client:
+            batch = await submit(client, asks("One"))
+            (request,) = await receiver.received(1)
+            event = unwrapped(request)
+            assert (event.type, event.data.id) == ("batch.completed", batch.id)
+            assert (await client.batches.retrieve(batch.id)).status == "completed"
