@@ -148,6 +148,10 @@ class RawAnswer(Protocol):
         """Return about how many tokens of output the body had so far, for backends that report no usage."""
         ...
 
+    def failed(self) -> bool:
+        """Return whether the body, an event stream, ended with an error that the backend reported in it."""
+        ...
+
 
 class RawExchange(Protocol):
     """

@@ -13,13 +13,13 @@ from tests.clients.clients import Client, Driver
 from tests.support.message_events import (
     MessagesUpstream,
     counts,
-    event,
     message,
     message_start,
     message_stream,
     text_block,
     tool_block,
 )
+from tests.support.messages_server import frame
 from tests.support.serving import antiphon
 from tests.support.upstream import CLOSE, sse, status
 
@@ -114,7 +114,7 @@ async def test_what_may_pass_is_asked_again(client: Driver, up: MessagesUpstream
 
 @pytest.mark.parametrize("cut", ["cut", "error"])
 async def test_a_stream_that_breaks_off_is_an_exception(client: Driver, up: MessagesUpstream, cut: str) -> None:
-    error = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    error = frame({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
     up.say(sse(message_start(), *text_block(0, "Hel")[:-1], *([CLOSE] if cut == "cut" else [error])))
     shown = await client.shows("broken")
     assert shown["pieces"] == ["Hel"] and "Error" in shown["kind"]

@@ -1,5 +1,5 @@
 """
-Answers of Anthropic's Messages API, as steps for `upstream`.
+Answers of Anthropic's Messages API that are only passed through, as steps for `upstream`: parts of streams, too.
 
     up.say(message_stream(*text_block(0, "Hel", "lo")))
     up.say(message("Hello", usage=counts(cached=100)))
@@ -11,9 +11,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tests.support.messages_server import Block, frame, text, tool_use
 from tests.support.upstream import Received, Step, Upstream, reply, sse
 
-Event = dict[str, Any]
+Fields = dict[str, Any]
 
 
 class MessagesUpstream(Upstream):
@@ -26,7 +27,7 @@ class MessagesUpstream(Upstream):
         return super().answer_to(request)
 
 
-def counts(fresh: int = 10, output: int = 7, *, cached: int = 0, written: int = 0) -> Event:
+def counts(fresh: int = 10, output: int = 7, *, cached: int = 0, written: int = 0) -> Fields:
     """The usage of an answer, where what was read from the cache and written to it is not among the input."""
     return {
         "input_tokens": fresh,
@@ -44,14 +45,9 @@ def message(*texts: str, usage: Mapping[str, Any] | None = None, stop: str = "en
     )
 
 
-def event(fields: Mapping[str, Any]) -> bytes:
-    """An event as it is framed: with its type as its name."""
-    return f"event: {fields['type']}\ndata: {json.dumps(fields)}\n\n".encode()
-
-
 def message_start(usage: Mapping[str, Any] | None = None) -> bytes:
     """The first event, with the usage of the prompt."""
-    return event(
+    return frame(
         {"type": "message_start", "message": {**_message(), "usage": {**(usage or counts()), "output_tokens": 1}}}
     )
 
@@ -60,22 +56,20 @@ def message_end(output: int = 7, stop: str = "end_turn") -> list[Step]:
     """The last two events, with the tokens of the output."""
     delta = {"stop_reason": stop, "stop_sequence": None}
     return [
-        event({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}}),
-        event({"type": "message_stop"}),
+        frame({"type": "message_delta", "delta": delta, "usage": {"output_tokens": output}}),
+        frame({"type": "message_stop"}),
     ]
 
 
 def text_block(index: int, *pieces: str) -> list[Step]:
     """The events of a text."""
-    deltas = [{"type": "text_delta", "text": piece} for piece in pieces]
-    return _block(index, {"type": "text", "text": ""}, deltas)
+    return _block(index, text(*pieces))
 
 
 def tool_block(index: int, name: str, arguments: Mapping[str, Any], *, id: str = "toolu_1") -> list[Step]:
     """The events of a call, its arguments in two pieces."""
-    text = json.dumps(arguments)
-    deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in (text[:5], text[5:])]
-    return _block(index, {"type": "tool_use", "id": id, "name": name, "input": {}}, deltas)
+    written = json.dumps(arguments)
+    return _block(index, tool_use(id, name, written[:5], written[5:]))
 
 
 def message_stream(*blocks: Step, usage: Mapping[str, Any] | None = None, stop: str = "end_turn") -> list[Step]:
@@ -84,13 +78,14 @@ def message_stream(*blocks: Step, usage: Mapping[str, Any] | None = None, stop: 
     return sse(message_start(counted), *blocks, *message_end(counted["output_tokens"], stop))
 
 
-def _block(index: int, block: Event, deltas: list[Event]) -> list[Step]:
-    start = event({"type": "content_block_start", "index": index, "content_block": block})
-    pieces = [event({"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas]
-    return [start, *pieces, event({"type": "content_block_stop", "index": index})]
+def _block(index: int, block: Block) -> list[Step]:
+    begun, deltas = block
+    start = frame({"type": "content_block_start", "index": index, "content_block": begun})
+    pieces = [frame({"type": "content_block_delta", "index": index, "delta": delta}) for delta in deltas]
+    return [start, *pieces, frame({"type": "content_block_stop", "index": index})]
 
 
-def _message() -> Event:
+def _message() -> Fields:
     return {
         "id": "msg_1",
         "type": "message",

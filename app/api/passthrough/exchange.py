@@ -108,7 +108,7 @@ class PassthroughExchange:
                     self._answer = answer
                     self.watch()
                     await self._write(answer, send, send_piece)
-                    lifecycle.response["status"] = "completed"
+                    lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                     if self._watch:
                         self._watch.cancel()  # a client that goes now has all of it
             except TimeoutError as error:
@@ -191,7 +191,7 @@ class PassthroughExchange:
             return self._charged
         output = answer.estimate() if answer and self._endpoint.prompts else 0
         if answer and (reported := answer.usage()) is not None:
-            if not whole:  # what is reported so far may be that of the prompt alone
+            if not whole or answer.failed():  # what is reported so far may be that of the prompt alone
                 reported = {**reported, "completion_tokens": max(output, reported["completion_tokens"])}
             return usage_of(reported, {}, [])
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"

@@ -395,6 +395,10 @@ class RawFailoverExchange(_Failover[RawAnswer]):
         """Return about how many tokens of output there were: see `RawAnswer.estimate`."""
         return self._answer.estimate()
 
+    def failed(self) -> bool:
+        """Return whether the backend reported an error in a stream: see `RawAnswer.failed`."""
+        return self._answer.failed()
+
 
 def _log_failover(error: APIError, server: str) -> None:
     level = logging.WARNING if error.status >= 500 else logging.INFO

@@ -102,13 +102,16 @@ _OUR_PREFIXES = (b"access-control-", b"anthropic-ratelimit-", b"x-ratelimit-")
 _TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
 _HEAD = 4 * 1024  # and at its start
 _LONGEST_USAGE = 8 * 1024  # bytes
+_LONGEST_ERROR = 8 * 1024
+# At the start of a line, where no text in JSON can be.
+_ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
 _USAGE = re.compile(b'"usage"')
 _VALUE = re.compile(rb"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
 
 class UsageReader:
-    """Buffers the end of a body, JSON or an event stream, and its start, and reads the usage from them."""
+    """Buffers the end of a body, JSON or an event stream, and its start, and reads the usage and errors from them."""
 
     def __init__(self, *, streamed: bool) -> None:
         self._pieces: deque[bytes] = deque()
@@ -142,6 +145,10 @@ class UsageReader:
     def estimate(self) -> int:
         """Return about how many tokens the body had: one for each event, or for four bytes of JSON."""
         return self._total // 4 if self._events is None else self._events
+
+    def failed(self) -> bool:
+        """Return whether the body is an event stream whose last events have an error."""
+        return self._events is not None and _ERROR.search(b"".join(self._pieces)[-_LONGEST_ERROR:]) is not None
 
 
 def _last_usage(data: bytes) -> dict[str, Any] | None:
@@ -216,6 +223,10 @@ class ForwardedAnswer:
     def estimate(self) -> int:
         """Return about how many tokens of output the body has had so far."""
         return self._usage.estimate()
+
+    def failed(self) -> bool:
+        """Return whether the body is an event stream that has ended with an error."""
+        return self._usage.failed()
 
     async def aclose(self) -> None:
         """Close the connection, unless the body is complete."""

@@ -15,12 +15,12 @@ import pytest_asyncio
 from tests.support.message_events import (
     MessagesUpstream,
     counts,
-    event,
     message,
     message_start,
     message_stream,
     text_block,
 )
+from tests.support.messages_server import frame
 from tests.support.serving import antiphon
 from tests.support.upstream import CLOSE, HANG, Upstream, completion, reply, sse, status
 
@@ -284,11 +284,24 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(
     assert (error["type"], error["error"]["type"]) == ("error", "api_error") and error["request_id"]
 
 
-async def test_an_error_within_a_stream_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
-    error = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
-    up.say(sse(message_start(), error))
+async def test_an_error_within_a_stream_is_passed_on_and_counts_as_a_failure(
+    up: Upstream, http: httpx.AsyncClient
+) -> None:
+    error = frame({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    up.say(sse(message_start(counts(10)), *text_block(0, *["word"] * 20), error))
     response = await http.post("/v1/messages", json=STREAMED)
     assert response.content.endswith(error)
+    metrics = (await http.get("/metrics")).text
+    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="failed"} 1.0' in metrics
+    used = (await http.get("/v1/antiphon/usage")).json()["total"]
+    assert used["input_tokens"] == 10 and 20 <= used["output_tokens"] <= 30
+
+
+async def test_an_error_that_a_text_quotes_is_none(up: Upstream, http: httpx.AsyncClient) -> None:
+    up.say(message_stream(*text_block(0, "It says:\n", 'event: error\ndata: {"error": {}}\n\n')))
+    await http.post("/v1/messages", json=STREAMED)
+    metrics = (await http.get("/metrics")).text
+    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0' in metrics
 
 
 # Backends.

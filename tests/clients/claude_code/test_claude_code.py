@@ -14,13 +14,13 @@ from tests.clients.program import Ended, installed, run
 from tests.support.message_events import (
     MessagesUpstream,
     counts,
-    event,
     message,
     message_start,
     message_stream,
     text_block,
     tool_block,
 )
+from tests.support.messages_server import frame
 from tests.support.serving import antiphon
 from tests.support.upstream import CLOSE, Step, sse, status
 
@@ -125,7 +125,7 @@ async def test_claude_code_waits_for_what_may_pass(claude: ClaudeCode, up: Messa
 async def test_claude_code_asks_without_a_stream_when_one_breaks_off(
     claude: ClaudeCode, up: MessagesUpstream, cut: str
 ) -> None:
-    error = event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    error = frame({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
     up.say(sse(message_start(), *text_block(0, "Hel")[:-1], *([CLOSE] if cut == "cut" else [error])))
     up.say(message("Hello."))
     assert result(await claude("Say hello."))["result"] == "Hello."
