@@ -13,7 +13,7 @@ from typing import Any, cast
 from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
-from app.core.bounded_json import to_json
+from app.core.bounded_json import dumps
 from app.core.items import as_object
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
@@ -263,7 +263,7 @@ class MessageReader:
         self.content.append(_complete(block))
         match block.get("type"):
             case "tool_use" if not block["pieces"]:
-                arguments = to_json(_object(block.get("input")))
+                arguments = dumps(_object(block.get("input"))).decode()
                 return [_chunk(tool_calls=[{"index": block["call"], "function": {"arguments": arguments}}])]
             case "thinking":
                 return self._signed("signature", block)
