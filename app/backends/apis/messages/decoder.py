@@ -110,7 +110,8 @@ class MessagesDecoder:
             if self.done or self.failure:
                 break
             if isinstance(event, ChunkRun):
-                chunks += self._message.read_run(event)
+                if run := self._message.read_run(event):
+                    chunks.append(run)
             elif event is DONE:  # which copies of the API send
                 self.done = self.finished
             elif event.get("type") == "error" or event.get("error"):
@@ -148,7 +149,10 @@ class MessageReader:
         self._usage: dict[str, Any] = {}
         self._blocks: dict[int, dict[str, Any]] = {}  # those that are open, by index
         self._calls = 0  # so many were begun
-        self._length = 0  # characters of the text since the last block that is no text
+        self._length = 0  # characters of the complete blocks of text since the last block that is no text
+        self._like: RawChunk | None = None  # what the last run was like, which block it belongs to, and its chunk
+        self._growing: dict[str, Any] = {}
+        self._made: Chunk | None = None
 
     def read(self, event: Mapping[str, Any]) -> list[Chunk]:
         """Return the chunks of an event."""
@@ -232,18 +236,21 @@ class MessageReader:
             block.setdefault("cited", []).append(_object(delta.get("citation")))
         return []
 
-    def read_run(self, run: ChunkRun) -> list[ChunkOrRun]:
-        """Return the chunks of deltas that differ only in their text."""
-        block = self._blocks.get(_index(run.like))
-        chunk = self._written(block, run.field, run.texts) if block else None
-        return [ChunkRun(cast(RawChunk, chunk), _FIELDS[run.field], run.texts)] if chunk else []
+    def read_run(self, run: ChunkRun) -> ChunkRun | None:
+        """Return deltas that differ only in their text as chunks; None for a block that cannot have them."""
+        if run.like is not self._like:
+            self._like, self._growing = run.like, self._blocks.get(_index(run.like), {})
+            self._made = self._written(self._growing, run.field, ("",)) if self._growing else None
+        if self._made is None:
+            return None
+        self._growing["pieces"] += run.texts
+        return ChunkRun(cast(RawChunk, self._made), _FIELDS[run.field], run.texts)
 
     def _written(self, block: dict[str, Any], name: str, texts: Sequence[str]) -> Chunk | None:
         """Note texts of a block, and return the chunk of the first; None for texts that the block cannot have."""
         match block.get("type"), name:
             case "text", "text":
                 block["pieces"] += texts
-                self._length += sum(map(len, texts))
                 return _chunk(content=texts[0])
             case "thinking", "thinking":
                 block["pieces"] += texts
@@ -260,6 +267,7 @@ class MessageReader:
         block = self._blocks.pop(_index(event), None)
         if block is None:
             return []
+        self._like = None
         self.content.append(_complete(block))
         match block.get("type"):
             case "tool_use" if not block["pieces"]:
@@ -270,6 +278,7 @@ class MessageReader:
             case "redacted_thinking":
                 return self._signed("data", block)
             case "text":
+                self._length += sum(map(len, block["pieces"]))
                 citations = _list(self.content[-1].get("citations"))
                 annotations = [*filter(None, (self._annotation(block, _object(one)) for one in citations))]
                 return [_chunk(annotations=annotations)] if annotations else []
