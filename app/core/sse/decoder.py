@@ -114,7 +114,8 @@ class ChunkDecoder:
                     if self._repeats:
                         self._repeats.learn(event, chunk)
                     continue
-            made = self._event(event)
+            quick = _two_lines(event) if self._named else None
+            made = self._event(event) if quick is None else [quick]
             chunks += made
             if self._named and self._repeats and len(made) == 1:
                 self._repeats.learn(event, made[0])
@@ -174,6 +175,20 @@ class ChunkDecoder:
             return [] if chunk is None else self._joiner.join(chunk)
         except RecursionError:  # hundreds of levels; a chunk has a few
             return []
+
+
+def _two_lines(event: bytes) -> RawChunk | None:
+    """Return the value of an event with its name and its data in a line each; None for any other event."""
+    if not event.startswith(b"event: ") or event.count(b"\n") != 1:
+        return None
+    _, found, data = event.partition(b"\ndata: {")
+    if not found:
+        return None
+    try:
+        value: RawChunk = orjson.loads(b"{" + data)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value.get("type"), str) else None
 
 
 def check_piece(data: bytes) -> None:

@@ -22,7 +22,7 @@ from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
 from app.core.stream.answer import ErrorIn
-from app.core.types.chunk import DONE, CallFragment, Chunk, ChunkDelta, ChunkOrRun, PassedItem, RawOrRun
+from app.core.types.chunk import DONE, CallFragment, Chunk, ChunkDelta, ChunkOrRun, ChunkRun, PassedItem, RawOrRun
 from app.errors import BackendError, label
 
 _Event = dict[str, Any]
@@ -112,8 +112,7 @@ class ResponsesDecoder:
             assert isinstance(event, dict)
             type_ = event.get("type")
             if type_ == "response.output_text.delta":
-                if delta := self._delta(event, "message"):
-                    chunks.append(_text(delta, event.get("logprobs")))
+                self._text_delta(event, chunks)
             elif read := _EVENTS.get(type_) if isinstance(type_, str) else None:
                 chunks += read(self, event)
             elif not isinstance(type_, str) or event.get("error"):
@@ -123,6 +122,24 @@ class ResponsesDecoder:
             elif type_ not in _REPEATED:
                 self._warn(f"Events of type {label(type_)} of the backend are not known and were left out.")
         return [*chunks, DONE] if self.done else chunks
+
+    def _text_delta(self, event: _Event, chunks: list[ChunkOrRun]) -> None:
+        """Add a piece of text; those that came together without anything between them are one run."""
+        delta, logprobs = event.get("delta"), event.get("logprobs")
+        output = self._last  # nearly always
+        writing = output is not None and output.written and output.type == "message"
+        if not writing or output is None or output.item.get("id") != event.get("item_id"):
+            delta = self._delta(event, "message")
+        if not isinstance(delta, str) or not delta:
+            return
+        last = chunks[-1] if chunks else None
+        if logprobs:
+            chunks.append({"choices": [{"delta": {"content": delta}, "logprobs": {"content": logprobs}}]})
+        elif isinstance(last, ChunkRun):
+            last.texts.append(delta)
+        else:
+            like: Any = {"choices": [{"delta": {"content": delta}}]}
+            chunks.append(ChunkRun(like, "content", [delta]))
 
     # Items.
 
