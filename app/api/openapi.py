@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -44,9 +45,26 @@ _ERROR = {
     },
     "required": ["error"],
 }
-ERRORS: dict[int | str, dict[str, object]] = {
-    "default": {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
+_ANTHROPIC_ERROR = {
+    "type": "object",
+    "properties": {
+        "type": {"type": "string", "const": "error"},
+        "error": {
+            "type": "object",
+            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
+            "required": ["type", "message"],
+        },
+        "request_id": {"type": "string"},
+    },
+    "required": ["type", "error"],
 }
+
+
+def _errors(schema: Mapping[str, object]) -> dict[int | str, dict[str, object]]:
+    return {"default": {"description": "An error", "content": {"application/json": {"schema": schema}}}}
+
+
+ERRORS, ANTHROPIC_ERRORS = _errors(_ERROR), _errors(_ANTHROPIC_ERROR)
 
 
 def request_body(model: type[BaseModel], **examples: object) -> dict[str, object]:

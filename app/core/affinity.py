@@ -15,7 +15,8 @@ from typing import Any
 # How much of the beginning is read: messages, parts of each, characters of each part, tools.
 _MESSAGES, _PARTS, _CHARACTERS, _TOOLS = 8, 8, 4000, 256
 # A line that Claude Code puts before its system prompt, and that may differ in each request.
-_BILLING_LINE = re.compile(r"x-anthropic-billing-header:[^\n]*\n?")
+_BILLING = "x-anthropic-billing-header:"
+_BILLING_LINE = re.compile(rf"{_BILLING}[^\n]*\n?")
 
 
 def conversation_key(instructions: object, tools: Iterable[object], messages: Sequence[Mapping[str, Any]]) -> str:
@@ -30,7 +31,7 @@ def conversation_key(instructions: object, tools: Iterable[object], messages: Se
         return ""
     digest = blake2b(digest_size=8)
     for text in (*texts, *_names(tools)):
-        digest.update(text[:_CHARACTERS].encode("utf-8", "replace") + b"\0")
+        digest.update(text.encode("utf-8", "replace") + b"\0")
     return digest.hexdigest()
 
 
@@ -46,7 +47,7 @@ def _beginning(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             continue
         yield from _texts(message.get("content"))
         if isinstance(summary := message.get("encrypted_content"), str):
-            yield summary
+            yield summary[:_CHARACTERS]
         if message.get("role") == "user":
             return
 
@@ -54,8 +55,12 @@ def _beginning(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _texts(content: object) -> Iterator[str]:
     for part in content[:_PARTS] if isinstance(content, list) else (content,):
         text = part.get("text") if isinstance(part, dict) else part
-        if isinstance(text, str) and (text := _BILLING_LINE.sub("", text[: 2 * _CHARACTERS])):
-            yield text
+        if not isinstance(text, str):
+            continue
+        if _BILLING in text[:_CHARACTERS]:
+            text = _BILLING_LINE.sub("", text[: 2 * _CHARACTERS])
+        if text:
+            yield text[:_CHARACTERS]
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:
@@ -66,4 +71,4 @@ def _names(tools: Iterable[object]) -> Iterator[str]:
             named = function if isinstance(function, dict) else tool
             name = named.get("name") or named.get("server_label") or named.get("type")
             if isinstance(name, str):
-                yield name
+                yield name[:_CHARACTERS]

@@ -28,6 +28,9 @@ def test_the_document_has_the_endpoints_that_are_passed_through() -> None:
         operation = paths[f"/v1/{path}"]["post"]
         assert operation["requestBody"]["content"][media_type]["schema"]["required"] == ["model"]
         assert operation["summary"] and operation["tags"]
+    for path in ("messages", "messages/count_tokens"):
+        schema = paths[f"/v1/{path}"]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
+        assert schema["required"] == ["type", "error"] and "code" not in schema["properties"]["error"]["properties"]
     assert "/v1/embeddings" not in create_app(settings(passthrough=False)).openapi()["paths"]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.api.openapi import ERRORS
+from app.api.openapi import ANTHROPIC_ERRORS, ERRORS
+from app.api.passthrough.endpoints import ENDPOINTS
 from app.core.types import JSONObject
 
 _JSON, _FORM = "application/json", "multipart/form-data"
@@ -24,6 +25,7 @@ _OPERATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
     "/audio/transcriptions": ("Transcribe speech", _FORM, {"file": "file"}),
     "/audio/translations": ("Translate speech", _FORM, {"file": "file"}),
 }
+_ANTHROPIC = {endpoint.path for endpoint in ENDPOINTS if endpoint.anthropic}
 _ANSWER = {"200": {"description": "The backend's answer, byte for byte", "content": {"*/*": {"schema": {}}}}}
 
 
@@ -50,5 +52,5 @@ def _operation(path: str) -> JSONObject:
         "description": "Passed through to the backend of the model; other fields are the backend's.",
         "operationId": f"pass_through{path.replace('/', '_')}",
         "requestBody": {"required": True, "content": {media_type: content}},
-        "responses": {**_ANSWER, **ERRORS},
+        "responses": {**_ANSWER, **(ANTHROPIC_ERRORS if path in _ANTHROPIC else ERRORS)},
     }

@@ -125,6 +125,19 @@ async def test_the_headers_of_a_profile_are_defaults_for_the_callers(up: Upstrea
     assert "anthropic-workspace-id" not in asked and "authorization" not in asked
 
 
+@pytest.mark.parametrize("profile", ["anthropic", "vllm", "openrouter"])
+async def test_the_key_is_sent_as_the_profile_says(up: Upstream, profile: str) -> None:
+    up.always(message("Hi."))
+    options = {"backend_profile": profile, "backend_overrides": {}, "backend_api_key": KEY}
+    async with server_of(up, **options) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/messages", json=HI, headers={"x-api-key": "sk-caller"})
+    (received,) = up.requests
+    sent = {"x-api-key": KEY} if profile == "anthropic" else {"authorization": f"Bearer {KEY}"}
+    names = ("x-api-key", "authorization")
+    assert {name: received.headers[name] for name in names if name in received.headers} == sent
+    assert (received.path, received.headers["anthropic-version"]) == ("/v1/messages", "2023-06-01")
+
+
 async def test_betas_of_the_profile_are_added_to_the_callers(up: Upstream) -> None:
     up.always(message("Hi."))
     overrides = {**OVERRIDES, "transport.headers": {"anthropic-beta": "own-1"}}
