@@ -44,8 +44,9 @@ DIALECTS = {
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
-        # The AI SDK's provider `openai`, opencode (which includes it), the Agents SDK for Node, LiteLLM's chat.
-        (r"ai-sdk[-/]openai/|opencode/|agents/javascript|litellm/", "openai-summary"),
+        # The AI SDK's provider `openai`, opencode (which includes it), the Agents SDK and LangChain for Node, LiteLLM's
+        # chat.
+        (r"ai-sdk[-/]openai/|opencode/|agents/javascript|langchainjs-|litellm/", "openai-summary"),
         # Codex, which shows only summaries, before it requested them for unknown models.
         (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK without a stream, which does not name its provider.

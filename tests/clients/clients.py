@@ -61,6 +61,8 @@ FRAMEWORKS = {
     "instructor": Client(
         "instructor/driver.py", "openai-2", without=_STREAMS | {"text", "tools", "structured", "turns", "thinking"}
     ),
+    "langchain-node": Client("langchain_node/driver.mjs", "@langchain/openai"),
+    "mastra": Client("mastra/driver.mjs", "@mastra/core"),
     "semantic-kernel": Client("semantic_kernel/driver.py", "openai-2-agents", without=frozenset({"thinking"})),
     "strands": Client("strands/driver.py", "openai-2-agents", without=frozenset({"tools_streamed"})),
 }

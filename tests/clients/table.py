@@ -94,6 +94,20 @@ ROWS: dict[str, Row] = {
             },
         },
     ),
+    "GitHub Copilot CLI": Row(
+        "GitHub Copilot CLI",
+        ("@github/copilot-linux-x64",),
+        f"{ALL}; on a WebSocket, only new ones",
+        folder="copilot",
+        tests={
+            "text": {"streamed": "test_copilot_runs_a_command_and_goes_on"},
+            "calls": {"streamed": "test_copilot_runs_a_command_and_goes_on"},
+            "failures": {
+                "refusals": "test_copilot_shows_the_words_of_a_refusal",
+                "cut streams": "test_copilot_retries_when_a_stream_breaks_off",
+            },
+        },
+    ),
     "openai for Python": Row(
         "openai for Python", ("openai-3:openai", "openai-2:openai"), ANY, CLIENTS["openai-python"]
     ),
@@ -166,6 +180,8 @@ ROWS: dict[str, Row] = {
     "instructor": Row(
         OTHERS, ("openai-2:instructor",), ALL, FRAMEWORKS["instructor"], tests={"schema": _OPENAI_SCHEMAS}
     ),
+    "LangChain for Node": Row(OTHERS, ("@langchain/openai",), ALL, FRAMEWORKS["langchain-node"]),
+    "Mastra": Row(OTHERS, ("@mastra/core",), ALL, FRAMEWORKS["mastra"]),
     "Microsoft Agent Framework": Row(
         OTHERS, ("openai-3:agent-framework-openai",), PREVIOUS, FRAMEWORKS["agent-framework"]
     ),

@@ -8,19 +8,22 @@ import pytest
 
 from app.core.dialects import DIALECTS, dialect_of
 from tests.clients.answers import saying
-from tests.clients.clients import CLIENTS, Driver
+from tests.clients.clients import CLIENTS, FRAMEWORKS, Driver
 from tests.clients.wire import Wire
 from tests.core.test_dialects import AGENTS, version
 from tests.support.upstream import Upstream
 
+# Clients that are recognised.
+RECOGNISED = {**CLIENTS, "langchain-node": FRAMEWORKS["langchain-node"]}
 
-@pytest.mark.parametrize("name", CLIENTS)
+
+@pytest.mark.parametrize("name", RECOGNISED)
 async def test_a_client_identifies_itself(
     name: str, server: str, upstream: Upstream, wire: Wire, tmp_path: Path
 ) -> None:
     known = {version(agent): dialect for agent, dialect in AGENTS.items()}
     upstream.always(saying("Hello."))
-    driver = Driver(CLIENTS[name], server, tmp_path)
+    driver = Driver(RECOGNISED[name], server, tmp_path)
     for scenario in ("text", "stream"):
         await driver.shows(scenario)
     assert len(wire.responses) == 2

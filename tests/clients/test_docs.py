@@ -33,7 +33,7 @@ PROGRAMS = {
     "LlamaIndex": "openai-2",
     "LiteLLM": "openai-2",
 }
-OTHERS = {"Codex", "opencode", "llm", "Claude Code", "anthropic for Python", "Other frameworks"}
+OTHERS = {"Codex", "opencode", "GitHub Copilot CLI", "llm", "Claude Code", "anthropic for Python", "Other frameworks"}
 
 
 def section(heading: str) -> str:
@@ -101,6 +101,14 @@ async def test_the_lines_for_llm(server: str, upstream: Upstream, tmp_path: Path
     words = [word.strip('"\n') for word in arguments]
     ended = await run(program, *words, env={"LLM_USER_PATH": str(tmp_path)}, cwd=tmp_path)
     assert ended.out == "Hello there.\n", ended.err
+
+
+async def test_the_lines_for_copilot(server: str, upstream: Upstream, tmp_path: Path) -> None:
+    upstream.say(saying("Hello there."))
+    program = installed("@github/copilot-linux-x64") / "copilot"
+    lines = block("GitHub Copilot CLI", "sh").replace(ADDRESS, server).replace("copilot --", f"{program} --")
+    ended = await run("sh", "-c", lines, env={}, cwd=tmp_path)
+    assert "Hello there." in ended.out, ended.err
 
 
 @pytest_asyncio.fixture

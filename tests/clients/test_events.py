@@ -41,6 +41,8 @@ EVENTS = {
     *("response.reasoning_summary_text.delta", "response.reasoning_summary_text.done"),
     *("response.function_call_arguments.delta", "response.function_call_arguments.done"),
     *("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"),
+    *(f"response.web_search_call.{name}" for name in ("in_progress", "searching", "completed")),
+    *(f"response.image_generation_call.{name}" for name in ("in_progress", "partial_image", "completed")),
     "error",
 }
 
@@ -96,10 +98,19 @@ async def streams() -> AsyncIterator[list[Event]]:
                 yield events
 
 
+def _is_of_an_interrupted_search(event: Event) -> bool:
+    """Return whether an event has a status that the types of version 2 do not have yet."""
+    item = event.get("item", {})
+    return item.get("type") == "web_search_call" and item.get("status") == "incomplete"
+
+
 @pytest.mark.parametrize("name", OPENAI)
 async def test_every_event_is_known_and_all_are_put_together(name: str, upstream: Upstream, tmp_path: Path) -> None:
     told = [events async for events in streams()]
     assert {event["type"] for events in told for event in events} == EVENTS
+    upstream.native = True  # it is asked as Antiphon is
+    if name == "openai-python-2":
+        told = [events for events in told if not any(map(_is_of_an_interrupted_search, events))]
     for _ in ("one by one", "put together"):
         for events in told:
             upstream.say(reply(encoded(events) + END, "text/event-stream"))

@@ -9,16 +9,18 @@ import pytest
 from app.core.dialects import DIALECTS, dialect_of, needs_strings
 
 AGENTS = {
-    "OpenAI/Python 3.52.0": "openai-compacting",
+    "OpenAI/Python 3.54.0": "openai-compacting",
     "AsyncOpenAI/Python 4.1.0": "openai-compacting",
     "OpenAI/Python 3.9.0": "openai",
     "OpenAI/Python 2.54.0": "openai",
     "AsyncOpenAI/Python 2.54.0": "openai",
-    "OpenAI/JS 7.55.0": "openai",
+    "OpenAI/JS 7.57.0": "openai",
     "OpenAI/JS 6.49.0": "openai",
     "Agents/Python 0.24.0": "openai",
     "Agents/JavaScript 0.20.0": "openai-summary",
     "pydantic-ai/2.68.0": "openai",
+    "langchainjs-openai/1.0.0 ((node/v24.19.0; linux; x64))": "openai-summary",
+    "langchainjs-azure-openai/1.0.0 ((node/v24.19.0; linux; x64))": "openai-summary",
     "litellm/1.106.2": "openai-summary",
     "codex_exec/0.169.0 (Debian 12.0.0; x86_64) dumb (codex_exec; 0.169.0)": "openai",
     "codex_exec/0.113.0 (Debian 12.0.0; x86_64) unknown (codex-exec; 0.113.0)": "openai-summary",
