@@ -52,12 +52,13 @@ class Index:
         """
         Replace the chunks of a file in one transaction, and return their size in bytes.
 
-        Chunks of files that are not in `alive` are removed.
+        Chunks of files that are not in `alive` are removed, except of newer ones: files are numbered in the order in
+        which they were added, so these may have been added, and even read, after `alive` was asked for.
         """
-        size = 0
+        size, newest = 0, max(alive)
         with self._open() as db, transaction(db):
             for old in [*_files(db)]:
-                if old == file or old not in alive:
+                if old == file or (old not in alive and old < newest):
                     _remove(db, old)
             for number, chunk in enumerate(chunks):
                 chunk_id = (file << NUMBER_BITS) + number
