@@ -152,7 +152,7 @@ export class Files {
     try {
       const { data } = await send("POST", `${path}/search`, { query, max_num_results: 10 });
       this.found.replaceChildren(
-        h("p", { class: "note" }, data.length ? `${many(data.length, "passage")}, the best first.` : "Nothing was found."),
+        h("p", { class: "note" }, data.length ? data.length === 1 ? "1 passage." : `${many(data.length, "passage")}, the best first.` : "Nothing was found."),
         h("ol", { class: "results" }, data.map((result) => h("li", { class: "result" },
           h("div", { class: "result-head" }, h("strong", {}, plain(result.filename)), h("span", { class: "chip" }, `score ${result.score.toFixed(3)}`)),
           result.content.map(({ text }) => h("p", { dir: "auto" }, plain(text)))))));

@@ -319,14 +319,14 @@ function timeline(response, measures) {
     const name = kind === "tool" ? step.function : measures.steps.length ? `Model, round ${count(step.round + 1)}` : "Model";
     const text = `${seconds(start * 1000)} to ${seconds(end * 1000)}`;
     const tokens = step.output_tokens ? `, ${many(step.output_tokens, "token")}` : "";
-    const waits = kind === "model" && start === 0 && measures.first_token_seconds ? part("wait", 0, measures.first_token_seconds, whole) : null;
+    const waits = !measures.steps.length && measures.first_token_seconds ? part("wait", 0, measures.first_token_seconds, whole) : null;
     return h("li", {}, h("span", { class: "gantt-name", title: name }, plain(name)),
       h("span", { class: "gantt-track", "aria-hidden": "true" }, part(step.status === "failed" ? "failed" : kind, start, end, whole), waits),
       h("span", { class: "gantt-time" }, h("span", { class: "visually-hidden" }, `${text}: `), `${seconds((end - start) * 1000)}${tokens}`));
   };
   return fold("Timeline", true, () => [
     h("ol", { class: "gantt" }, steps.map(row)),
-    h("p", { class: "note" }, `${seconds(whole * 1000)} in all${measures.first_token_seconds ? `, the first token after ${seconds(measures.first_token_seconds * 1000)}, in grey` : ""}.`),
+    h("p", { class: "note" }, `${seconds(whole * 1000)} in all${measures.first_token_seconds ? `, the first token after ${seconds(measures.first_token_seconds * 1000)}${measures.steps.length ? "" : ", in grey"}` : ""}.`),
   ]);
 }
 
