@@ -483,7 +483,10 @@ async def test_a_backend_that_another_stands_in_for_is_a_warning_too(lines: io.S
                     answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi"})
                     assert answer.json()["status"] == "completed"
     logged = lines.getvalue()
-    assert logged.count(f"backend one http://***@{dead}: The backend cannot be reached: it refuses connections (") == 2
+    assert (
+        logged.count(f"backend one http://***@{dead}: The backend 'one' cannot be reached: it refuses connections (")
+        == 2
+    )
     assert logged.count(f"trying two {upstream.url} instead") == 2
     assert logged.count(f"backend one: http://***@{dead} gets no requests for now: ") == 1
     assert logged.count("\n") == 3
