@@ -20,7 +20,7 @@ ICONS := activity arrow-left arrow-up brain chart-column check chevron-down chev
 	play plug plus refresh-cw save scroll-text search server shield-check sliders-horizontal square square-pen sun \
 	terminal trash-2 triangle-alert upload wallet wrench x
 VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs dompurify/LICENSE \
-	highlightjs/es/highlight.min.js highlightjs/LICENSE \
+	highlightjs/es/highlight.min.js highlightjs/LICENSE diff/dist/diff.min.js diff/LICENSE \
 	geist/files/geist-latin-wght-normal.woff2 geist/files/geist-latin-ext-wght-normal.woff2 geist/LICENSE \
 	geist-mono/files/geist-mono-latin-wght-normal.woff2 geist-mono/LICENSE \
 	lucide-static/LICENSE $(ICONS:%=lucide-static/icons/%.svg) \

@@ -1,6 +1,7 @@
 // The page: its views, the key, the models.
 
 import { About } from "./about.js";
+import { Compare } from "./compare.js";
 import { Files } from "./files.js";
 import { getJson, key } from "./lib/api.js";
 import { announce, button, byId, h } from "./lib/dom.js";
@@ -20,9 +21,11 @@ const responses = new Responses({
   },
 });
 
+const compare = new Compare({ parameters: () => talk.options.parameters() });
+
 // The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
 // show(argument or null), hide(), and reset(), for when there is another key.
-const VIEWS = { talk, responses, usage: new Usage(), now: new Now(), files: new Files(), about: new About() };
+const VIEWS = { talk, compare, responses, usage: new Usage(), now: new Now(), files: new Files(), about: new About() };
 
 function route() {
   const [, name = "", argument] = location.hash.split("/");
@@ -49,6 +52,7 @@ async function loadModels() {
     const chosen = sessionStorage.getItem(MODEL) ?? select.value;
     select.replaceChildren(...data.map(({ id }) => h("option", { value: id }, plain(id))));
     if (data.some(({ id }) => id === chosen)) select.value = chosen;
+    compare.offer(data);
     nameModel(data.length === 0);
     byId("model-problem").textContent = "";
   } catch (error) {

@@ -6,12 +6,13 @@ import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom
 import { advice } from "./lib/errors.js";
 import { LiveResponse } from "./lib/live.js";
 import { EventLog } from "./lib/log.js";
-import { requestOf } from "./lib/stored.js";
+import { recorded, requestOf } from "./lib/stored.js";
 import { many, plain } from "./lib/text.js";
+import { AnswerView, textOf } from "./parts/answer.js";
 import { Composer } from "./parts/composer.js";
 import { factsView } from "./parts/facts.js";
 import { Inspector } from "./parts/inspector.js";
-import { itemView, itemViews } from "./parts/items.js";
+import { itemViews } from "./parts/items.js";
 import { Options } from "./parts/options.js";
 
 const PANELS = { options: "options-button", inspector: "inspect" }; // each with the button that opens it
@@ -222,11 +223,15 @@ export class Talk {
 
   #add(request, own = request.input) {
     const number = this.turns.length + 1;
-    const turn = { request, own, number, live: new LiveResponse(), log: new EventLog(), views: [], warnings: "", requestId: "" };
-    turn.output = h("div", { class: "answer" });
+    const turn = { request, own, number, live: new LiveResponse(), log: new EventLog(), warnings: "", requestId: "" };
+    turn.answer = new AnswerView({
+      output: (item, text) => this.#giveOutput(turn, item, text),
+      approve: (item, yes) => this.#sendItems([{ type: "mcp_approval_response", approval_request_id: item.id, approve: yes }], again(turn.request)),
+    });
+    turn.coming = h("span", { class: "note pulse" }, "Answering…");
     turn.foot = h("div", { class: "turn-foot" });
     const given = h("div", { class: "question" }, itemViews(own));
-    turn.node = h("article", { class: "turn", "aria-label": `Turn ${number}` }, given, turn.output, turn.foot);
+    turn.node = h("article", { class: "turn", "aria-label": `Turn ${number}` }, given, turn.answer.node, turn.foot);
     this.turns.push(turn);
     this.list.append(turn.node);
     return turn;
@@ -277,17 +282,10 @@ export class Talk {
     announce(outcome(turn));
   }
 
-  // What the server knows of an answer and its stream does not tell: the backend and the cost.
+  // Add to the line under an answer what its stream does not tell.
   async #measure(turn) {
-    try {
-      const { data } = await getJson("antiphon/responses?limit=10");
-      const entry = data.find(({ id }) => id === turn.live.response.id);
-      if (!entry) return;
-      turn.measures = { ...turn.log.measures(), cost: entry.cost, backend: entry.backend };
-      turn.foot.querySelector(".facts")?.replaceWith(factsView(turn.live.response, turn.measures));
-    } catch {
-      // what is known without it stays
-    }
+    turn.measures = { ...turn.log.measures(), ...(await recorded(turn.live.response.id)) };
+    turn.foot.querySelector(".facts")?.replaceWith(factsView(turn.live.response, turn.measures));
   }
 
   async #read(running, batches) {
@@ -340,23 +338,8 @@ export class Talk {
   }
 
   #draw(turn) {
-    const acts = {
-      output: (item, text) => this.#giveOutput(turn, item, text),
-      approve: (item, yes) => this.#sendItems([{ type: "mcp_approval_response", approval_request_id: item.id, approve: yes }], again(turn.request)),
-    };
-    turn.live.items.forEach((entry, index) => {
-      if (!entry?.changed) return;
-      let view = turn.views[index];
-      if (!view || view.type !== entry.item.type) {
-        view = { ...wrap(itemView(entry.item, acts)), type: entry.item.type };
-        if (turn.views[index]) turn.views[index].node.replaceWith(view.node);
-        else turn.output.append(view.node);
-        turn.views[index] = view;
-        if (!turn.live.ended) turn.foot.replaceChildren(h("span", { class: "note pulse" }, "Answering…"));
-      }
-      view.draw(entry);
-      entry.changed = false;
-    });
+    turn.answer.draw(turn.live);
+    if (!turn.live.ended && turn.live.items.length) turn.foot.replaceChildren(turn.coming);
   }
 
   // A call's output; the next turn begins when all calls of this one have theirs.
@@ -386,6 +369,7 @@ export class Talk {
         this.inspector.show(turn);
         this.openPanel("inspector");
       }, { class: "quiet" }),
+      live.ended && response.store ? h("a", { class: "quiet", href: `#/compare/${response.id}` }, icon("columns-2"), "Compare") : null,
       usable && response.store ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, icon("scroll-text"), "Open") : null));
     if (live.ended) foot.push(factsView(response, turn.measures ?? turn.log?.measures() ?? {}));
     turn.foot.replaceChildren(...foot);
@@ -451,16 +435,10 @@ export class Talk {
   }
 }
 
-const wrap = (view) => ({ node: view.node, draw: (entry) => view.draw(entry) });
-
 // What a turn that answers a call is asked with: the same, but for what belongs to one turn.
 function again(request) {
   const { input, previous_response_id, stream: _, tool_choice, ...rest } = request;
   return rest;
-}
-
-function textOf(response) {
-  return response.output.flatMap((item) => item.content ?? []).map((part) => part.text ?? part.refusal ?? "").filter(Boolean).join("\n\n");
 }
 
 function outcome(turn) {

@@ -21,21 +21,11 @@ export const many = (number, noun, plural = `${noun}s`) => `${count(number)} ${N
 // Tokens have one meaning everywhere: those of the input, and those of the output.
 export const tokens = ({ input_tokens: input, output_tokens: output }) => `${many(input, "token")} in, ${count(output)} out`;
 
-// A cost, in whatever currency the server's prices are.
-export const money = (cost) => cost.toLocaleString("en-US", { maximumSignificantDigits: 3, minimumFractionDigits: 2, maximumFractionDigits: 8 });
-
 // Tokens a second from the first to the last; null where these are too few or too close to say anything.
 export function speed(output, { seconds: all, first_token_seconds: first, last_token_seconds: last = all }) {
   if (!(output >= 10) || typeof first !== "number" || !(last - first >= 0.05)) return null;
   const rate = (output - 1) / (last - first);
   return rate < 100 ? rate.toFixed(1) : count(Math.round(rate));
-}
-
-// A number of bytes: "512 bytes", "1.5 MB".
-export function size(bytes) {
-  if (bytes < 1000) return many(bytes, "byte");
-  const power = Math.min(3, Math.floor(Math.log10(bytes) / 3));
-  return `${(bytes / 1000 ** power).toLocaleString("en-US", { maximumFractionDigits: 1 })} ${["", "kB", "MB", "GB"][power]}`;
 }
 
 export function when(unix) {

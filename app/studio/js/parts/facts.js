@@ -1,7 +1,8 @@
 // What is told in a line under an answer: the model, the time, the speed, the tokens, the cost, the backend.
 
 import { h } from "../lib/dom.js";
-import { money, plain, seconds, speed, tokens } from "../lib/text.js";
+import { money } from "../lib/tables.js";
+import { plain, seconds, speed, tokens } from "../lib/text.js";
 
 // `measures`: {seconds, first_token_seconds, cost, backend}, of which any may be missing.
 export function factsView({ model, usage }, measures) {

@@ -2,7 +2,8 @@
 
 import { download, getJson } from "../lib/api.js";
 import { announce, button, h, icon } from "../lib/dom.js";
-import { cut, plain, size } from "../lib/text.js";
+import { bytes as size } from "../lib/tables.js";
+import { cut, plain } from "../lib/text.js";
 
 const LONGEST = 100_000; // characters of a preview
 const IMAGES = /^image\/(png|jpe?g|gif|webp|avif)$/;

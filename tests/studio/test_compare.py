@@ -1,0 +1,112 @@
+"""Two answers side by side: of two models to one input, and of another model to a stored request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.studio.browser import Studio
+from tests.support.build import delta, finish, reported
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+TEXTS = {"small": "An antiphon is a short song.", "large": "An antiphon is a long and solemn song."}
+
+
+class TwoModels(Scripted):
+    """A backend with two models, which answer differently whoever is first."""
+
+    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+        return [{"id": name, "object": "model", "created": 0, "owned_by": "lab"} for name in TEXTS]
+
+    def open(self, question: Any) -> Any:
+        words = [delta(content=word) for word in re.findall(" ?[^ ]+", TEXTS[question.model])]
+        self.scripts = [[*words, finish("stop"), {"choices": [], "usage": reported(7, len(words))}]]
+        return super().open(question)
+
+
+@asynccontextmanager
+async def opened(browser: Browser, backend: Scripted, path: str = "/studio", **options: Any) -> AsyncIterator[Studio]:
+    prices = {"*": {"input": 1_000_000, "output": 1_000_000}}
+    async with antiphon(backend, prices=prices) as url, Studio.open(browser, url, path=path, **options) as studio:
+        yield studio
+
+
+def figures(studio: Studio, name: str) -> Any:
+    return studio.page.get_by_role("row", name=name).get_by_role("cell")
+
+
+async def test_two_models_answer_the_same_input_side_by_side(browser: Browser) -> None:
+    async with opened(browser, TwoModels([])) as studio:
+        page = studio.page
+        await studio.go("Compare")
+        await expect(page.get_by_label("First model")).to_have_value("small")
+        await expect(page.get_by_label("Second model")).to_have_value("large")
+        assert await studio.axe() == []
+        await page.get_by_label("Message for both").fill("What is an antiphon?")
+        await page.keyboard.press("Enter")
+        for name, text in (("First", "small"), ("Second", "large")):
+            answer = page.get_by_role("region", name=f"{name} answer").locator(".prose")
+            await expect(answer).to_have_text(TEXTS[text])
+        await expect(figures(studio, "Input tokens")).to_have_text(["7", "7"])
+        await expect(figures(studio, "Output tokens")).to_have_text(["6", "8"])
+        await expect(figures(studio, "Cost")).to_have_text(["13.00", "15.00"])
+        difference = page.get_by_role("region", name="Difference of the texts")
+        await expect(difference.locator("del")).to_have_text("short")
+        added = await difference.locator("ins").all_text_contents()
+        assert " ".join(added).split() == ["long", "and", "solemn"]
+        assert await studio.axe() == [] and await studio.overflow() <= 0
+
+        await page.get_by_role("region", name="Second answer").get_by_role("link", name="Continue with this").click()
+        await studio.ended(1)
+        await expect(studio.last).to_contain_text(TEXTS["large"])
+        await expect(page.locator("#model")).to_have_value("large")
+
+
+async def test_a_stored_response_is_run_again_with_another_model(browser: Browser) -> None:
+    backend = TwoModels([])
+    async with opened(browser, backend) as studio:
+        page = studio.page
+        await studio.open_options()
+        await page.get_by_label("Instructions").fill("Be brief.")
+        await page.get_by_label("Temperature").fill("0.5")
+        await studio.say("What is an antiphon?")
+        await studio.last.get_by_role("link", name="Compare").click()
+        await expect(page.get_by_role("region", name="First answer")).to_contain_text(TEXTS["small"])
+        await expect(page.get_by_label("First model")).to_be_disabled()
+        await page.get_by_label("Second model").select_option("large")
+        await page.get_by_label("Store the answers").uncheck()
+        await page.get_by_role("button", name="Run again").click()
+        await expect(page.get_by_role("region", name="Second answer")).to_contain_text(TEXTS["large"])
+        await expect(figures(studio, "Output tokens")).to_have_text(["6", "8"])
+        await expect(figures(studio, "Cost")).to_have_text(["13.00", "\u2013"])
+        listed = (await (await page.request.get(f"{studio.url}/v1/antiphon/responses")).json())["data"]
+        assert [entry["model"] for entry in listed] == ["small"]
+
+        await page.reload()
+        await expect(page.get_by_role("region", name="First answer")).to_contain_text(TEXTS["small"])
+
+    first, second = backend.asked
+    assert second["model"] == "large"
+    assert {**second, "model": "small"} == first
+
+
+async def test_a_failed_answer_does_not_hide_the_other(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url, path="/studio#/compare", width=390) as studio:
+        page = studio.page
+        await page.get_by_label("Message for both").fill("Fail in the middle.")
+        await page.get_by_role("button", name="Send to both").click()
+        for name in ("First", "Second"):
+            answer = page.get_by_role("region", name=f"{name} answer")
+            await expect(answer.get_by_role("group", name="Error")).to_contain_text("The demo was asked to fail")
+            await expect(answer).to_contain_text("one, two,")
+        assert await studio.overflow() <= 0
+        assert await studio.axe() == []
