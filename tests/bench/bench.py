@@ -3,6 +3,7 @@ Measure what Antiphon adds: against the direct call, a proxy that passes bytes o
 
     python -m tests.bench.bench --write            eight minutes; writes docs/speed.md, docs/speed.svg and README.md
     python -m tests.bench.bench --only antiphon,nginx --scenarios S2,S3 --rounds 2
+    python -m tests.bench.bench --only "antiphon,antiphon by responses,antiphon by messages" --scenarios S1,S2,S5
     python -m tests.bench.bench --smoke            a few seconds; fails on wrong answers, and on nothing else
 
 Every round asks the servers in turn, so that what disturbs the machine disturbs them alike. Trust the ratios.
@@ -25,10 +26,10 @@ from tests.bench.cost import cpu, memory
 from tests.bench.load import Reply, begun, hold, volley
 from tests.bench.results import Results, Take
 from tests.bench.scenarios import HELD, SCENARIOS, Scenario, shortened
-from tests.bench.servers import SERVERS, UPSTREAM, Server, Target, on_processors, running
+from tests.bench.servers import BY_API, SERVERS, UPSTREAM, Server, Target, on_processors, running
 
 Row = TypeVar("Row", Scenario, Server)
-SMOKE = ("antiphon", "byte proxy")
+SMOKE = ("antiphon", "antiphon by responses", "antiphon by messages", "byte proxy")
 
 
 class WrongAnswer(Exception):
@@ -129,10 +130,11 @@ def main() -> int:
     parser.add_argument("--scenarios", help="likewise")
     arguments = parser.parse_args()
 
-    scenarios, servers = chosen(SCENARIOS, arguments.scenarios), chosen(SERVERS, arguments.only)
+    scenarios = chosen(SCENARIOS, arguments.scenarios)
+    servers = chosen((*SERVERS, *BY_API), arguments.only) if arguments.only else SERVERS
     held, rounds = HELD, arguments.rounds or 5
     if arguments.smoke:
-        scenarios, servers = tuple(map(shortened, SCENARIOS)), chosen(SERVERS, ",".join(SMOKE))
+        scenarios, servers = tuple(map(shortened, SCENARIOS)), chosen((*SERVERS, *BY_API), ",".join(SMOKE))
         held, rounds = shortened(HELD), 1
     for server in servers:
         if not server.installed:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -200,6 +200,18 @@ SERVERS = (
         peer=True,
         share=0.2,
     ),
+)
+
+# The same server, whose backend is asked by another API; measured only if it is named.
+BY_API = tuple(
+    replace(
+        SERVERS[0],
+        name=f"antiphon by {api}",
+        about=f"this server, which asks its backend by `/{api}`",
+        environment={**SERVERS[0].environment, "ANTIPHON_BACKEND_OVERRIDES": f'{{{{"transport.api": "{api}"}}}}'},
+        scenarios=frozenset({"first", "S1", "S2", "S3", "S4", "S4-2", "S4-50", "S5", "S6", "S7", "A-2", "A-50"}),
+    )
+    for api in ("responses", "messages")
 )
 
 

@@ -46,7 +46,7 @@ async def test_a_conversation_reaches_the_upstream_whole(upstream: Target) -> No
 
 
 async def test_a_wrong_answer_ends_the_run(upstream: Target) -> None:
-    antiphon = Target(ANTIPHON, upstream.port, upstream.pid)  # the upstream has no /v1/responses
+    antiphon = Target(ANTIPHON, upstream.port, upstream.pid)  # the upstream has /v1/responses as streams alone
     with pytest.raises(WrongAnswer, match=r"antiphon, S1: HTTP/1\.1 404 Not Found"):
         await Bench([BY_NAME["S1"]], upstream, [antiphon]).warm_up()
 

@@ -1,5 +1,5 @@
 """
-A fake Chat Completions server, cheap enough not to be the bottleneck: every byte of a stream is made once.
+A fake model server, by all three APIs, cheap enough not to be the bottleneck: every byte of a stream is made once.
 
     python -m tests.bench.upstream --port 9100
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, cast
 
-from tests.bench import eventloop, wire
+from tests.bench import apis, eventloop, wire
 from tests.bench.answers import Answer, answer, call_id, tool_call
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -124,6 +124,10 @@ class Upstream(asyncio.Protocol):
             return
         try:
             asked = json.loads(body)
+            if asked.get("stream") and (writes := apis.streamed(path, asked)) is not None:
+                now = asyncio.get_running_loop().time()
+                self.advance(writes, 0, now, answer(asked["model"]).delay)
+                return
             prepared, messages = answer(asked["model"]), len(asked["messages"])
             results = sum(message["role"] == "tool" for message in asked["messages"])
         except (ValueError, KeyError) as error:

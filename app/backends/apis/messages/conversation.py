@@ -103,14 +103,15 @@ def arranged(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Messag
     is empty, and none of the assistant's ends with a thought.
     """
     system: list[JSONObject] = []
-    alternating: list[Message] = []
+    spoken: list[Message] = []
     for message in messages:
         if message["role"] in SYSTEM:
             system += _blocks(message)
         else:
-            _append(alternating, message)
-    if any(message["role"] == "assistant" and not _is_complete(message) for message in alternating):
-        alternating = _without_last_thoughts(alternating)
+            spoken.append(message)
+    alternating = _alternating(spoken)
+    if any(message["role"] == "assistant" and _ends_with_thought(message) for message in alternating):
+        alternating = _alternating(map(_without_last_thoughts, alternating))
     if not alternating or alternating[0]["role"] != "user":
         alternating.insert(0, _OPENING)
     if alternating[-1]["role"] != "user":
@@ -121,32 +122,36 @@ def arranged(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Messag
 _OPENING: Message = {"role": "user", "content": [{"type": "text", "text": OPENING["content"]}]}
 
 
-def _append(messages: list[Message], message: Message) -> None:
-    """Append a message, or its blocks to the last message if that has the same role."""
-    content = cast(list[JSONObject], message["content"])
-    if not content or any(map(_is_blank, content)):
-        message = {**message, "content": _blocks(message)}
-    if not message["content"]:
-        return
-    if messages and messages[-1]["role"] == message["role"]:
-        messages[-1] = {**messages[-1], "content": [*_blocks(messages[-1]), *_blocks(message)]}
-    else:
-        messages.append(message)
+def _alternating(messages: Iterable[Message]) -> list[Message]:
+    """Return messages with those of one role merged, without blank blocks, and without empty messages."""
+    runs: list[list[Message]] = []
+    for message in messages:
+        content = cast(list[JSONObject], message["content"])
+        if not content or any(map(_is_blank, content)):
+            message = {**message, "content": _blocks(message)}
+        if not message["content"]:
+            continue
+        if runs and runs[-1][0]["role"] == message["role"]:
+            runs[-1].append(message)
+        else:
+            runs.append([message])
+    return [run[0] if len(run) == 1 else _merged(run) for run in runs]
+
+
+def _merged(run: Sequence[Message]) -> Message:
+    return {**run[0], "content": [block for message in run for block in cast(list[JSONObject], message["content"])]}
 
 
 def _blocks(message: Message) -> list[JSONObject]:
     return [block for block in cast(list[JSONObject], message["content"]) if not _is_blank(block)]
 
 
-def _is_complete(message: Message) -> bool:
-    return cast(list[JSONObject], message["content"])[-1]["type"] not in _THINKING
+def _ends_with_thought(message: Message) -> bool:
+    return cast(list[JSONObject], message["content"])[-1]["type"] in _THINKING
 
 
-def _without_last_thoughts(messages: list[Message]) -> list[Message]:
-    shorter: list[Message] = []
-    for message in messages:
-        content = _blocks(message)
-        while message["role"] == "assistant" and content and content[-1]["type"] in _THINKING:
-            content.pop()
-        _append(shorter, {**message, "content": content})
-    return shorter
+def _without_last_thoughts(message: Message) -> Message:
+    content = _blocks(message)
+    while message["role"] == "assistant" and content and content[-1]["type"] in _THINKING:
+        content.pop()
+    return {**message, "content": content}
