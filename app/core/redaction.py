@@ -137,7 +137,8 @@ def without_credentials(value: object) -> Any:
     """
     Return a copy of a tool, or of a part of one, without credentials.
 
-    Of `server_url` the origin stays, and of `domain_secrets` all but the values: a path may be a secret, too.
+    Of `server_url` the origin stays, and of `domain_secrets` all but the values: a path may be a secret, too. Of skills
+    all but their archives, which may be large.
     """
     if isinstance(value, list):
         return [without_credentials(one) for one in value]
@@ -149,6 +150,8 @@ def without_credentials(value: object) -> Any:
             shown[name] = field
         elif name == "domain_secrets":
             shown[name] = [_without_value(secret) for secret in field] if isinstance(field, list) else []
+        elif name == "skills" and isinstance(field, list):
+            shown[name] = [_without_archive(skill) for skill in field]
         elif name == "server_url":
             if origin := origin_of(field):
                 shown[name] = origin
@@ -167,6 +170,13 @@ def origin_of(url: object) -> str | None:
         return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port is not None else "")
     except ValueError:  # half a bracket, or a port that is no number
         return None
+
+
+def _without_archive(skill: object) -> object:
+    source = skill.get("source") if isinstance(skill, dict) else None
+    if not isinstance(skill, dict) or not isinstance(source, dict):
+        return skill
+    return {**skill, "source": {name: value for name, value in source.items() if name != "data"}}
 
 
 def _without_value(secret: object) -> object:

@@ -21,6 +21,7 @@ from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
 from app.tools.code_interpreter.settings import MemoryLimit
+from app.tools.code_interpreter.skills import DeclaredSkills
 
 _TOOLS = ("code_interpreter", "shell")  # types of tools that use containers
 _PageParameters = Annotated[ForwardQuery, Depends(ForwardQuery)]
@@ -51,7 +52,7 @@ class CreateContainer(_Body):
     file_ids: list[str] | None = Field(None, max_length=50)
     memory_limit: MemoryLimit | None = None
     network_policy: ContainerNetwork | None = None
-    skills: list[object] | None = Field(None, max_length=0)
+    skills: DeclaredSkills | None = None
 
 
 class AddContainerFile(_Body):
@@ -77,7 +78,12 @@ def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
             message = f"Invalid 'expires_after.minutes': containers of this server expire after {max_minutes} at most."
             raise InvalidRequest(message, param="expires_after.minutes", code="invalid_value")
         container = await containers.create(
-            caller, name=body.name, file_ids=body.file_ids or (), memory_limit=body.memory_limit, idle_minutes=minutes
+            caller,
+            name=body.name,
+            file_ids=body.file_ids or (),
+            memory_limit=body.memory_limit,
+            idle_minutes=minutes,
+            skills=await containers.skills.resolve(body.skills or (), "skills"),
         )
         return json_response(container.resource())
 

@@ -20,6 +20,7 @@ from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest, NotFound
 from app.tools.code_interpreter.bubblewrap.process import STOP_GRACE, SandboxEnded
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
+from app.tools.code_interpreter.skills import Skill, SkillFolder
 from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page
 
@@ -83,6 +84,7 @@ class Container:
     memory_limit: MemoryLimit
     mounts: Sequence[File] = ()  # uploaded files that are copied into a new sandbox
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
+    skills: Sequence[Skill] = ()
 
     def resource(self) -> dict[str, object]:
         """Return the container as the API shows it."""
@@ -110,8 +112,9 @@ class SandboxChannel(Protocol):
 class Containers(ABC):
     """The containers of all callers, each visible only to its owner, and operations on their files."""
 
-    def __init__(self, settings: CodeSettings) -> None:
+    def __init__(self, settings: CodeSettings, skills: SkillFolder | None = None) -> None:
         self.settings = settings
+        self.skills = skills or SkillFolder()
         self.uploads: Files | None = None  # the file store, if the server has one
 
     @abstractmethod
@@ -123,6 +126,7 @@ class Containers(ABC):
         file_ids: Sequence[str] = (),
         memory_limit: MemoryLimit | None = None,
         idle_minutes: int | None = None,
+        skills: Sequence[Skill] = (),
     ) -> Container:
         """
         Create a container; its sandbox is started on first use.
@@ -139,7 +143,8 @@ class Containers(ABC):
         """
         Return the container of a conversation, creating it if there is none. Raises the errors of `create`.
 
-        `earlier` lists the containers of the conversation's earlier calls, latest first; `options` go to `create`.
+        `earlier` lists the containers of the conversation's earlier calls, latest first; `options` go to `create`. A
+        container that has other `skills` gets these when it is started again, which it is at once.
         """
 
     @abstractmethod

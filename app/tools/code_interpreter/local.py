@@ -31,6 +31,7 @@ from app.tools.code_interpreter.containers import (
 )
 from app.tools.code_interpreter.saved_files import SavedFiles
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
+from app.tools.code_interpreter.skills import Skill, SkillFolder, files_of
 from app.tools.code_interpreter.slots import ContainerSlot, ContainerSlots
 from app.tools.files import File, Page
 
@@ -62,9 +63,14 @@ class LocalContainers(Containers):
     """Containers whose sandboxes are child processes of this process."""
 
     def __init__(
-        self, bubblewrap: Bubblewrap, settings: CodeSettings, *, clock: Callable[[], float] = time.time
+        self,
+        bubblewrap: Bubblewrap,
+        settings: CodeSettings,
+        skills: SkillFolder | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(settings)
+        super().__init__(settings, skills)
         self._bubblewrap = bubblewrap
         self._clock = clock
         self._containers: dict[str, LocalContainer] = {}
@@ -88,6 +94,7 @@ class LocalContainers(Containers):
         file_ids: Sequence[str] = (),
         memory_limit: MemoryLimit | None = None,
         idle_minutes: int | None = None,
+        skills: Sequence[Skill] = (),
     ) -> LocalContainer:
         memory_limit = memory_limit or "1g"
         if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
@@ -98,6 +105,7 @@ class LocalContainers(Containers):
         container_id = f"cntr_{secrets.token_hex(24)}"
         minutes = idle_minutes or self.settings.idle_minutes
         container = LocalContainer(container_id, owner, name, int(now), now, minutes, memory_limit, mounts=mounts)
+        container.skills = skills
         self._containers[container_id] = container
         if len(self._containers) > MAX_CONTAINERS:
             self._bound()
@@ -115,9 +123,14 @@ class LocalContainers(Containers):
         current = self._conversations.get((owner, chain))
         for container_id in (*earlier, *([current] if current else ())):
             try:
-                return await self.get(owner, container_id)
+                container = await self.get(owner, container_id)
             except NotFound:
                 continue
+            skills = options.get("skills") or ()
+            if skills and list(skills) != list(container.skills):
+                container.skills = skills
+                await self._put_away(container)
+            return container
         container = await self.create(owner, **options)
         container.chain = chain
         self._conversations[owner, chain] = container.id
@@ -242,7 +255,8 @@ class LocalContainers(Containers):
         settings = self.settings
         memory = memory_bytes(container.memory_limit)
         limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
-        sandbox = await self._bubblewrap.start(limits)
+        skills = await asyncio.to_thread(files_of, container.skills) if container.skills else {}
+        sandbox = await self._bubblewrap.start(limits, skills)
         try:
             await self._fill(container, sandbox)
         except BaseException:
@@ -324,6 +338,7 @@ class LocalContainers(Containers):
             self._drop(container)
         if self._tasks:
             await asyncio.wait({*self._tasks})
+        self.skills.close()
 
 
 async def _list_files(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:

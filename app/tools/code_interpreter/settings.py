@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
@@ -54,6 +55,8 @@ class CodeSettings(BaseModel):
     saved_files: ByteSize = Field(ByteSize(4 * 1024**3), ge=0)
     """How much the files of containers that were put away may take, in the folder for temporary files. Beyond that,
     those that have been idle for longest are deleted."""
+    skills: Path | None = None
+    """A folder of skills for `skill_reference`: each a folder with a `SKILL.md`, whose name is the `skill_id`."""
     max_output_chars: int = Field(100_000, ge=1000)
     """Characters of what one call prints; the rest is dropped."""
 

@@ -36,6 +36,7 @@ from app.tools.code_interpreter.containers import (
 )
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings
+from app.tools.code_interpreter.skills import Skill, SkillFolder
 from app.tools.files import Page
 
 logger = logging.getLogger(__name__)
@@ -48,9 +49,11 @@ _MAX_LINE = 2 * MAX_ANSWER  # bytes
 class SharedContainers(Containers):
     """Containers shared by all workers of one server."""
 
-    def __init__(self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path) -> None:
+    def __init__(
+        self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path, skills: SkillFolder | None = None
+    ) -> None:
         """`directory` holds the lock and the socket; only the workers' user may write to it."""
-        super().__init__(settings)
+        super().__init__(settings, skills)
         self._bubblewrap = bubblewrap
         self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
         self._lock: int | None = None  # the file descriptor, if this worker is the host
@@ -64,7 +67,7 @@ class SharedContainers(Containers):
         """Return the containers if this process is the host, which it becomes if there is none."""
         if self._local or not self._take_lock():
             return self._local
-        self._local = LocalContainers(self._bubblewrap, self.settings)
+        self._local = LocalContainers(self._bubblewrap, self.settings, self.skills)
         self._local.uploads = self.uploads
         self._socket_path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, self._socket_path, limit=_MAX_LINE)
@@ -109,13 +112,13 @@ class SharedContainers(Containers):
     # Operations.
 
     async def create(self, owner: str, **options: object) -> Container:
-        return _container(await self._do("create", owner=owner, **options))
+        return _container(await self._do("create", owner=owner, **_sendable(options)))
 
     async def get(self, owner: str, container_id: str) -> Container:
         return _container(await self._do("get", owner=owner, container_id=container_id))
 
     async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: object) -> Container:
-        fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **options}
+        fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **_sendable(options)}
         return _container(await self._do("of_conversation", **fields))
 
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
@@ -262,6 +265,8 @@ def _write(writer: asyncio.StreamWriter, message: Mapping[str, object]) -> None:
 async def _run(host: LocalContainers, operation: str, fields: Mapping[str, Any]) -> Any:
     """Run an operation on the host's own containers."""
     fields = dict(fields)
+    if "skills" in fields:
+        fields["skills"] = [Skill(*skill) for skill in fields["skills"]]
     match operation:
         case "create":
             return await host.create(**fields)
@@ -277,14 +282,23 @@ async def _run(host: LocalContainers, operation: str, fields: Mapping[str, Any])
             return await host.delete(**fields)
 
 
+def _sendable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a new container as JSON has them."""
+    return {**options, "skills": [[*skill] for skill in options.get("skills") or ()]}
+
+
 _FIELDS = ("id", "owner", "name", "created_at", "last_active_at", "idle_minutes", "memory_limit")
 
 
 def _plain(result: object) -> object:
     """Return the result of an operation as JSON."""
-    return {name: getattr(result, name) for name in _FIELDS} if isinstance(result, Container) else result
+    if not isinstance(result, Container):
+        return result
+    return {name: getattr(result, name) for name in _FIELDS} | {"skills": [[*skill] for skill in result.skills]}
 
 
 def _container(result: Any) -> Container:
     """Return the host's container, or a copy of it if the host is another process."""
-    return result if isinstance(result, Container) else Container(**result)
+    if isinstance(result, Container):
+        return result
+    return Container(**{**result, "skills": [Skill(*skill) for skill in result["skills"]]})

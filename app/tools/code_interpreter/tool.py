@@ -35,6 +35,11 @@ from app.tools.code_interpreter.containers import (
 )
 from app.tools.code_interpreter.local import LocalContainers
 from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit
+from app.tools.code_interpreter.skills import (
+    DeclaredSkills,
+    SkillFolder,
+    describe_skills,
+)
 from app.tools.files.uploads import Files
 from app.tools.validation import read_declaration, read_table
 
@@ -111,7 +116,7 @@ class ContainerOptions(BaseModel):
     file_ids: Annotated[list[str], Field(max_length=MAX_MOUNTS)] = []
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
-    skills: Annotated[list[object], Field(max_length=0)] | None = None
+    skills: DeclaredSkills | None = None
 
 
 class ContainerReference(BaseModel):
@@ -159,20 +164,24 @@ class CodeInterpreter:
             tool: HostedTool = import_object(_BY_MCP).from_settings(table, host)
             return tool
         settings = read_table(CodeSettings, table)
+        operators = host.directory / settings.skills.expanduser() if settings.skills else None
+        if operators and not operators.is_dir():
+            raise ValueError(f"skills: there is no folder {str(settings.skills)!r}")
         bubblewrap = Bubblewrap(settings)
         bubblewrap.probe()
         if host.workers_directory:
             from app.tools.code_interpreter.shared import SharedContainers
 
-            return cls(SharedContainers(bubblewrap, settings, host.workers_directory))
-        return cls(LocalContainers(bubblewrap, settings))
+            skills = SkillFolder(operators, host.workers_directory / "skills")
+            return cls(SharedContainers(bubblewrap, settings, host.workers_directory, skills))
+        return cls(LocalContainers(bubblewrap, settings, SkillFolder(operators)))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession] | None:
         """Return the session for a declaration, or None if the client runs the shell. Raises `InvalidRequest`."""
         tool = declaration.tool
         shell = tool["type"] == "shell"
         field = "environment" if shell else "container"
-        value = tool.get(field)
+        value = declaration.secrets.get(field)  # as it was sent, with the archives of skills
         if shell and (value is None or (isinstance(value, Mapping) and value.get("type") == "local")):
             return None
         place = f"{declaration.place}.{field}"
@@ -221,12 +230,14 @@ class _Session:
             if isinstance(options, ContainerReference):
                 self._container = await self._containers.get(owner, options.container_id)
             else:
+                skills = await self._containers.skills.resolve(options.skills or (), "skills")
                 self._container = await self._containers.of_conversation(
                     owner,
                     self._declaration.chain,
                     _containers_of(items),
                     file_ids=options.file_ids,
                     memory_limit=options.memory_limit,
+                    skills=skills,
                 )
         except APIError as error:
             if error.param == "container_id":
@@ -262,7 +273,8 @@ class PythonSession(_Session):
         """Return the one function, once there is a container; raises `APIError`."""
         container = await self._find(items)
         fields = {"container_id": container.id}
-        return [HostedFunction("code_interpreter", "code_interpreter_call", _PYTHON, _CODE_SCHEMA, fields=fields)]
+        about = _PYTHON + describe_skills(container.skills)
+        return [HostedFunction("code_interpreter", "code_interpreter_call", about, _CODE_SCHEMA, fields=fields)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         """Run the code in the container, and return its output, images and files."""
@@ -321,7 +333,8 @@ class ShellSession(_Session):
         """Return the one function, once there is a container; raises `APIError`."""
         container = await self._find(items)
         fields = {"environment": {"type": "container_reference", "container_id": container.id}}
-        return [HostedFunction("shell", "shell_call", _SHELL, _SHELL_SCHEMA, fields=fields)]
+        about = _SHELL + describe_skills(container.skills)
+        return [HostedFunction("shell", "shell_call", about, _SHELL_SCHEMA, fields=fields)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         """Run the commands in order; their output is added as a `shell_call_output` item."""

@@ -15,6 +15,7 @@ from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.containers import Container, SandboxChannel
 from app.tools.code_interpreter.settings import CodeSettings
 from app.tools.code_interpreter.shared import SharedContainers
+from app.tools.code_interpreter.skills import Skill
 from app.tools.files import Page
 
 Worker = Callable[[], SharedContainers]
@@ -57,6 +58,18 @@ async def test_a_container_is_the_same_from_every_worker(worker: Worker) -> None
     with pytest.raises(APIError) as error:
         await host.get("ada", made.id)
     assert error.value.status == 404
+
+
+async def test_a_skill_that_one_worker_was_sent_is_in_the_container_of_another(worker: Worker, tmp_path: Path) -> None:
+    host, other = worker(), worker()
+    await host.create("ada")  # which makes it the host
+    (tmp_path / "skill").mkdir()
+    (tmp_path / "skill" / "SKILL.md").write_text("Read on.")
+    skill = Skill("plotter", "Draws plots.", str(tmp_path / "skill"))
+    made = await other.of_conversation("ada", "chain", [], skills=[skill])
+    assert made.skills == [skill]
+    assert (await other.get("ada", made.id)).skills == [skill]
+    assert await run(other, made, "print(open('/mnt/skills/plotter/SKILL.md').read())") == "Read on.\n"
 
 
 async def test_containers_are_summed_up_for_an_owner_and_for_all_from_every_worker(worker: Worker) -> None:

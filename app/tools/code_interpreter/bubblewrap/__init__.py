@@ -15,9 +15,10 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -27,6 +28,7 @@ from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, Sandbox, S
 from app.tools.code_interpreter.bubblewrap.seccomp import code_filter, seccomp_filter
 from app.tools.code_interpreter.bubblewrap.watch import FILE_BYTES, Watch
 from app.tools.code_interpreter.settings import CodeSettings
+from app.tools.code_interpreter.skills import MOUNT
 
 logger = logging.getLogger(__name__)
 
@@ -122,8 +124,8 @@ class Bubblewrap:
             reason = result.stderr.decode("utf-8", "replace").strip()[:300]
             raise SandboxUnavailable(f"bwrap failed ({reason}): {_HELP}")
 
-    async def start(self, limits: SandboxLimits) -> Sandbox:
-        """Start a sandbox; raises `SandboxEnded` if that fails."""
+    async def start(self, limits: SandboxLimits, skills: Mapping[str, bytes] | None = None) -> Sandbox:
+        """Start a sandbox, with files that it can only read, by their paths; raises `SandboxEnded` if that fails."""
         options = {
             "memory": limits.memory,
             "disk": limits.disk,
@@ -132,7 +134,7 @@ class Bubblewrap:
         }
         cpus = sorted(os.sched_getaffinity(0))
         chosen = random.sample(cpus, min(limits.cpus, len(cpus)))
-        with self._files() as files, self._group(limits) as group:
+        with self._files(skills or {}) as files, self._group(limits) as group:
             command = [*_launch(group, cpus=chosen), *self._command(limits, files)]
             command += [self._python, "-I", "-c", _SUPERVISOR]
             process = await asyncio.create_subprocess_exec(
@@ -170,7 +172,7 @@ class Bubblewrap:
             raise
 
     @contextlib.contextmanager
-    def _files(self) -> Iterator[dict[str, int]]:
+    def _files(self, more: Mapping[str, bytes] = MappingProxyType({})) -> Iterator[dict[str, int]]:
         """Open the files that are put into a sandbox, as descriptors that bwrap reads, by their paths."""
         contents = {
             **self._filters,
@@ -178,12 +180,13 @@ class Bubblewrap:
             "/run/sandbox/fonts.conf": _FONTS,
             "/run/sandbox/matplotlibrc": b"",  # Debian has it in /etc
             **{f"/run/sandbox/sandbox/{path.name}": path.read_bytes() for path in _PROGRAMS.glob("*.py")},
+            **more,
         }
         files: dict[str, int] = {}
         try:
             for name, data in contents.items():
-                files[name] = os.memfd_create(name)
-                os.write(files[name], data)
+                files[name] = os.memfd_create("file")
+                _write(files[name], data)
                 os.lseek(files[name], 0, os.SEEK_SET)
             yield files
         finally:
@@ -209,10 +212,15 @@ class Bubblewrap:
         command += ["--size", str(max(limits.disk // 2, 1)), "--tmpfs", "/tmp"]
         command += ["--size", str(limits.disk), "--tmpfs", "/mnt/data"]
         for path, fd in files.items():
-            command += (
-                ["--seccomp", str(fd)] if path == "seccomp" else ["--perms", "0444", "--ro-bind-data", str(fd), path]
-            )
+            # Skills are files of the root, which is read-only in the end: many mounts would take long.
+            how = "--file" if path.startswith(f"{MOUNT}/") else "--ro-bind-data"
+            command += ["--seccomp", str(fd)] if path == "seccomp" else ["--perms", "0444", how, str(fd), path]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/mnt/data", "--"]
+
+
+def _write(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def _launch(group: Group | None, **options: object) -> list[str]:

@@ -1,0 +1,291 @@
+"""
+Skills: folders with instructions in `SKILL.md`, which are in a container at `/mnt/skills`, read-only.
+
+The model is shown their names and descriptions, and reads the rest when it wants to. A request brings a skill as a ZIP
+archive (`inline`), or names one in the operator's folder (`skill_reference`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import io
+import os
+import re
+import shutil
+import stat
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal, NamedTuple, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+
+from app.errors import InvalidRequest
+
+MOUNT = "/mnt/skills"
+MAX_SKILLS = 16  # in a container
+MAX_SKILL_FILES = 100  # in one skill
+MAX_SKILL_BYTES = 8 * 1024 * 1024  # of one skill, unpacked
+MAX_ARCHIVE = 8 * 1024 * 1024  # bytes of a ZIP archive
+MAX_STORED_SKILLS = 1024**3  # bytes of all skills of requests, on the disk
+_ABOUT = (
+    "These skills are there, read-only, each a folder with instructions in `SKILL.md`. Before a task that one of them "
+    "describes, read its `SKILL.md`:"
+)
+_FIELD = re.compile(r"(name|description):\s*(.*)")
+
+SkillText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+
+class SkillSource(BaseModel):
+    """The archive of an inline skill."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["base64"]
+    media_type: Literal["application/zip"]
+    data: Annotated[str, StringConstraints(max_length=MAX_ARCHIVE * 4 // 3 + 4)]
+
+
+class InlineSkill(BaseModel):
+    """A skill that is in the request."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["inline"]
+    name: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    description: SkillText
+    source: SkillSource
+
+
+class SkillReference(BaseModel):
+    """A skill of the operator's folder."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["skill_reference"]
+    skill_id: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    version: str | None = None
+
+
+def _kind(value: object) -> str:
+    kind = value.get("type") if isinstance(value, Mapping) else None
+    return "<skill_reference>" if kind == "skill_reference" else "<inline>"
+
+
+DeclaredSkill: TypeAlias = Annotated[
+    Annotated[InlineSkill, Tag("<inline>")] | Annotated[SkillReference, Tag("<skill_reference>")],
+    Discriminator(_kind),
+]
+DeclaredSkills: TypeAlias = Annotated[list[DeclaredSkill], Field(max_length=MAX_SKILLS)]
+
+
+class Skill(NamedTuple):
+    """A skill that can be put into a container."""
+
+    name: str
+    description: str
+    directory: str  # on this machine
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder in the container."""
+        return re.sub(r"[^\w.-]+", "-", self.name, flags=re.ASCII).strip(".-") or "skill"
+
+
+class SkillFolder:
+    """The operator's skills, and those of requests, which are unpacked into a directory of this server."""
+
+    def __init__(self, operators: Path | None = None, directory: Path | None = None) -> None:
+        """`operators` has a folder for each skill; `directory` is shared by the workers, None where there is one."""
+        self._operators = operators
+        self._directory = directory
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    async def resolve(self, declared: Sequence[InlineSkill | SkillReference], place: str) -> list[Skill]:
+        """Return the declared skills; raises `InvalidRequest`, with the field below `place`."""
+        skills: list[Skill] = []
+        for index, skill in enumerate(declared):
+            try:
+                if isinstance(skill, SkillReference):
+                    found = await asyncio.to_thread(self._referenced, skill)
+                else:
+                    found = await asyncio.to_thread(self._unpacked, skill)
+                if any(found.folder == other.folder for other in skills):
+                    raise InvalidRequest(f"There are two skills '{found.folder}'.", param="name")
+            except InvalidRequest as error:
+                error.param = f"{place}[{index}].{error.param}"
+                raise
+            skills.append(found)
+        return skills
+
+    def close(self) -> None:
+        """Delete what was unpacked by this process alone."""
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def _referenced(self, skill: SkillReference) -> Skill:
+        unknown = InvalidRequest(f"There is no skill '{skill.skill_id[:64]}' here.", param="skill_id")
+        if skill.version not in (None, "latest"):
+            raise InvalidRequest("Skills have one version here: leave it out, or send 'latest'.", param="version")
+        if self._operators is None or not re.fullmatch(r"[\w-][\w.-]*", skill.skill_id, re.ASCII):
+            raise unknown
+        folder = self._operators / skill.skill_id
+        if folder.is_symlink() or not (folder / "SKILL.md").is_file():
+            raise unknown
+        name, description = read_heading((folder / "SKILL.md").read_bytes()[:65536].decode("utf-8", "replace"))
+        return Skill(name or skill.skill_id, description, str(folder.absolute()))
+
+    def _unpacked(self, skill: InlineSkill) -> Skill:
+        try:
+            data = base64.b64decode(skill.source.data, validate=True)
+        except binascii.Error:
+            raise InvalidRequest("The archive is not valid base64.", param="source.data") from None
+        target = self._root() / hashlib.sha256(data).hexdigest()
+        if not target.is_dir():
+            files = read_archive(data)
+            self._make_room(sum(map(len, files.values())))
+            fresh = Path(tempfile.mkdtemp(prefix=".", dir=self._root()))
+            for path, content in files.items():
+                (fresh / path).parent.mkdir(parents=True, exist_ok=True)
+                (fresh / path).write_bytes(content)
+            try:
+                fresh.rename(target)
+            except OSError:  # another request has unpacked it meanwhile
+                shutil.rmtree(fresh)
+        os.utime(target)  # it is in use
+        return Skill(skill.name, skill.description, str(target))
+
+    def _root(self) -> Path:
+        if self._directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="antiphon-skills-")
+            self._directory = Path(self._temporary.name)
+        self._directory.mkdir(mode=0o700, exist_ok=True)
+        return self._directory
+
+    def _make_room(self, size: int) -> None:
+        """Delete the skills that were declared least recently, if there are too many."""
+        unpacked = sorted(self._root().glob("[0-9a-f]*"), key=lambda path: path.stat().st_mtime)
+        sizes = {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in unpacked}
+        excess = sum(sizes.values()) + size - MAX_STORED_SKILLS
+        for path in unpacked:
+            if excess <= 0:
+                return
+            shutil.rmtree(path, ignore_errors=True)
+            excess -= sizes[path]
+
+
+def read_heading(text: str) -> tuple[str, str]:
+    """Return the name and the description in the front matter of a `SKILL.md`, each empty without one."""
+    found = {"name": "", "description": ""}
+    lines = text.replace("\r\n", "\n").split("\n")
+    if lines[0].strip() != "---":
+        return "", ""
+    field = ""
+    for line in lines[1:]:
+        if line.strip() == "---":
+            break
+        if match := _FIELD.match(line):
+            field, value = match[1], match[2].strip()
+            found[field] = "" if value in ("|", ">", "|-", ">-") else value.strip("\"'")
+        elif field and line[:1].isspace():
+            found[field] = f"{found[field]} {line.strip()}".strip()
+        else:
+            field = ""
+    return found["name"][:64], found["description"][:1024]
+
+
+def read_archive(data: bytes) -> dict[str, bytes]:
+    """
+    Return the files of a skill in a ZIP archive, by their paths; raises `InvalidRequest`.
+
+    `SKILL.md` is at its root, or in the only folder there.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            files = dict(_read_members(archive))
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError):
+        raise _invalid("The archive is not a valid ZIP file.") from None
+    if "SKILL.md" not in files:
+        folders = {path.partition("/")[0] for path in files}
+        prefix = f"{next(iter(folders), '')}/"
+        if len(folders) != 1 or f"{prefix}SKILL.md" not in files:
+            raise _invalid("The archive has no SKILL.md at its root, or in its only folder.")
+        files = {path.removeprefix(prefix): content for path, content in files.items()}
+    return files
+
+
+def _read_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
+    members = [member for member in archive.infolist() if not member.is_dir() and "__MACOSX/" not in member.filename]
+    if len(members) > MAX_SKILL_FILES:
+        raise _invalid(f"A skill may have {MAX_SKILL_FILES} files at most.")
+    left = MAX_SKILL_BYTES
+    seen: set[str] = set()
+    for member in members:
+        path = PurePosixPath(member.filename)
+        mode = member.external_attr >> 16
+        if (
+            not path.parts
+            or path.is_absolute()
+            or ".." in path.parts
+            or "\\" in member.filename
+            or len(str(path)) > 512
+        ):
+            raise _invalid("The archive has a path that leads out of it.")
+        if not member.filename.isprintable() or any(len(part.encode()) > 255 for part in path.parts):
+            raise _invalid("The archive has a name that a file cannot have.")
+        if mode and not (stat.S_ISREG(mode) or stat.S_IFMT(mode) == 0):
+            raise _invalid("The archive has an entry that is no file, such as a link.")
+        if str(path) in seen or any(str(parent) in seen for parent in path.parents):
+            raise _invalid("The archive has one path twice.")
+        seen.add(str(path))
+        with archive.open(member) as file:
+            content = file.read(left + 1)
+        left -= len(content)
+        if left < 0:
+            raise _invalid(f"A skill may have {MAX_SKILL_BYTES} bytes at most.")
+        yield str(path), content
+
+
+def _invalid(message: str) -> InvalidRequest:
+    return InvalidRequest(message, param="source.data")
+
+
+def files_of(skills: Sequence[Skill]) -> dict[str, bytes]:
+    """
+    Return the files of skills by their paths in a container, for a sandbox that is started.
+
+    Of the operator's folders, links and what is beyond the bounds are left out; a skill that is gone has no files.
+    """
+    files: dict[str, bytes] = {}
+    for skill in skills:
+        left, count = MAX_SKILL_BYTES, 0
+        root = Path(skill.directory)
+        for folder, folders, names in os.walk(root):  # which follows no links
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder) / name
+                try:
+                    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                except OSError:
+                    continue
+                with os.fdopen(fd, "rb") as file:
+                    status = os.fstat(fd)
+                    if not stat.S_ISREG(status.st_mode) or status.st_size > left or count == MAX_SKILL_FILES:
+                        continue
+                    content = file.read(left)
+                left, count = left - len(content), count + 1
+                files[f"{MOUNT}/{skill.folder}/{path.relative_to(root)}"] = content
+    return files
+
+
+def describe_skills(skills: Sequence[Skill]) -> str:
+    """Return what the model is told of the skills in its container; "" without any."""
+    if not skills:
+        return ""
+    return "\n".join([f" {_ABOUT}", *(f"- {one.name}: {one.description} ({MOUNT}/{one.folder})" for one in skills)])
