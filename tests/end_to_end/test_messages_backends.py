@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -94,6 +95,17 @@ async def test_signed_thoughts_go_back_unchanged_with_the_result_of_their_call(
     request = claude.requests[-1]
     assert request.headers["x-api-key"] == "k" and request.headers["anthropic-version"] == "2023-06-01"
     assert request.path == "/v1/messages"
+
+
+async def test_signed_thoughts_survive_a_restart(claude: MessagesServer, tmp_path: Path) -> None:
+    settings = {"backend_url": claude.url, "backend_profile": "anthropic", "store_url": f"sqlite:///{tmp_path}/a.db"}
+    async with antiphon(**settings) as url, client(url) as http:
+        claude.say(thinks_and_calls())
+        rest = await by_the_server(http, FIRST)
+    async with antiphon(**settings) as url, client(url) as http:
+        assert (await http.post("/v1/responses", json=rest)).json()["status"] == "completed"
+    assistant = claude.requests[-1].json["messages"][1]
+    assert assistant["content"][0]["signature"] == signature_of("I should look.")
 
 
 async def test_signed_thoughts_go_to_no_other_server(claude: MessagesServer) -> None:

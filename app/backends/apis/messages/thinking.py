@@ -46,6 +46,7 @@ def think(context: TranslationContext, body: dict[str, Any]) -> None:
         return
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
         context.warnings.add("This backend's models do not reason where a call is forced.")
+        body["thinking"] = {"type": "disabled"}  # some models think unless they are told not to
         return
     thinking = _budget(context, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
     if thinking:

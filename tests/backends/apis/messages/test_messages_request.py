@@ -205,7 +205,7 @@ def test_an_effort_becomes_a_budget_below_the_limit_for_older_models(
 
 def test_a_forced_call_is_made_without_thinking() -> None:
     encoded = encode(tools=[LOOK], tool_choice="required", reasoning={"effort": "high"})
-    assert "thinking" not in encoded.body
+    assert encoded.body["thinking"] == {"type": "disabled"}
     assert any("forced" in warning for warning in encoded.warnings)
 
 
