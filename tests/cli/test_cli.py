@@ -458,6 +458,32 @@ def test_usage_is_shown_as_a_table(tmp_path: Path) -> None:
         assert (refused.returncode, "Did you mean 'key'?" in refused.stderr) == (1, True)
 
 
+def test_every_worker_tells_what_all_did_also_after_a_restart(tmp_path: Path) -> None:
+    def seen(address: str) -> tuple[object, int]:
+        latency = ask(f"{address}/v1/antiphon/latency")
+        refusals = ask(f"{address}/v1/antiphon/refusals")
+        return dict(latency["total"])["requests"], len(list(refusals["data"]))  # type: ignore[call-overload]
+
+    def wait_until_all_see(address: str, total: tuple[int, int]) -> None:
+        until, agreed = time.monotonic() + TIMEOUT, 0
+        while agreed < 8:  # either worker may answer
+            agreed = agreed + 1 if (told := seen(address)) == total else 0
+            assert time.monotonic() < until, told
+            time.sleep(0.05)
+
+    arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db")
+    with served(tmp_path, *arguments) as (process, address):
+        wait_for_log(process, tmp_path, "startup complete", times=2)
+        for _ in range(20):
+            assert ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})["status"] == "completed"
+        for _ in range(4):
+            with pytest.raises(urllib.error.HTTPError):
+                ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!", "temperature": 9})
+        wait_until_all_see(address, (20, 4))
+    with served(tmp_path, *arguments) as (process, address):
+        wait_until_all_see(address, (20, 4))
+
+
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return place_of(request, tmp_path)
