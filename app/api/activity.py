@@ -6,6 +6,7 @@ A key sees its own; a key with `admin = true` sees that of all keys, without any
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, runtime_checkable
@@ -21,12 +22,13 @@ from app.api.pagination import parse_limit, parse_whole_number
 from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.core.types import JSONObject
-from app.errors import InvalidRequest
+from app.errors import APIError, InvalidRequest
 from app.observability.activity import HOURS
-from app.observability.activity.hours import HOUR, SLOT, RequestCounts
+from app.observability.activity.hours import HOUR, SLOT, ActivityHour, RequestCounts
 from app.responses import Caller
 from app.tools import ResourceTool
 
+_MANY = 1000  # counts, which are not added up in the event loop
 _RESOURCES = 100  # containers and vector stores that are listed
 
 _QUANTILES = {"median": 0.31, "p95": 0.84}
@@ -211,11 +213,21 @@ async def _refusals(api: ApiContext, caller: Caller, limit: int, status: str | N
 
 
 async def _latency(api: ApiContext, access: KeyAccess, number: int, length: int, key: str, model: str) -> JSONObject:
+    hours = await api.activity.hours(number)
+    arguments = (hours, access, number, length, key, model)
+    if sum(len(hour.counts) for hour in hours) > _MANY:
+        return await asyncio.to_thread(_summed, *arguments)
+    return _summed(*arguments)
+
+
+def _summed(
+    hours: Sequence[ActivityHour], access: KeyAccess, number: int, length: int, key: str, model: str
+) -> JSONObject:
     slots: dict[int, RequestCounts] = {}
     keys: dict[str, RequestCounts] = {}
     models: dict[str, RequestCounts] = {}
     total = RequestCounts()
-    for hour in await api.activity.hours(number):
+    for hour in hours:
         for (slot, name, its_model), counts in hour.counts.items():
             allowed = access.admin or name == access.name
             if allowed and fnmatchcase(name, key) and fnmatchcase(its_model, model):
@@ -252,17 +264,18 @@ def _amount(limit: str, amount: int) -> float:
 
 async def _now(api: ApiContext, caller: Caller) -> JSONObject:
     now = await api.activity.now()
+    containers, stores = [await _summaries(api, caller, name) for name in ("containers", "vector_stores")]
     running = sorted(
         (entry for state in now.states for entry in state["running"] if _sees(caller, entry)),
         key=lambda entry: entry["began"],
     )
     return {
         "object": "antiphon.now",
-        "complete": now.whole,
+        "complete": now.whole and containers is not None and stores is not None,
         "backends": _backends((state["backends"] for state in now.states), caller.access),
         "running": [_own(entry, caller) for entry in running],
-        "containers": await _summaries(api, caller, "containers"),
-        "vector_stores": await _summaries(api, caller, "vector_stores"),
+        "containers": containers or [],
+        "vector_stores": stores or [],
     }
 
 
@@ -300,14 +313,17 @@ def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSO
     ]
 
 
-async def _summaries(api: ApiContext, caller: Caller, resource: str) -> list[JSONObject]:
-    """Return containers or vector stores with their sizes; [] if the server has none."""
+async def _summaries(api: ApiContext, caller: Caller, resource: str) -> list[JSONObject] | None:
+    """Return containers or vector stores with their sizes; [] if the server has none, None if they are unavailable."""
     names: dict[str, list[str]] = {}
     for access in api.auth.accesses():
         names.setdefault(access.owner, []).append(access.name)
     for tool in api.responses.tools.values():
         found: Any = tool.resources.get(resource) if isinstance(tool, ResourceTool) else None
         if isinstance(found, SummarizedResource):
-            entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)
+            try:
+                entries = await found.summaries(None if caller.access.admin else caller.owner, _RESOURCES)
+            except APIError:  # logged where it was raised; the rest is needed the more
+                return None
             return [{**_own(entry, caller), "keys": names.get(str(entry["owner"]), [])} for entry in entries]
     return []

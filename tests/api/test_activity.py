@@ -15,6 +15,7 @@ import pytest
 from app.core.access import hash_of
 from app.core.types.chunk import DONE
 from app.errors import BackendError
+from app.tools.files import FilesUnavailable
 from tests.api.key_attacks import GLIMPSES
 from tests.support import sockets
 from tests.support.build import call, delta, finish, reported
@@ -210,6 +211,30 @@ async def test_vector_stores_and_their_sizes_are_told_without_names(tmp_path: Pa
         everybody = await seen(http, "now", "boss")
         assert everybody["vector_stores"] == [{**own, "own": False}]
         assert SECRET not in json.dumps(everybody)
+
+
+async def test_what_runs_is_told_also_while_files_are_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object) -> Any:
+        raise FilesUnavailable
+
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    async with served(tools=tools) as (http, _):
+        assert (await seen(http, "now"))["complete"] is True
+        monkeypatch.setattr("app.tools.files.vector_stores.VectorStores.summaries", unavailable)
+        told = await seen(http, "now")
+    assert (told["complete"], told["vector_stores"], told["running"]) == (False, [], [])
+
+
+async def test_very_many_counts_are_added_up_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served() as (http, _):
+        for key in ("alice", "bob"):
+            await ask(http, key)
+        few = await seen(http, "latency", "boss")
+        monkeypatch.setattr("app.api.activity._MANY", 0)
+        monkeypatch.setattr("app.observability.activity.LARGE", 0)
+        assert await seen(http, "latency", "boss") == few
 
 
 # The log of responses.

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import orjson
 
 from app.backends import RefusedRequest
-from app.core.bounded_json import dumps
+from app.core.bounded_json import LARGE, dumps
 from app.core.types import JSONObject
 from app.core.types.request import TERMINAL
 from app.errors import StoreUnavailable
@@ -119,13 +119,16 @@ class Activity:
         begins = [current.start - HOUR * back for back in range(min(number, HOURS))]
         buckets = await asyncio.gather(*(self._store.all(_bucket(begin)) for begin in begins))
         own = {hour.start: hour for hour in (*self._closed_hours, current)}  # newer than what is stored of them
-        stored = [
-            ActivityHour.read(record)
+        records = [hour.record() for start, hour in own.items() if start in begins]
+        records += [
+            record
             for begin, bucket in zip(begins, buckets, strict=True)
             for name, record in bucket.items()
             if _begins(record, begin) and not (name == self._process and begin in own)
         ]
-        return [*stored, *(hour for start, hour in own.items() if start in begins)]
+        if sum(map(len, records)) > LARGE:
+            return await asyncio.to_thread(lambda: [*map(ActivityHour.read, records)])
+        return [*map(ActivityHour.read, records)]
 
     async def now(self) -> Now:
         """Return what this process does, and what the others of its store do, as far as that is available."""

@@ -16,6 +16,7 @@ HOUR = 3600
 SLOT = 300  # seconds, for which requests are counted together
 OTHER = "other"
 _MAX_KEYS, _MODELS_OF_KEY = 200, 20  # in an hour; the others are counted together, since callers may invent names
+_MAX_COUNTS = 2000  # of an hour; then no further names get counts of their own
 _MAX_OWNERS, _REFUSALS_OF_OWNER = 50, 20  # so that no caller's refusals displace those of others
 
 
@@ -65,16 +66,17 @@ class ActivityHour:
 
     def of(self, now: float, key: str, model: str) -> RequestCounts:
         """Return the counts of a key and model at a Unix time of this hour, to be added to."""
-        if key not in self._models and len(self._models) >= _MAX_KEYS:
+        slot = int(now) // SLOT * SLOT
+        if (counts := self.counts.get((slot, key, model))) is not None:
+            return counts
+        full = len(self.counts) >= _MAX_COUNTS
+        if full or (key not in self._models and len(self._models) >= _MAX_KEYS):
             key = OTHER
         models = self._models.setdefault(key, set())
-        if model not in models and len(models) >= _MODELS_OF_KEY:
+        if full or (model not in models and len(models) >= _MODELS_OF_KEY):
             model = OTHER
         models.add(model)
-        name = (int(now) // SLOT * SLOT, key, model)
-        if (counts := self.counts.get(name)) is None:
-            counts = self.counts[name] = RequestCounts()
-        return counts
+        return self.counts.setdefault((slot, key, model), RequestCounts())
 
     def refuse(self, refusal: Refusal) -> None:
         """Add a refusal, in place of the oldest one if there are too many."""

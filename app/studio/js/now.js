@@ -60,7 +60,7 @@ export class Now {
     const sum = (entries, field) => entries.reduce((total, entry) => total + entry[field], 0);
     const up = servers.filter(({ state }) => state === "up").length;
     return [
-      now.complete ? null : h("p", { class: "warnings" }, "The store is unavailable: this is what one process of the server knows."),
+      now.complete ? null : h("p", { class: "warnings" }, "A store is unavailable, so some of this is missing: of other processes of the server, containers or vector stores."),
       tiles([
         ["Running", count(now.running.length), now.running.filter(({ delivery }) => delivery === "background").length ? `${count(now.running.filter(({ delivery }) => delivery === "background").length)} in the background` : null],
         admin ? ["Requests at servers", count(sum(servers, "in_flight")), `${count(sum(now.backends, "queued"))} waiting`] : null,
