@@ -22,7 +22,17 @@ from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
 from app.core.stream.answer import ErrorIn
-from app.core.types.chunk import DONE, CallFragment, Chunk, ChunkDelta, ChunkOrRun, ChunkRun, PassedItem, RawOrRun
+from app.core.types.chunk import (
+    DONE,
+    REASONING_CONTENT,
+    CallFragment,
+    Chunk,
+    ChunkDelta,
+    ChunkOrRun,
+    ChunkRun,
+    PassedItem,
+    RawOrRun,
+)
 from app.errors import BackendError, label
 
 _Event = dict[str, Any]
@@ -65,6 +75,7 @@ class ResponsesDecoder:
         self._by_id: dict[str, _Output] = {}
         self._by_index: dict[int, _Output] = {}
         self._last: _Output | None = None
+        self._run_of: _Output | None = None  # whose pieces the last run has
         self._calls = 0
         self._complete = 0  # items that are done
         # The names of functions in the request, by namespace and name.
@@ -111,8 +122,8 @@ class ResponsesDecoder:
                 continue
             assert isinstance(event, dict)
             type_ = event.get("type")
-            if type_ == "response.output_text.delta":
-                self._text_delta(event, chunks)
+            if pieces := _PIECES.get(type_) if isinstance(type_, str) else None:
+                self._piece(event, *pieces, chunks)
             elif read := _EVENTS.get(type_) if isinstance(type_, str) else None:
                 chunks += read(self, event)
             elif not isinstance(type_, str) or event.get("error"):
@@ -123,23 +134,27 @@ class ResponsesDecoder:
                 self._warn(f"Events of type {label(type_)} of the backend are not known and were left out.")
         return [*chunks, DONE] if self.done else chunks
 
-    def _text_delta(self, event: _Event, chunks: list[ChunkOrRun]) -> None:
-        """Add a piece of text; those that came together without anything between them are one run."""
+    def _piece(self, event: _Event, type_: str, name: str, chunks: list[ChunkOrRun]) -> None:
+        """Add a piece of the text of an item; those that came together without anything between them are one run."""
         delta, logprobs = event.get("delta"), event.get("logprobs")
-        output = self._last  # nearly always
-        writing = output is not None and output.written and output.type == "message"
-        if not writing or output is None or output.item.get("id") != event.get("item_id"):
-            delta = self._delta(event, "message")
         if not isinstance(delta, str) or not delta:
             return
+        output, item_id = self._last, event.get("item_id")
+        if output is None or output.type != type_ or item_id is None or output.item.get("id") != item_id:
+            output = self._output(event, type_)
+        output.written = True
         last = chunks[-1] if chunks else None
         if logprobs:
             chunks.append({"choices": [{"delta": {"content": delta}, "logprobs": {"content": logprobs}}]})
-        elif isinstance(last, ChunkRun):
+        elif name == "arguments" and not output.named:
+            chunks += self._call(output, delta)
+        elif isinstance(last, ChunkRun) and self._run_of is output:
             last.texts.append(delta)
         else:
-            like: Any = {"choices": [{"delta": {"content": delta}}]}
-            chunks.append(ChunkRun(like, "content", [delta]))
+            self._run_of = output
+            fragment = {"index": output.number, "function": {"arguments": delta}}
+            like: Any = {"tool_calls": [fragment]} if name == "arguments" else {name: delta}
+            chunks.append(ChunkRun({"choices": [{"delta": like}]}, name, [delta]))
 
     # Items.
 
@@ -286,17 +301,9 @@ class ResponsesDecoder:
         delta = self._delta(event, "reasoning")
         return [_chunk({"reasoning_summary": delta})] if delta else []
 
-    def thought(self, event: _Event) -> list[ChunkOrRun]:
-        delta = self._delta(event, "reasoning")
-        return [_chunk({"reasoning_content": delta})] if delta else []
-
     def annotation(self, event: _Event) -> list[ChunkOrRun]:
         annotation = event.get("annotation")
         return [_chunk({"annotations": [annotation]})] if isinstance(annotation, dict) else []
-
-    def arguments(self, event: _Event) -> list[ChunkOrRun]:
-        delta = self._delta(event, "function_call")
-        return self._call(self._output(event, "function_call"), delta) if delta else []
 
     def custom_input(self, event: _Event) -> list[ChunkOrRun]:
         delta = self._delta(event, "custom_tool_call")
@@ -341,6 +348,14 @@ class ResponsesDecoder:
             self.warnings.append(warning)
 
 
+# Events with a piece of text: the type of their item, and the name of the text in chunks.
+_PIECES = {
+    "response.output_text.delta": ("message", "content"),
+    "response.reasoning_text.delta": ("reasoning", REASONING_CONTENT),
+    "response.reasoning.delta": ("reasoning", REASONING_CONTENT),
+    "response.function_call_arguments.delta": ("function_call", "arguments"),
+}
+
 _Read = Callable[[ResponsesDecoder, _Event], list[ChunkOrRun]]
 
 _EVENTS: dict[str, _Read] = {
@@ -350,10 +365,7 @@ _EVENTS: dict[str, _Read] = {
     "response.reasoning_summary_part.added": ResponsesDecoder.part_added,
     "response.refusal.delta": ResponsesDecoder.refusal,
     "response.reasoning_summary_text.delta": ResponsesDecoder.summary,
-    "response.reasoning_text.delta": ResponsesDecoder.thought,
-    "response.reasoning.delta": ResponsesDecoder.thought,
     "response.output_text.annotation.added": ResponsesDecoder.annotation,
-    "response.function_call_arguments.delta": ResponsesDecoder.arguments,
     "response.custom_tool_call_input.delta": ResponsesDecoder.custom_input,
     "response.completed": ResponsesDecoder.ended,
     "response.incomplete": ResponsesDecoder.ended,
