@@ -56,6 +56,7 @@ FRAMEWORKS = {
     "agno": Client("agno/driver.py", "openai-3", {"KIND": "openai"}, frozenset({"thinking"})),
     "agno-open-responses": Client("agno/driver.py", "openai-3", {"KIND": "open-responses"}, frozenset({"thinking"})),
     "dspy": Client("dspy/driver.py", "openai-2", LOCAL_COSTS, _STREAMS | {"tools", "structured", "turns"}),
+    "google-adk": Client("google_adk/driver.py", "openai-2", LOCAL_COSTS, _STREAMS | {"structured", "thinking"}),
     "haystack": Client("haystack/driver.py", "openai-3"),
     "inspect": Client("inspect_ai/driver.py", "openai-3", without=_STREAMS),
     "instructor": Client(

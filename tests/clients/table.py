@@ -175,6 +175,7 @@ ROWS: dict[str, Row] = {
         FRAMEWORKS["dspy"],
         tests={"calls": {"whole": _DSPY}, "schema": {"by a prompt": _DSPY}},
     ),
+    "Google ADK": Row(OTHERS, ("openai-2:google-adk",), ALL, FRAMEWORKS["google-adk"]),
     "Haystack": Row(OTHERS, ("openai-3:haystack-ai",), f"{ALL}, or {PREVIOUS}", FRAMEWORKS["haystack"]),
     "Inspect": Row(OTHERS, ("openai-3:inspect-ai",), ALL, FRAMEWORKS["inspect"]),
     "instructor": Row(

@@ -62,6 +62,8 @@ async def test_framework_calls_two_functions_at_once(
     called = [json.loads(call["function"]["arguments"])["place"] for call in calls]
     assert sorted(called) == ["Oslo", "Paris"]  # Haystack sorts streamed calls by their ids
     results = [words(message["content"]) for message in messages if message["role"] == "tool"]
+    if name == "google-adk":  # it sends objects
+        results = [json.loads(result)["result"] for result in results]
     assert results == [f"Sunny in {place}." for place in called]
 
 
