@@ -8,9 +8,9 @@ const HEIGHT = 200;
 const COLOURS = 6;
 
 // A figure: `times` are Unix times, `series` [{ name, values }], where null is no value. With `stacked`, bars stand on
-// each other; else they are lines, or one row of bars with `bars`. `show(value)` is the text of a value, and `time(unix)`
+// each other; else they are lines. `show(value)` is the text of a value, and `time(unix)`
 // that of a time. The figure is drawn when it is in the page.
-export function plot({ title, times, series, show, time, stacked = false, bars = false, wide = false, empty = "There is nothing in this time." }) {
+export function plot({ title, times, series, show, time, stacked = false, wide = false, empty = "There is nothing in this time." }) {
   const names = series.map(({ name }, index) => h("li", {}, h("span", { class: "swatch", "data-colour": index % COLOURS, "aria-hidden": "true" }), plain(name)));
   const place = h("div", { class: "plot", "aria-hidden": "true" });
   const read = h("p", { class: "plot-read", "aria-hidden": "true" });
@@ -21,7 +21,7 @@ export function plot({ title, times, series, show, time, stacked = false, bars =
     return figure;
   }
   figure.append(place, h("div", { class: "plot-foot" }, table(title, times, series, show, time), read));
-  const drawn = new Drawing(place, read, { times, series, show, time, stacked, bars });
+  const drawn = new Drawing(place, read, { times, series, show, time, stacked });
   drawings.add(drawn);
   sizes.observe(place);
   placed.set(place, drawn);
@@ -44,30 +44,29 @@ class Drawing {
   draw() {
     this.plot?.destroy();
     this.place.replaceChildren();
-    const { times, series, show, time, stacked, bars } = this.data;
+    const { times, series, show, time, stacked } = this.data;
     const colours = series.map((_, index) => colour(`--plot-${(index % COLOURS) + 1}`));
     const muted = colour("--muted");
     const grid = { stroke: colour("--line"), width: 1 };
     const font = `12px ${getComputedStyle(document.body).fontFamily}`;
     const sums = stacked ? cumulated(series) : series.map(({ values }) => values);
-    const columns = stacked || bars;
     const options = {
       width: this.place.clientWidth,
       height: HEIGHT,
       legend: { show: false },
       padding: [8, 30, 0, 0],
-      cursor: { y: false, points: { show: !columns }, drag: { x: false, y: false } },
-      scales: { x: { time: false, range: columns ? around(times) : undefined }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] } },
+      cursor: { y: false, points: { show: !stacked }, drag: { x: false, y: false } },
+      scales: { x: { time: false, range: stacked ? around(times) : undefined }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] } },
       axes: [
         { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, splits: (chart) => some(times, chart.bbox.width / devicePixelRatio / 80), values: (_, splits) => splits.map((at) => time(at)) },
         { stroke: muted, font, grid, ticks: { show: false }, size: 64, space: 40, values: (_, splits) => splits.map((value) => show(value)) },
       ],
       series: [{}, ...sums.map((_, index) => ({
-        stroke: columns ? undefined : colours[index],
-        fill: columns ? colours[index] : undefined,
-        width: columns ? 0 : 2,
-        points: { show: !columns && times.length < 40, size: 5, fill: colours[index] },
-        paths: columns ? uPlot.paths.bars({ size: [0.72, 42], radius: stacked ? 0 : 0.12 }) : undefined,
+        stroke: stacked ? undefined : colours[index],
+        fill: stacked ? colours[index] : undefined,
+        width: stacked ? 0 : 2,
+        points: { show: !stacked && times.length < 40, size: 5, fill: colours[index] },
+        paths: stacked ? uPlot.paths.bars({ size: [0.72, 42], radius: 0 }) : undefined,
       }))],
       hooks: { setCursor: [(chart) => this.tell(chart.cursor.idx)] },
     };
