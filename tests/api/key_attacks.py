@@ -211,6 +211,13 @@ _DECLARED: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
     "file_search": (("code_interpreter",), {"type": "file_search", "vector_store_ids": ["vs_1"]}),
     "image_generation": (("mcp:*",), {"type": "image_generation"}),
     "code_interpreter": (("mcp:code", "shell"), {"type": "code_interpreter", "container": {"type": "auto"}}),
+    "code_interpreter with skills": (
+        ("mcp:code", "shell"),
+        {
+            "type": "code_interpreter",
+            "container": {"type": "auto", "skills": [{"type": "skill_reference", "skill_id": "letters"}]},
+        },
+    ),
     "code_interpreter with a label": (
         ("mcp:lab", "*:lab"),
         {"type": "code_interpreter", "container": {"type": "auto"}, "server_label": "lab", "connector_id": "lab"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
@@ -63,7 +64,7 @@ OF_DEPLOYMENTS = ["chat/completions", "completions", "embeddings", "images/gener
 OF_DEPLOYMENTS += ["audio/transcriptions", "audio/translations"]
 PASSED_ON += [*OF_DEPLOYMENTS, *(f"deployments/{{deployment:path}}/{path}" for path in OF_DEPLOYMENTS)]
 NAMES_NOTHING = ["/v1/conversations", "/v1/files", "/v1/uploads", *(f"/v1/{path}" for path in PASSED_ON)]
-FILLED = ["/v1/vector_stores"]  # with what was made before
+FILLED = ["/v1/vector_stores", "/v1/batches"]  # with what was made before
 
 # A body that is valid where a path ends so, so that it is the id that is refused.
 ITEM = {"type": "message", "role": "user", "content": "x"}
@@ -125,7 +126,18 @@ async def made() -> AsyncIterator[Made]:
         while (await ada.get(f"/v1/vector_stores/{store}")).json()["status"] != "completed":
             pass
         begun = {"filename": "secret.txt", "bytes": 6, "mime_type": "text/plain", **form}
+        form = {"purpose": "batch"}
+        line = {"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": {"model": "m", "input": "secret"}}
+        lines = (await ada.post("/v1/files", data=form, files={"file": ("secret.jsonl", json.dumps(line))})).json()[
+            "id"
+        ]
+        asked = {"input_file_id": lines, "endpoint": "/v1/responses", "completion_window": "24h"}
+        requests = (await ada.post("/v1/batches", json=asked)).json()["id"]
+        while (await ada.get(f"/v1/batches/{requests}")).json()["status"] != "completed":
+            await asyncio.sleep(0.01)
         ids = {
+            "lines_id": lines,
+            "requests_id": requests,
             "upload_id": (await ada.post("/v1/uploads", json=begun)).json()["id"],
             "vector_store_id": store,
             "batch_id": batch,
@@ -196,6 +208,8 @@ async def test_on_every_route_a_foreign_id_is_as_good_as_none(method: str, path:
         before = {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()}
         answers = []
         for ids in (given.ids, unknown(given.ids)):
+            if path.startswith("/v1/batches/"):  # and not the files of a vector store
+                ids = {**ids, "batch_id": ids["requests_id"]}
             answer = await given.other.request(method, filled(path, ids), json=body)
             answers.append((answer.status_code, without(answer.text, ids)))
         assert answers[0] == answers[1]
@@ -214,6 +228,7 @@ def places(ids: dict[str, str]) -> dict[str, str]:
         "its items": f"{conversation}/items",
         "file": f"/v1/files/{ids['file_id']}",
         "its content": f"/v1/files/{ids['file_id']}/content",
+        "batch": f"/v1/batches/{ids['requests_id']}",
         "vector store": f"/v1/vector_stores/{ids['vector_store_id']}",
         "its files": f"/v1/vector_stores/{ids['vector_store_id']}/files",
     }
@@ -232,6 +247,17 @@ async def test_in_every_field_a_foreign_id_is_as_good_as_none(path: str, fields:
         # It is no wonder that was refused: for its owner it is there.
         own = await given.owner.post(path, json={"model": "m", "input": "x", **filled(fields, given.ids)})
         assert own.status_code == 200, own.text
+
+
+async def test_no_foreign_file_is_run_as_a_batch() -> None:
+    async with made() as given:
+        answers = []
+        for ids in (given.ids, unknown(given.ids)):
+            body = {"input_file_id": ids["lines_id"], "endpoint": "/v1/responses", "completion_window": "24h"}
+            answer = await given.other.post("/v1/batches", json=body)
+            answers.append((answer.status_code, without(answer.text, ids)))
+        assert answers[0] == answers[1]
+        assert answers[0][0] == 404
 
 
 @pytest.mark.parametrize(

@@ -320,21 +320,42 @@ async def test_a_batch_of_another_key_does_not_exist(database: FilePlace, model:
 async def test_requests_have_the_rights_the_budget_and_the_price_of_their_key(
     database: FilePlace, model: Model
 ) -> None:
-    keys = {"ada": {"hash": hash_of("ada"), "models": ["m"]}}
+    keys = {"ada": {"hash": hash_of("ada"), "models": ["m"], "tools": ["web_search"]}}
     prices = {"m": {"input": 1000, "output": 1000, "batch": 0.5}}
     more = {"keys": keys, "prices": prices, "limit_requests_per_minute": 10}
     async with antiphon(**options(database, model, **more)) as url, openai_client(url, "ada") as client:
-        lines = [*asks(*["One"] * 12), line("other", {"model": "secret", "input": "Hi"})]
+        search = {"type": "file_search", "vector_store_ids": ["vs_1"]}
+        lines = [
+            *asks(*["One"] * 12),
+            line("model", {"model": "secret", "input": "Hi"}),
+            line("tool", {"model": "m", "input": "Hi", "tools": [search]}),
+        ]
         batch = await ended(client, await submit(client, lines))
         assert batch.request_counts and batch.request_counts.completed == 12  # limits per minute are for callers
         errors = await results(client, batch.error_file_id)
-        assert errors["other"]["response"]["body"]["error"]["code"] == "model_not_allowed"
+        codes = {name: error["response"]["body"]["error"]["code"] for name, error in errors.items()}
+        assert codes == {"model": "model_not_allowed", "tool": "tool_not_allowed"}
         async with httpx.AsyncClient(headers={"authorization": "Bearer ada"}) as http:
             async with asyncio.timeout(60):
                 while not (used := (await http.get(f"{url}/v1/antiphon/usage")).json()["total"]).get("requests"):
                     await asyncio.sleep(0.05)
         assert (used["requests"], used["input_tokens"], used["output_tokens"]) == (12, 120, 60)
         assert used["cost"] == pytest.approx(180 * 1000 / 1e6 / 2)
+
+
+async def test_requests_of_a_key_that_has_expired_are_not_run(database: FilePlace, model: Model) -> None:
+    tables = {"ada": {"hash": hash_of("ada"), "owner": "team"}, "eve": {"hash": hash_of("eve"), "owner": "team"}}
+    async with antiphon(**options(database, model, keys=tables, batch_concurrency=1)) as url:
+        async with openai_client(url, "ada") as client:
+            batch = await submit(client, asks("wait", "wait"))
+            await model.were_asked(1)
+    del tables["ada"]
+    model.release.set()
+    async with antiphon(**options(database, model, keys=tables)) as url, openai_client(url, "eve") as client:
+        batch = await ended(client, batch)
+        errors = await results(client, batch.error_file_id)
+        assert {error["response"]["status_code"] for error in errors.values()} == {401}
+    assert len(model.asked) == 1
 
 
 async def test_the_end_of_a_batch_is_announced_by_a_webhook(database: FilePlace, model: Model) -> None:
