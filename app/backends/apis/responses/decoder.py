@@ -161,9 +161,7 @@ class ResponsesDecoder:
     def _output(self, event: _Event, type_: str) -> _Output:
         """Return the item that an event belongs to; one that was not added is begun."""
         item_id, index = event.get("item_id"), event.get("output_index")
-        output = self._by_id.get(item_id) if isinstance(item_id, str) else None
-        if output is None and isinstance(index, int):
-            output = self._by_index.get(index)
+        output = self._item_of(event)
         if output is None and not isinstance(item_id, str) and not isinstance(index, int):
             output = self._last
         if output is None or output.type != type_:
@@ -180,12 +178,15 @@ class ResponsesDecoder:
         self._calls += output.passed or output.type in _ARGUMENTS
         return output
 
-    def _passed_by(self, event: _Event) -> _Output | None:
-        """Return the item of a tool of the server that an event is about; None if it is about no such item."""
+    def _item_of(self, event: _Event) -> _Output | None:
+        """Return the item that an event names, by its id or else by its index."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._by_id.get(item_id) if isinstance(item_id, str) else None
-        if output is None and isinstance(index, int):
-            output = self._by_index.get(index)
+        return self._by_index.get(index) if output is None and isinstance(index, int) else output
+
+    def _passed_by(self, event: _Event) -> _Output | None:
+        """Return the item of a tool of the server that an event is about; None if it is about no such item."""
+        output = self._item_of(event)
         return output if output and output.passed and not output.done else None
 
     def _delta(self, event: _Event, type_: str) -> str:
@@ -223,8 +224,7 @@ class ResponsesDecoder:
         name = output.item.get("name")
         if not output.named and isinstance(name, str) and name:
             output.named = True
-            namespace = output.item.get("namespace")
-            function["name"] = self._names.get((namespace, name), name)
+            function["name"] = self._names.get((str(output.item.get("namespace")), name), name)
             call_id = output.item.get("call_id") or output.item.get("id")
             fragment["id"] = call_id if isinstance(call_id, str) else None
         if output.type == "custom_tool_call" and not output.opened:
@@ -289,7 +289,9 @@ class ResponsesDecoder:
 
     def part_added(self, event: _Event) -> list[ChunkOrRun]:
         """Begin a part; the first begins with its item."""
-        output = self._output(event, "reasoning" if "summary_index" in event else "message")
+        output = self._item_of(event)
+        if output is None:
+            return []
         output.parts += 1
         return [_chunk({"starts_part": True})] if output.parts > 1 else []
 
@@ -321,7 +323,9 @@ class ResponsesDecoder:
                 chunks += self.item_done({"item": item, "output_index": index})
         status = response.get("status") or str(event.get("type")).removeprefix("response.")
         if usage := normal_usage(_object(response.get("usage"))):
-            chunks.append({"usage": usage, "id": str(response.get("id")), "model": str(response.get("model"))})
+            chunks.append(
+                {"usage": usage, "id": str(response.get("id") or ""), "model": str(response.get("model") or "")}
+            )
         if isinstance(tier := response.get("service_tier"), str):
             chunks.append({"service_tier": tier})
         if status in ("failed", "cancelled"):

@@ -97,9 +97,15 @@ class _Conversation:
         self.sent: list[JSONObject] = []
         self.ids = CallIds()
         self.call_ids: dict[int, str] = {}  # as they are sent, by the position of the call
+        self.stays = stays_native(context)
         self.outputs, _ = pair_calls(items)
         self.callers = {output: call for call, output in self.outputs.items()}
         self.late = late_calls(items, self.outputs)
+        self.answers: dict[str, list[int]] = {}  # positions of the outputs for each call id
+        for call in (position for position, item in enumerate(items) if item["type"] in _OUTPUTS):
+            answers = self.answers.setdefault(items[call]["call_id"], [])
+            if call in self.outputs:
+                answers.append(self.outputs[call])
 
     def add(self, position: int, item: Item) -> None:
         type_ = item["type"]
@@ -112,7 +118,7 @@ class _Conversation:
 
     def native(self, item: Item) -> JSONObject | None:
         """Return an item of a tool that only the server has, with the server's own id if it is known."""
-        if not stays_native(self.context)(item):
+        if not self.stays(item):
             return None
         upstream = self.context.upstream.get(str(item.get("id")), {})
         item_id = bound_fields(upstream, self.context.profile).get("id")
@@ -199,11 +205,10 @@ class _Conversation:
 
     def unmatched_output(self, position: int, item: Item) -> None:
         """Add an output that answers no call as a message of the user: a server would refuse it."""
-        name, call_id = label(item["call_id"]), item["call_id"]
-        answers = [output for call, output in self.outputs.items() if self.items[call]["call_id"] == call_id]
-        if any(self.items[answer].get("output") == item.get("output") for answer in answers):
-            return
-        if any(other.get("call_id") == call_id for other in self.items[:position] if other["type"] in _OUTPUTS):
+        name = label(item["call_id"])
+        if (answers := self.answers.get(item["call_id"])) is not None:
+            if any(self.items[answer].get("output") == item.get("output") for answer in answers):
+                return
             introduction = f"Another result of the tool call {name}:"
             self.warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
         else:

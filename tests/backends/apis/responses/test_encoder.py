@@ -296,3 +296,8 @@ def test_every_conversation_is_one_that_a_server_takes(items: list[dict[str, Any
             assert after["type"] in ("reasoning", "function_call", "custom_tool_call") or after["role"] == "assistant"
     ids = [item["id"] for item in found if item.get("role") == "assistant"]
     assert len({*ids}) == len(ids)
+
+
+def test_many_results_without_a_call_are_encoded_in_no_time() -> None:
+    results = [output(f"call_{n}") for n in range(3000)]
+    assert len(sent(user("Go"), *results)) == 3001

@@ -1,0 +1,74 @@
+"""Answers of servers of the Responses API that send what no server should."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.backends.apis import APIS
+from app.backends.server.errors import error_in_chunk
+from app.core.profile import Profile
+from app.core.request.question import EncodedQuestion
+from app.core.stream.answer import Answer
+from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.event_builder import EventBuilder
+from tests.support.native import Native
+
+PROFILE = Profile().override({"transport.api": "responses", "request.passes": ["web_search"]})
+ASKED = EncodedQuestion({"model": "m"}, {}, None, ())
+SEARCH = {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": {}}
+EVENTS = (
+    Native()
+    .reasoning("Hm.", "So.")
+    .message("a", "b", phase="commentary")
+    .call("f", "{", "}")
+    .custom_call("c", "x", call_id="call_2")
+    .added(SEARCH)
+    .event("response.web_search_call.searching", item_id="ws_1", output_index=4)
+    .done(SEARCH)
+    .completed()
+    .events
+)
+ODD: st.SearchStrategy[Any] = st.sampled_from([None, 0, -1, "", "x", [], [1], {}, {"type": []}, True, 1.5])
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for name, one in inner for place in places(one, (*path, name)))]
+
+
+def with_value(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    changed = value.copy()
+    changed[path[0]] = with_value(value[path[0]], path[1:], new)
+    return changed
+
+
+def read(events: list[Any]) -> None:
+    """Decode an answer and build its events, as the server does."""
+    decoder = APIS["responses"].decoder(ASKED, PROFILE, error_in_chunk)
+    number = iter(range(10_000))
+    response: Any = {"id": "resp_1", "output": [], "status": "queued", "instructions": None, "usage": None}
+    answer = Answer(ChunkReader(EventBuilder(response, new_id=lambda prefix: f"{prefix}_{next(number)}")))
+    for event in events:
+        answer.receive(decoder.decode(b"data: %s\n\n" % json.dumps(event).encode()))
+    answer.receive(decoder.end())
+    answer.reader.calls.end(cut=False)
+    answer.reader.builder.close()
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_a_field_of_any_other_type_makes_nothing_crash(data: st.DataObject) -> None:
+    events: list[Any] = [*EVENTS]
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(events) - 1))
+        path = data.draw(st.sampled_from(places(events[at])))
+        events[at] = with_value(events[at], path, data.draw(ODD))
+    if data.draw(st.booleans()):
+        del events[data.draw(st.integers(0, len(events) - 1))]
+    read(events)
