@@ -58,6 +58,7 @@ class BatchWorker:
         self._announce, self._clock = announce, clock
         self._name = secrets.token_hex(8)
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._working: str | None = None  # the id of the batch that is read or ended
         self._wakeup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         batches.wake = self._wakeup.set
@@ -127,7 +128,7 @@ class BatchWorker:
             await asyncio.sleep(self._lease / 4)
             running = [*self._running]
             try:
-                held = await self._records.renew(self._name, self._lease)
+                held = await self._records.renew(self._name, self._lease, self._working, running)
             except FilesUnavailable:
                 continue
             except Exception:
@@ -144,12 +145,14 @@ class BatchWorker:
         while True:
             try:
                 while batch := await self._records.claim_batch(self._name, self._lease):
+                    self._working = batch.id
                     await (self._read(batch) if batch.status == "validating" else self._end(batch))
                     self._wakeup.set()
             except FilesUnavailable:
                 pass
             except Exception:
                 logger.exception("a batch could not be read or ended")
+            self._working = None  # the claim of one that was given up expires
             wakeup = asyncio.ensure_future(self._wakeup.wait())
             await asyncio.wait({wakeup}, timeout=LOOK_INTERVAL / 10)
             wakeup.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ from app.errors import APIError, BackendError, Unauthorized
 from app.responses import Caller
 from app.responses.off_loop import off_loop
 from app.tools.files.batches import ClaimedLine, LineResult, RequestBatch, usage_counts
+
+logger = logging.getLogger(__name__)
 
 BUSY = 5.0  # seconds before a request is run again that a backend had no place for
 _STATUSES = (500, 502, 503, 504)  # after which a request is tried again
@@ -76,6 +79,9 @@ class LineRequests:
             return await _forwarded(passed.as_caller(caller, account), claimed)
         except APIError as error:
             return error.status, orjson.dumps(error.body()), error
+        except Exception:
+            logger.exception("a request of a batch could not be answered")
+            return _UNEXPECTED.status, orjson.dumps(_UNEXPECTED.body()), _UNEXPECTED
 
     def _caller(self, batch: RequestBatch) -> Caller:
         """Return the caller that created a batch; raises `Unauthorized` if its key is not accepted any more."""
@@ -125,6 +131,7 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, AP
     return status, answer, None
 
 
+_UNEXPECTED = APIError("The server had an error while it was answering this request.")
 _UNREADABLE = BackendError("The backend did not answer with JSON.")
 
 

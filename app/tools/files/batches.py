@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -153,8 +153,15 @@ class BatchRecords(Protocol):
         """Claim a request, if fewer than `most` are running in all processes; owners take turns."""
         ...
 
-    async def renew(self, worker: str, lease: float) -> set[tuple[str, int]]:
-        """Renew all claims of a process; return the requests, by batch and number, that it may go on with."""
+    async def renew(
+        self, worker: str, lease: float, batch_id: str | None, lines: Collection[tuple[str, int]]
+    ) -> set[tuple[str, int]]:
+        """
+        Renew the claims of a process: of the batch that it reads or ends, and of requests, by batch and number.
+
+        Return the requests that it may go on with; others are given back. Claims that are not renewed expire, such as
+        those of which the process was not told.
+        """
         ...
 
     async def release(self, claimed: ClaimedLine, worker: str, delay: float, *, failed: bool) -> None:

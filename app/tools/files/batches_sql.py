@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -183,19 +183,23 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def renew(self, worker: str, lease: float) -> set[tuple[str, int]]:
+    async def renew(
+        self, worker: str, lease: float, batch_id: str | None, lines: Collection[tuple[str, int]]
+    ) -> set[tuple[str, int]]:
         def steps() -> Steps[set[tuple[str, int]]]:
-            until = "claimed_until = {now} + $2"
-            yield Statement(f"UPDATE antiphon_request_batches SET {until} WHERE claim = $1", (worker, lease))
+            until = "claimed_until = {now} + $3"
+            if batch_id is not None:
+                yield Statement(f"UPDATE antiphon_request_batches SET {until} WHERE {_HELD}", (batch_id, worker, lease))
             alive = "SELECT id FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now}"
-            # A request of a batch that is cancelled or has expired is given back at once.
-            yield Statement(
-                f"UPDATE antiphon_batch_requests SET claim = NULL WHERE claim = $1 AND batch NOT IN ({alive})",
-                (worker,),
-            )
-            renew = f"UPDATE antiphon_batch_requests SET {until} WHERE claim = $1 AND status = 'waiting'"
-            rows = yield Statement(f"{renew} RETURNING batch, line", (worker, lease))
-            return {(batch_id, line) for batch_id, line in rows}
+            held: set[tuple[str, int]] = set()
+            for line in sorted(lines):
+                renew = f"UPDATE antiphon_batch_requests SET claimed_until = {{now}} + $4 WHERE {_HELD_LINE}"
+                if (yield Statement(f"{renew} AND batch IN ({alive}) RETURNING line", (*line, worker, lease))):
+                    held.add(line)
+                else:  # a request of a batch that is cancelled or has expired
+                    give_back = f"UPDATE antiphon_batch_requests SET claim = NULL WHERE {_HELD_LINE}"
+                    yield Statement(give_back, (*line, worker))
+            return held
 
         return await self._tables.run(steps)
 

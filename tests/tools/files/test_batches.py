@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 
 from app.core.access import hash_of
-from app.tools.files.batches import WINDOW
+from app.tools.files.batches import WINDOW, BatchLine, LineResult, RequestBatch
 from tests.faults.servers import server
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_places import FilePlace, SQLiteFiles
@@ -195,6 +195,36 @@ async def test_a_request_whose_backend_fails_is_tried_again(database: FilePlace)
         batch = await ended(client, await submit(client, asks("One")))
         assert batch.request_counts and batch.request_counts.completed == 1
         assert first.failures == []
+
+
+async def test_a_claim_that_its_process_does_not_know_of_expires(database: FilePlace) -> None:
+    store = database.open()
+    now = int(database.now())
+    batch = RequestBatch("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
+    await store.batches.create(batch)
+    assert await store.batches.claim_batch("one", 60)
+    await store.batches.add_lines(batch, "one", [BatchLine(1, "a", b"{}")])
+    await store.batches.begin(batch, "one", 1, "m")
+    assert await store.batches.claim_line("one", 60, 4)
+    assert await store.batches.renew("one", 60, None, []) == set()
+    assert not await store.batches.claim_line("two", 60, 4)
+    database.advance(61)
+    claimed = await store.batches.claim_line("two", 60, 4)
+    assert claimed and claimed.attempt == 2
+    assert not await store.batches.finish(claimed, "one", LineResult(True, b"{}"))
+    assert await store.batches.finish(claimed, "two", LineResult(True, b"{}"))
+    assert not await store.batches.finish(claimed, "two", LineResult(True, b"{}"))
+    await store.aclose()
+
+
+async def test_a_request_that_the_server_cannot_answer_is_an_error_in_the_end(
+    database: FilePlace, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.api.batches.requests.parse", None)  # a mistake of ours
+    async with antiphon(**options(database, model)) as url, openai_client(url) as client:
+        batch = await ended(client, await submit(client, asks("One")))
+        errors = await results(client, batch.error_file_id)
+        assert errors["ask-0"]["response"]["status_code"] == 500
 
 
 INVALID: list[tuple[list[Any], str, int | None]] = [
