@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.clients.program import installed
@@ -30,5 +32,5 @@ def test_every_name_of_the_package_has_a_row(folder: str) -> None:
     assert len(parameters) > 30
     listed = rows()
     assert sorted(found - listed.keys() - ADDED) == []
-    known = {name.partition(".")[0].removesuffix("[]") for heading, name in listed if heading == "Parameters"}
+    known = {re.split(r"[.\[]", name)[0] for heading, name in listed if heading == "Parameters"}
     assert sorted(parameters.keys() - known) == []

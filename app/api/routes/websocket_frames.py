@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -82,22 +82,6 @@ class Create:
         return validate(fields, CreateResponse, self.is_large)
 
 
-class SteeringNotSupported(InvalidRequest):
-    """A `response.steer` frame: a running response takes no further input."""
-
-    def __init__(self, fields: Mapping[str, object]) -> None:
-        message = (
-            "Responses of this server cannot be steered: send the input in a 'response.create' when this one ends."
-        )
-        super().__init__(message, param="type", code="steering_not_supported")
-        self.steer = {name: fields.get(name) for name in ("input", "previous_response_id")}
-
-    def event(self) -> dict[str, object]:
-        """Return the event that refuses the frame, with its input, so that the client can send this again."""
-        error = {"type": "invalid_request_error", "code": self.code, "message": self.message}
-        return {"type": "response.steer.failed", "sequence_number": 0, "error": error, "steer": self.steer}
-
-
 def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
     """
     Parse a frame; raises `InvalidRequest` if it is not a `response.create`.
@@ -106,8 +90,6 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
     """
     fields = load_json(frame, "frame", max_values)
     frame_type = fields.pop("type", None)
-    if frame_type == "response.steer":
-        raise SteeringNotSupported(fields)
     if frame_type != "response.create":
         message = f"Invalid 'type': {repr(frame_type)[:100]} is not supported; send 'response.create'."
         raise InvalidRequest(message, param="type", code="invalid_value")
@@ -146,8 +128,6 @@ def steer_failure(frame: str | bytes, number: int, max_values: int = MAX_VALUES)
 
 def envelope(error: APIError, stream_id: str | None = None) -> dict[str, object]:
     """Return an error as the spec's `WebSocketErrorEvent`, with the headers that an HTTP response would have."""
-    if isinstance(error, SteeringNotSupported):
-        return error.event()
     headers: dict[str, object] = {"headers": error.headers()} if error.headers() else {}
     frame = {"type": "error", "status": error.status, "error": {**error.payload(), **headers}, **headers}
     return frame if stream_id is None else {**frame, "stream_id": stream_id}

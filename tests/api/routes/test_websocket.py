@@ -71,17 +71,6 @@ async def test_it_is_there_with_and_without_the_prefix(path: str) -> None:
         assert (await response(socket))["status"] == "completed"
 
 
-async def test_a_response_that_is_to_be_steered_is_refused_with_the_input() -> None:
-    steer = {"input": "Shorter.", "previous_response_id": "resp_1"}
-    async with talking(Scripted(HELLO)) as socket:
-        await socket.send(json.dumps({"type": "response.steer", **steer}))
-        failed = await hear(socket)
-        assert (await response(socket))["status"] == "completed"
-    event = ResponseSteerFailedEvent.model_validate(failed)
-    assert (event.type, event.error.code) == ("response.steer.failed", "steering_not_supported")
-    assert failed["steer"] == steer
-
-
 async def test_one_turn_runs_at_a_time_and_the_others_wait_in_order() -> None:
     go_on = asyncio.Event()
     backend = Scripted([*HELLO, go_on], HELLO)
