@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from app.backends import LOW_PRIORITY
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, input_item, recorded_request
 from app.core.profile import Profile
@@ -33,9 +34,11 @@ class StoredResponses:
         self._loader = loader
         self._background = background
 
-    async def launch(self, run: Run) -> Response:
-        """Start a run with `background: true` as a task; returns the queued response."""
+    async def launch(self, request: CreateResponse, run: Run) -> Response:
+        """Start the run of a request with `background: true` as a task; returns the queued response."""
         assert self._background
+        if _completion_window(request) != "soonest":
+            LOW_PRIORITY.set(True)  # in the context that the task begins with
         return await self._background.launch(run)
 
     async def retrieve(self, response_id: str, caller: Caller) -> Response:
@@ -105,6 +108,10 @@ class StoredResponses:
             raise InvalidRequest("Background responses have to be stored: leave out `store`.", param="background")
         if request.background and self._background is None:
             raise InvalidRequest("This server has no background responses.", param="background")
+        window = _completion_window(request)
+        if window != "soonest" and (request.stream or not request.background):
+            message = f"The completion window '{window}' needs `background: true`, without `stream`."
+            raise InvalidRequest(message, param="background_options.completion_window")
 
     def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
         """Return how a response is stored when it ends, with the profile of its backend; None if it is not stored."""
@@ -170,3 +177,7 @@ def _run_key(response_id: str, caller: Caller) -> RunKey:
 
 def _not_found(response_id: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+
+
+def _completion_window(request: CreateResponse) -> str:
+    return request.background_options.completion_window if request.background_options else "soonest"

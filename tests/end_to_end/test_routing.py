@@ -139,6 +139,41 @@ async def test_a_full_backend_answers_429_with_retry_after(three: list[Upstream]
         assert (await events_of(await first))[-1]["type"] == "response.completed"
 
 
+async def test_background_response_with_a_long_completion_window_waits_behind_later_requests(
+    three: list[Upstream],
+) -> None:
+    go = asyncio.Event()
+    three[0].say(sse(chunk("a"), go, finish(), END))
+    three[0].always(HELLO)
+    late = {"model": "m", "input": "late", "background": True, "background_options": {"completion_window": "8h"}}
+    backends = {"local": {"url": three[0].url, "max_concurrency": 1}}
+    async with antiphon(backends=backends) as url, client(url) as http, asyncio.TaskGroup() as running:
+
+        async def waiting(number: int) -> None:
+            while (await http.get("/v1/antiphon/now")).json()["backends"][0]["queued"] != number:
+                await asyncio.sleep(0.01)
+
+        running.create_task(http.post("/v1/responses", json={"model": "m", "input": "first"}))
+        await until(lambda: three[0].requests)
+        assert (await http.post("/v1/responses", json=late)).json()["status"] == "queued"
+        await waiting(1)
+        running.create_task(http.post("/v1/responses", json={"model": "m", "input": "soon"}))
+        await waiting(2)
+        go.set()
+        await until(lambda: len(three[0].requests) == 3)
+    assert [request.json["messages"][0]["content"] for request in three[0].requests] == ["first", "soon", "late"]
+
+
+@pytest.mark.parametrize("other", [{}, {"background": True, "stream": True}])
+async def test_completion_window_of_a_response_that_does_not_wait_is_refused(
+    three: list[Upstream], other: dict[str, bool]
+) -> None:
+    asked = {"model": "m", "input": "Hi", "background_options": {"completion_window": "2h"}, **other}
+    async with antiphon(backends={"local": {"url": three[0].url}}) as url, client(url) as http:
+        refused = await http.post("/v1/responses", json=asked)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "background_options.completion_window")
+
+
 async def test_the_turns_of_a_conversation_go_to_one_replica(three: list[Upstream]) -> None:
     replicas = {"url": three[0].url, "replicas": [three[1].url, three[2].url]}
     async with antiphon(backends={"local": replicas}) as url, client(url) as http:

@@ -170,7 +170,7 @@ async def respond_to(
 async def started(api: ApiContext, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
     """Run a response, and return it as the request wants it."""
     if body.background:
-        return await background_response(run, caller, api, stream=body.stream)
+        return await background_response(body, run, caller, api)
     response = event_stream(run, caller, api) if body.stream else complete_response(run)
     return await unless_disconnected(request, response)
 
@@ -279,10 +279,10 @@ async def _broken_off(run: Run, error: Exception) -> bytes:
     return encoder.encode_sse(await run.break_off(error)) + encoder.DONE_FRAME
 
 
-async def background_response(run: Run, caller: Caller, api: ApiContext, *, stream: bool) -> Response:
+async def background_response(body: CreateResponse, run: Run, caller: Caller, api: ApiContext) -> Response:
     """Start a run in the background, and return the queued response, or a stream of its events."""
-    response = await api.responses.stored.launch(run)
-    if not stream:
+    response = await api.responses.stored.launch(body, run)
+    if not body.stream:
         return await whole_response(response, warning_headers(run.warnings))
     subscription = await api.responses.stored.follow(response["id"], caller)
     return subscription_stream(subscription, caller, api, warning_headers(run.warnings))

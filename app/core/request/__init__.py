@@ -219,6 +219,7 @@ _UNSENT: dict[str, Callable[[CreateResponse], object]] = {
 # Parameters of OpenAI's API that are known, but have no effect here, and why.
 _WITHOUT_EFFECT = {
     "access_programs": "they are programs of OpenAI",
+    "background_options.continuation_id": "background responses begin in the order of their requests",
     "betas": "they are features of OpenAI",
     "image": "images are sent to the model as they are",
     "moderation": "nothing is moderated here",

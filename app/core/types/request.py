@@ -334,6 +334,10 @@ class PromptCacheOptions(_Body):
     prewarm: StrictBool = False  # only store the input; the model is not called
 
 
+class BackgroundOptions(_Body):
+    completion_window: Literal["soonest", "2h", "8h"] = "soonest"  # how soon a background response has to be there
+
+
 def _without_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("it has a NUL character, which not every store can hold")
@@ -394,6 +398,7 @@ class CreateResponse(_Body):
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
     background: StrictBool = False
+    background_options: BackgroundOptions | None = None
     max_output_tokens: Annotated[Integer, Field(ge=16)] | None = None
     max_tool_calls: Annotated[Integer, Field(ge=1)] | None = None
     reasoning: ReasoningOptions | None = None

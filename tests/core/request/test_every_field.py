@@ -56,6 +56,7 @@ _DECLARED = (
 KEPT: dict[str, list[str]] = {
     "how a response is made, delivered and stored": [
         *("background", "include", "max_tool_calls", "metadata", "store", "stream", "truncation"),
+        "background_options.completion_window",
         "context_management[].compact_threshold",
         "prompt_cache_options.prewarm",
     ],
