@@ -135,7 +135,7 @@ export class Compare {
     ];
     byId("compare-result").replaceChildren(
       h("h3", {}, "Figures"),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" }, h("table", { class: "figures" },
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" }, h("table", { class: "compare-figures" },
         h("thead", {}, h("tr", {}, h("td", {}), this.columns.map(({ response }, index) => h("th", { scope: "col", class: "number" }, `${index + 1}. ${plain(response.model)}`)))),
         h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), this.columns.map((column) => h("td", { class: "number" }, value(column)))))))),
       h("h3", {}, "Difference of the texts"),
