@@ -88,6 +88,6 @@ def test_install_command_in_an_environment_of_uv_installs_by_uv(tmp_path: Path) 
     assert ran.stdout.strip() == "uv pip install --python environment/bin/python 'antiphon[mcp]'"
 
 
-def test_no_document_and_no_message_has_an_install_command_of_its_own() -> None:
+def test_install_commands_are_written_in_one_place() -> None:
     texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("app/**/*.py"), ROOT / ".env.example"]
     assert [str(path) for path in texts if re.search(r"install '?antiphon", path.read_text(encoding="utf-8"))] == []

@@ -77,7 +77,7 @@ def test_values_fit_the_schema(values: dict[str, Any]) -> None:
     jsonschema.validate(merged(CHART.defaults, values), SCHEMA)
 
 
-def test_the_schema_knows_every_value_and_no_other() -> None:
+def test_schema_has_every_value_and_no_other() -> None:
     jsonschema.Draft7Validator.check_schema(SCHEMA)
     jsonschema.validate(CHART.defaults, SCHEMA)
     assert SCHEMA["properties"].keys() - {"global"} == CHART.defaults.keys()
@@ -87,7 +87,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
             assert described["properties"].keys() == value.keys()
 
 
-def test_the_schema_knows_every_setting_that_is_not_the_charts_own() -> None:
+def test_schema_has_every_setting_that_is_not_the_charts_own() -> None:
     names = SCHEMA["properties"]["settings"]["propertyNames"]["enum"]
     assert names == [name for name in Settings.model_fields if name not in {"config", "host", "port", "workers"}]
 
@@ -108,18 +108,18 @@ def test_the_schema_knows_every_setting_that_is_not_the_charts_own() -> None:
         {"env": [{"value": "x"}]},
     ],
 )
-def test_invalid_values_are_refused(values: dict[str, Any]) -> None:
+def test_values_that_are_invalid_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(merged(CHART.defaults, values), SCHEMA)
 
 
-def test_an_open_server_has_to_be_allowed_explicitly() -> None:
+def test_open_server_has_to_be_allowed_explicitly() -> None:
     with pytest.raises(Failed, match="ANTIPHON_API_KEYS"):
         CHART.render({})
 
 
 @pytest.mark.parametrize("values", [{"replicas": 2}, {"autoscaling": {"enabled": True}}])
-def test_several_pods_need_a_place_to_remember_together(values: dict[str, Any]) -> None:
+def test_several_pods_need_a_shared_store(values: dict[str, Any]) -> None:
     with pytest.raises(Failed, match="one Redis"):
         CHART.render({**OPEN, **values})
     documents({**OPEN, **values, "redis": {"enabled": True}})
@@ -128,13 +128,13 @@ def test_several_pods_need_a_place_to_remember_together(values: dict[str, Any]) 
 # What it makes.
 
 
-def test_the_chart_is_of_this_version() -> None:
+def test_chart_is_of_this_version() -> None:
     about = yaml.safe_load((FOLDER / "Chart.yaml").read_text())
     assert about["appVersion"] == __version__
     assert pod(SMALL)["containers"][0]["image"] == f"antiphon:{__version__}"
 
 
-def test_there_is_what_the_values_enable() -> None:
+def test_enabled_values_are_rendered() -> None:
     small = ["Deployment", "PodDisruptionBudget", "Service", "ServiceAccount"]
     assert sorted(document["kind"] for document in documents(SMALL)) == small
     more = ["ConfigMap", "HorizontalPodAutoscaler", "NetworkPolicy", "NetworkPolicy", "Service", "ServiceMonitor"]
@@ -142,7 +142,7 @@ def test_there_is_what_the_values_enable() -> None:
 
 
 @pytest.mark.parametrize("values", EVERY)
-def test_every_document_is_whole_and_has_a_name_of_its_own(values: dict[str, Any]) -> None:
+def test_documents_are_complete_and_have_names_of_their_own(values: dict[str, Any]) -> None:
     names = [(document["kind"], document["metadata"]["name"]) for document in documents(values)]
     assert len(set(names)) == len(names)
     for document in documents(values):
@@ -164,7 +164,7 @@ def test_selectors_match_the_intended_pods(values: dict[str, Any]) -> None:
         assert found == [document["metadata"]["name"]], document["kind"]
 
 
-def test_the_service_leads_to_the_server_and_the_monitor_to_the_service() -> None:
+def test_service_leads_to_the_server_and_the_monitor_to_the_service() -> None:
     service, monitor = one("Service", FULL), one("ServiceMonitor", FULL)
     ports = {port["name"] for container in pod(FULL)["containers"] for port in container["ports"]}
     assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
@@ -174,7 +174,7 @@ def test_the_service_leads_to_the_server_and_the_monitor_to_the_service() -> Non
 
 
 @pytest.mark.parametrize("grace", [0, 30, 600])
-def test_a_pod_has_the_time_that_it_needs_to_end(grace: int) -> None:
+def test_pod_has_the_time_that_it_needs_to_end(grace: int) -> None:
     values = {**SMALL, "settings": {"shutdown_grace": grace}, "preStopSeconds": 15}
     (container,) = pod(values)["containers"]
     assert container["lifecycle"]["preStop"]["exec"]["command"] == ["sleep", "15"]
@@ -184,7 +184,7 @@ def test_a_pod_has_the_time_that_it_needs_to_end(grace: int) -> None:
 
 
 @pytest.mark.parametrize("values", EVERY)
-def test_every_variable_is_a_setting_that_the_server_takes(values: dict[str, Any]) -> None:
+def test_variables_are_settings_that_the_server_accepts(values: dict[str, Any]) -> None:
     variables = {name: value for name, value in environment(values).items() if name.startswith("ANTIPHON_")}
     fields = {name.removeprefix("ANTIPHON_").lower(): value for name, value in variables.items()}
     assert fields.keys() <= Settings.model_fields.keys()
@@ -205,7 +205,7 @@ def test_secrets_come_from_a_secret() -> None:
     assert not any("KEY" in variable["name"] for variable in container["env"])
 
 
-def test_the_file_of_settings_is_where_the_server_looks_for_it() -> None:
+def test_settings_file_is_where_the_server_reads_it() -> None:
     (container,) = pod(FULL)["containers"]
     (name,) = [mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == "/etc/antiphon"]
     (volume,) = [volume for volume in pod(FULL)["volumes"] if volume["name"] == name]
@@ -215,7 +215,7 @@ def test_the_file_of_settings_is_where_the_server_looks_for_it() -> None:
     assert config["data"]["antiphon.toml"].strip() == FULL["toml"].strip()
 
 
-def test_pods_start_anew_when_the_file_of_settings_changes() -> None:
+def test_pods_start_anew_when_the_settings_file_changes() -> None:
     def checksum(toml: str) -> str:
         template = one("Deployment", {**SMALL, "toml": toml})["spec"]["template"]
         return str(template["metadata"]["annotations"]["checksum/toml"])
@@ -224,7 +224,7 @@ def test_pods_start_anew_when_the_file_of_settings_changes() -> None:
 
 
 @pytest.mark.parametrize("values", EVERY)
-def test_pods_may_do_nothing_but_their_work(values: dict[str, Any]) -> None:
+def test_pods_have_no_further_privileges(values: dict[str, Any]) -> None:
     for document in documents(values):
         if "template" not in document.get("spec", {}):
             continue
@@ -237,7 +237,7 @@ def test_pods_may_do_nothing_but_their_work(values: dict[str, Any]) -> None:
             assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_pods_are_scaled_by_what_they_make_and_by_cpu_where_that_is_not_known() -> None:
+def test_pods_are_scaled_by_responses_or_by_cpu() -> None:
     spec = one("HorizontalPodAutoscaler", FULL)["spec"]
     responses, cpu = spec["metrics"]
     assert responses["pods"]["metric"]["name"] == "antiphon_responses_open"
@@ -249,7 +249,7 @@ def test_pods_are_scaled_by_what_they_make_and_by_cpu_where_that_is_not_known() 
     assert [metric["type"] for metric in alone["spec"]["metrics"]] == ["Resource"]
 
 
-def test_only_the_server_reaches_its_redis() -> None:
+def test_redis_is_reached_by_the_server_alone() -> None:
     policy = one("NetworkPolicy", FULL, "redis")["spec"]
     (rule,) = policy["ingress"]
     (peer,) = rule["from"]
@@ -279,9 +279,7 @@ def test_helm_renders_the_same(values: dict[str, Any], tmp_path: Path) -> None:
     assert by_name([document for document in yaml.safe_load_all(said) if document]) == by_name(documents(values))
 
 
-def test_the_values_of_the_guide_for_teams_are_taken_and_their_settings_can_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_of_the_guide_for_teams_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = (FOLDER.parents[2] / "docs" / "team.md").read_text(encoding="utf-8")
     (values,) = re.findall(r"^```yaml\n(.*?)^```", guide, re.MULTILINE | re.DOTALL)
     given = yaml.safe_load(values)

@@ -185,20 +185,20 @@ def test_imports_go_one_way(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("app.core")])
-def test_the_core_imports_only_the_standard_library_and_what_makes_data(name: str) -> None:
+def test_core_imports_only_the_standard_library_and_what_makes_data(name: str) -> None:
     imported = imported_by(NAMES[name])
     assert {one.partition(".")[0] for one in imported} <= PURE
     assert not {one for one in imported if one in IMPURE or one.partition(".")[0] in IMPURE}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("app.core")])
-def test_the_core_never_waits(name: str) -> None:
+def test_core_never_awaits(name: str) -> None:
     waits = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
     assert [node.lineno for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, waits)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_module_is_too_long_to_read(name: str) -> None:
+def test_modules_are_short_enough(name: str) -> None:
     assert len(NAMES[name].read_text(encoding="utf-8").splitlines()) <= LONGEST_MODULE
 
 
@@ -225,14 +225,14 @@ def outermost_functions(node: ast.AST) -> Iterator[Function]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_function_is_too_long_to_see(name: str) -> None:
+def test_functions_are_short_enough(name: str) -> None:
     functions = (node for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, Function))
     lengths = {node.name: own_length(node) for node in functions}
     assert {function: length for function, length in lengths.items() if length > LONGEST_FUNCTION} == {}
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: name_of(path / "x")[:-2])
-def test_no_folder_holds_too_many_modules(folder: Path) -> None:
+def test_folders_hold_few_modules(folder: Path) -> None:
     assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= LARGEST_FOLDER
 
 
@@ -250,7 +250,7 @@ def public_names(tree: ast.Module) -> Iterator[str]:
             yield node.target.id
 
 
-def test_a_public_name_means_one_thing() -> None:
+def test_public_name_means_one_thing() -> None:
     modules: dict[str, list[str]] = {}
     for name, path in NAMES.items():
         for defined in set(public_names(tree_of(path))):
@@ -284,7 +284,7 @@ def test_a_public_name_means_one_thing() -> None:
         ("app.helpers", "app.core.types.ids"),
     ],
 )
-def test_an_import_upward_is_seen(name: str, imported: str) -> None:
+def test_import_upward_is_seen(name: str, imported: str) -> None:
     assert violations(name, {imported}) != []
 
 
@@ -305,5 +305,5 @@ def test_an_import_upward_is_seen(name: str, imported: str) -> None:
         ("app.cli", "app.settings"),
     ],
 )
-def test_an_import_downward_is_not(name: str, imported: str) -> None:
+def test_import_downward_is_accepted(name: str, imported: str) -> None:
     assert violations(name, {imported}) == []

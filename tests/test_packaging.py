@@ -30,7 +30,7 @@ DOCUMENTS = ["README.md", "SECURITY.md", *(f"docs/{path.name}" for path in sorte
 VARIABLE = re.compile(r"\bANTIPHON_(?!TEST_)[A-Z_]+\b")
 
 
-def test_the_version_is_one() -> None:
+def test_version_is_one() -> None:
     assert PROJECT["version"] == __version__
 
 
@@ -41,7 +41,7 @@ EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("tes
     "dependency",
     [*PROJECT["dependencies"], *(one for name in EXTRAS for one in PROJECT["optional-dependencies"][name])],
 )
-def test_the_image_has_every_dependency_in_a_version_that_fits(dependency: str) -> None:
+def test_image_has_every_dependency_in_a_version_that_fits(dependency: str) -> None:
     wanted = Requirement(dependency)
     assert wanted.specifier.contains(LOCKED[wanted.name]), "write docker/requirements.txt anew with `make lock`"
 
@@ -79,7 +79,7 @@ assert create_app(Settings(_env_file=None)).routes
 """
 
 
-def test_the_server_starts_without_the_packages_of_the_extras() -> None:
+def test_server_without_the_packages_of_the_extras_starts() -> None:
     """As after `make serve` in a clone, or `pip install antiphon`."""
     needed = _needed(PROJECT["dependencies"])
     extra = [
@@ -96,7 +96,7 @@ def test_the_server_starts_without_the_packages_of_the_extras() -> None:
     assert started.returncode == 0, started.stderr
 
 
-def test_the_image_has_what_its_dependencies_need() -> None:
+def test_image_has_what_its_dependencies_need() -> None:
     """As they are installed here, and on Linux: what is locked is closed, and has a hash for each version."""
     there = {name.lower().replace("_", "-"): version for name, version in LOCKED.items()}
     for name in there:
@@ -112,7 +112,7 @@ SPEAKING = ["Dockerfile", "Makefile", "docker/compose.yaml", "docker/ollama.env"
 
 
 @pytest.mark.parametrize("path", SPEAKING)
-def test_every_variable_that_is_spoken_of_exists(path: str) -> None:
+def test_variables_in_documents_exist(path: str) -> None:
     known = {f"ANTIPHON_{name.upper()}" for name in Settings.model_fields}
     assert set(VARIABLE.findall((ROOT / path).read_text())) <= known
 
@@ -171,7 +171,7 @@ def test_compose_has_the_files_that_it_configures_with() -> None:
     assert used == COMPOSE["configs"].keys()
 
 
-def test_the_search_profile_gives_the_server_a_searxng_that_answers_in_json() -> None:
+def test_compose_search_profile_has_a_searxng_that_answers_in_json() -> None:
     lines = (ROOT / "docker" / "search.env").read_text().splitlines()
     variables = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     tools = json.loads(variables["ANTIPHON_TOOLS"].strip("'"))
@@ -200,7 +200,7 @@ def test_prometheus_scrapes_the_port_on_which_the_service_listens() -> None:
     assert [urlsplit(source["url"]).hostname in COMPOSE["services"] for source in datasources] == [True]
 
 
-def test_everything_that_compose_publishes_is_for_this_machine_only() -> None:
+def test_compose_publishes_everything_for_this_machine_only() -> None:
     published = [port for service in COMPOSE["services"].values() for port in service.get("ports", ())]
     assert {port.split(":")[0] for port in published} == {"127.0.0.1"}
 

@@ -75,7 +75,7 @@ async def usage(http: httpx.AsyncClient, key: str, query: str = "group=key,model
 # Prices.
 
 
-def test_the_first_glob_that_matches_has_the_price() -> None:
+def test_price_is_of_the_first_glob_that_matches() -> None:
     prices = PriceList({"gpt-5-mini": Price(1, 1, 1, 1), "gpt-5*": Price(2, 2, 2, 2)})
     assert [prices.price(model) for model in ("gpt-5-mini", "gpt-5", "qwen")] == [
         Price(1, 1, 1, 1),
@@ -84,7 +84,7 @@ def test_the_first_glob_that_matches_has_the_price() -> None:
     ]
 
 
-def test_cached_input_has_a_price_of_its_own_or_that_of_all_input() -> None:
+def test_cached_input_has_its_own_price_or_that_of_input() -> None:
     million = 10**6
     price = Price.per_million(Decimal("1.25"), Decimal(10), Decimal("0.125"))
     assert price.cost(million, 0, 0) == 1_250_000_000
@@ -93,7 +93,7 @@ def test_cached_input_has_a_price_of_its_own_or_that_of_all_input() -> None:
     assert Price.per_million(Decimal("1.25"), Decimal(10)).cost(million, million, 0) == 1_250_000_000
 
 
-def test_input_that_is_written_to_a_cache_has_a_price_of_its_own_or_that_of_all_input() -> None:
+def test_cache_write_has_its_own_price_or_that_of_input() -> None:
     price = Price.per_million(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"))
     assert price.cost(1000, 600, 0, 300) == 100 * 3000 + 600 * 300 + 300 * 3750
     assert price.cost(1000, 1000, 0, 300) == 1000 * 300, "no more is written than was not read"
@@ -110,7 +110,7 @@ def test_input_that_is_written_to_a_cache_has_a_price_of_its_own_or_that_of_all_
     ],
     ids=["OpenRouter", "gateway to Claude", "LiteLLM", "Claude"],
 )
-async def test_a_response_costs_what_was_written_to_the_backends_cache(counts: dict[str, Any]) -> None:
+async def test_response_cost_includes_cache_writes(counts: dict[str, Any]) -> None:
     answer: list[Any] = [
         delta(content="Hello"),
         finish("stop"),
@@ -130,7 +130,7 @@ TOKENS = st.integers(0, 10**7)
 
 
 @given(input=MONEY, cached=MONEY, output=MONEY, fresh=TOKENS, hits=TOKENS, written=TOKENS)
-def test_a_cost_is_exact_to_a_billionth(
+def test_cost_is_exact_to_a_billionth(
     input: Decimal, cached: Decimal, output: Decimal, fresh: int, hits: int, written: int
 ) -> None:
     exact = (input * fresh + cached * hits + output * written) / 10**6
@@ -142,7 +142,7 @@ def test_a_cost_is_exact_to_a_billionth(
 # What is recorded.
 
 
-async def test_usage_is_listed_by_key_and_model_and_the_cost_is_in_a_header() -> None:
+async def test_usage_is_listed_by_key_and_model_with_the_cost_in_a_header() -> None:
     async with served(TABLES | ADMIN) as http:
         answers = [await ask(http, "alice"), await ask(http, "alice"), await ask(http, "bob", model="other")]
         assert [answer.headers.get("x-antiphon-cost") for answer in answers] == ["0.00264", "0.00264", None]
@@ -165,7 +165,7 @@ async def test_usage_is_listed_by_key_and_model_and_the_cost_is_in_a_header() ->
 
 
 @pytest.mark.parametrize("fields", [{"stream": True}, {"background": True}, {"store": False}])
-async def test_every_way_to_a_response_is_recorded_once(fields: dict[str, Any]) -> None:
+async def test_response_by_every_way_is_recorded_once(fields: dict[str, Any]) -> None:
     async with served(TABLES) as http:
         made = await ask(http, **fields)
         if "background" in fields:
@@ -175,7 +175,7 @@ async def test_every_way_to_a_response_is_recorded_once(fields: dict[str, Any]) 
         assert (await usage(http, "alice"))["total"]["total_tokens"] == 1500
 
 
-async def test_a_turn_on_a_socket_is_recorded() -> None:
+async def test_websocket_turn_is_recorded() -> None:
     async with antiphon(Scripted(LONG), keys=TABLES) as url:
         async with sockets.dial(url, additional_headers=bearer("alice")) as socket:
             await sockets.response(socket)
@@ -184,7 +184,7 @@ async def test_a_turn_on_a_socket_is_recorded() -> None:
             assert (await usage(http, "alice"))["total"]["requests"] == 2
 
 
-async def test_a_key_sees_its_own_usage_and_an_admin_that_of_all_and_no_content() -> None:
+async def test_usage_of_a_key_is_its_own_and_of_an_admin_that_of_all() -> None:
     async with served(TABLES | ADMIN, api_keys="plain") as http:
         made = (await ask(http, "alice")).json()["id"]
         await ask(http, "bob")
@@ -201,7 +201,7 @@ async def test_a_key_sees_its_own_usage_and_an_admin_that_of_all_and_no_content(
         assert (await http.get("/v1/antiphon/responses", headers=bearer("boss"))).json()["data"] == []
 
 
-async def test_without_keys_all_usage_is_anonymous_and_anybody_sees_it() -> None:
+async def test_usage_without_keys_is_anonymous_and_open() -> None:
     async with served({}) as http:
         await ask(http, "made-up")
         assert [entry["key"] for entry in (await usage(http, ""))["data"]] == ["anonymous"]
@@ -216,13 +216,13 @@ async def test_without_keys_all_usage_is_anonymous_and_anybody_sees_it() -> None
         ("group=keys", "group"),
     ],
 )
-async def test_what_cannot_be_listed_is_named(query: str, param: str) -> None:
+async def test_usage_query_that_is_invalid_is_named(query: str, param: str) -> None:
     async with served(TABLES) as http:
         refused = await http.get(f"/v1/antiphon/usage?{query}", headers=bearer("alice"))
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
 
 
-async def test_the_backend_that_answered_is_named_and_what_is_passed_through_counts(tmp_path: Path) -> None:
+async def test_usage_names_the_backend_and_counts_passed_through_requests(tmp_path: Path) -> None:
     async with Upstream() as upstream:
         upstream.always(sse(chunk("Hello"), chunk_finish(usage=USED), END))
         backends = {"local": {"url": upstream.url, "models": ["qwen*"]}}
@@ -242,7 +242,7 @@ async def test_the_backend_that_answered_is_named_and_what_is_passed_through_cou
                 assert 'antiphon_key_responses_total{backend="local",key="alice"} 2.0' in text
 
 
-async def test_a_model_that_a_key_may_not_use_is_not_passed_through_either() -> None:
+async def test_passed_through_model_that_a_key_may_not_use_is_refused() -> None:
     async with Upstream() as upstream:
         backends = {"local": {"url": upstream.url}}
         keys = {"alice": {"hash": hash_of("alice"), "models": ["qwen*"]}}
@@ -270,7 +270,7 @@ async def test_a_model_that_a_key_may_not_use_is_not_passed_through_either() -> 
         ),
     ],
 )
-async def test_a_budget_ends_at_its_limit_and_says_when_it_resets(
+async def test_budget_that_is_used_up_is_refused_with_its_reset(
     budget: dict[str, Any], remaining: dict[str, str]
 ) -> None:
     async with served(with_budget(**budget)) as http:
@@ -288,7 +288,7 @@ async def test_a_budget_ends_at_its_limit_and_says_when_it_resets(
         assert 0 < int(refused.headers["retry-after"]) <= 31 * 86_400
 
 
-async def test_the_official_client_does_not_try_again_when_the_budget_is_used_up() -> None:
+async def test_official_client_with_a_used_up_budget_does_not_retry() -> None:
     async with antiphon(Scripted(LONG), keys=with_budget(tokens_per_day=1)) as url:
         async with openai.AsyncOpenAI(api_key="alice", base_url=f"{url}/v1", max_retries=5) as client:
             await client.responses.create(model="qwen3", input="Hi")
@@ -297,7 +297,7 @@ async def test_the_official_client_does_not_try_again_when_the_budget_is_used_up
             assert refused.value.code == "insufficient_quota"
 
 
-async def test_a_budget_is_one_for_all_servers_of_a_store(tmp_path: Path) -> None:
+async def test_budget_is_shared_by_all_servers_of_a_store(tmp_path: Path) -> None:
     config: dict[str, Any] = {"keys": with_budget(tokens_per_day=10 * 1500), "store_url": f"sqlite:///{tmp_path}/a.db"}
     async with served(**config) as one, served(**config) as other:
         statuses = []
@@ -307,7 +307,7 @@ async def test_a_budget_is_one_for_all_servers_of_a_store(tmp_path: Path) -> Non
         assert statuses == [200] * 10 + [429] * 10
 
 
-async def test_fifty_callers_at_once_exceed_a_budget_by_no_more_than_what_was_in_progress(tmp_path: Path) -> None:
+async def test_budget_with_fifty_callers_is_exceeded_by_what_was_in_progress(tmp_path: Path) -> None:
     config: dict[str, Any] = {"keys": with_budget(tokens_per_day=60 * 1500), "store_url": f"sqlite:///{tmp_path}/a.db"}
     async with served(**config) as one, served(**config) as other:
 
@@ -353,7 +353,7 @@ def ended(input: int = 10, output: int = 5, model: str = "m") -> tuple[str, str,
 ALICE = KeyAccess(name="alice", budget=(BudgetLimit("tokens_per_day", 40),), configured=True)
 
 
-async def test_while_the_store_is_away_nobody_waits_budgets_hold_and_nothing_is_counted_twice(
+async def test_usage_while_the_store_is_unavailable_is_kept_and_counted_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("app.api.accounting.RETRY_INTERVAL", 0.01)
@@ -373,7 +373,7 @@ async def test_while_the_store_is_away_nobody_waits_budgets_hold_and_nothing_is_
     assert (row.requests, row.input_tokens, row.output_tokens) == (3, 30, 15)
 
 
-async def test_what_was_recorded_is_in_the_store_when_the_server_has_stopped() -> None:
+async def test_usage_is_stored_when_the_server_has_stopped() -> None:
     ledger = MemoryUsage()
     accounting = Accounting(ledger)
     accounting.record(KeyAccess(name="bob"), *ended())
@@ -382,7 +382,7 @@ async def test_what_was_recorded_is_in_the_store_when_the_server_has_stopped() -
     assert row[1:6] == ("bob", "m", "default", 1, 10)
 
 
-async def test_a_budget_begins_anew_with_its_day_or_month() -> None:
+async def test_budget_of_a_new_day_or_month_begins_anew() -> None:
     now = datetime(2026, 11, 30, 23, 59, tzinfo=UTC)
     accounting = Accounting(MemoryUsage(), clock=lambda: now.timestamp())
     monthly = KeyAccess(name="monthly", budget=(BudgetLimit("tokens_per_month", 15),))
@@ -398,7 +398,7 @@ async def test_a_budget_begins_anew_with_its_day_or_month() -> None:
     await accounting.aclose()
 
 
-async def test_a_caller_that_makes_up_models_does_not_fill_the_store() -> None:
+async def test_models_made_up_by_a_caller_do_not_fill_the_store() -> None:
     ledger = MemoryUsage()
     accounting = Accounting(ledger)
     for number in range(500):
@@ -413,9 +413,7 @@ RECORDS = st.lists(st.tuples(st.sampled_from(["alice", "bob"]), st.sampled_from(
 
 
 @given(records=RECORDS, pauses=st.lists(st.booleans(), min_size=30, max_size=30))
-async def test_the_sum_of_usage_is_the_sum_of_what_was_recorded(
-    records: list[tuple[str, str, int]], pauses: list[bool]
-) -> None:
+async def test_usage_is_the_sum_of_what_was_recorded(records: list[tuple[str, str, int]], pauses: list[bool]) -> None:
     ledger = MemoryUsage()
     accounting = Accounting(ledger, PriceList({"m": Price(1000, 1000, 2000, 1000)}))
     costs = 0
@@ -433,7 +431,7 @@ async def test_the_sum_of_usage_is_the_sum_of_what_was_recorded(
 # Processes that are killed.
 
 
-async def test_what_a_process_that_died_had_not_written_is_written_by_the_next_and_once(tmp_path: Path) -> None:
+async def test_journal_of_a_process_that_died_is_stored_once(tmp_path: Path) -> None:
     ledger = Away()
     ledger.away = True  # it adds, but does not say so
     dead = Accounting(ledger, journal=(journal := UsageJournal(tmp_path)))
@@ -466,7 +464,7 @@ class Refusing(MemoryUsage):
         await super().add(batch, rows)
 
 
-async def test_a_row_that_the_store_refuses_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_usage_row_that_the_store_refuses_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     accounting = Accounting(ledger := Refusing())
     for model in ("m", "refused", "other"):
         accounting.record(KeyAccess(name="bob"), *ended(input=1000, model=model))
@@ -478,7 +476,7 @@ async def test_a_row_that_the_store_refuses_stops_no_other(caplog: pytest.LogCap
     assert (refusal.__dict__["model"], refusal.__dict__["input_tokens"]) == ("refused", 1000)
 
 
-async def test_a_journal_with_a_row_that_the_store_refuses_is_written_but_for_that(tmp_path: Path) -> None:
+async def test_journal_with_a_row_that_the_store_refuses_is_stored_without_it(tmp_path: Path) -> None:
     dead = UsageJournal(tmp_path)
     for model in ("m", "refused", "m", "other"):
         dead.append("one", ("2026-11-22", "bob", model, "default"), (1, 2, 0, 3, 0, 4))
@@ -495,7 +493,7 @@ async def test_a_journal_with_a_row_that_the_store_refuses_is_written_but_for_th
     assert [*UsageJournal(tmp_path).abandoned()] == []
 
 
-def test_a_line_of_a_journal_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+def test_journal_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
     journal = UsageJournal(tmp_path)
     journal.append("one", ("2026-11-22", "bob", "m", "default"), (1, 2, 0, 3, 0, 4))
     journal.close()
@@ -506,7 +504,7 @@ def test_a_line_of_a_journal_that_was_cut_off_is_left_out(tmp_path: Path) -> Non
     heir.close()
 
 
-async def test_a_journal_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_journal_that_cannot_be_written_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     accounting = Accounting(ledger := MemoryUsage(), journal=UsageJournal(tmp_path / "file"))
     for _ in range(2):

@@ -57,7 +57,7 @@ async def seen(http: httpx.AsyncClient, path: str, caller: str = "alice", **quer
 # Durations and errors.
 
 
-async def test_the_last_hours_have_requests_errors_and_durations() -> None:
+async def test_activity_of_the_last_hours_has_requests_errors_and_durations() -> None:
     async with served(HELLO, HELLO, [BackendError("Gone.", status=503)]) as (http, _):
         for _ in range(3):
             await ask(http)
@@ -71,7 +71,7 @@ async def test_the_last_hours_have_requests_errors_and_durations() -> None:
     assert [entry["model"] for entry in told["models"]] == ["qwen3"]
 
 
-async def test_a_key_sees_its_own_durations_and_admin_those_of_all() -> None:
+async def test_activity_of_a_key_is_its_own_and_of_an_admin_that_of_all() -> None:
     async with served() as (http, _):
         for key in ("alice", "alice", "bob"):
             await ask(http, key)
@@ -95,7 +95,7 @@ async def test_slots_have_the_length_that_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("hours", ["0", "25", "x", "-1"])
-async def test_hours_that_are_not_kept_are_refused(hours: str) -> None:
+async def test_activity_of_hours_that_are_not_kept_is_refused(hours: str) -> None:
     async with served() as (http, _):
         answer = await http.get(f"/antiphon/latency?hours={hours}", headers=bearer("alice"))
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "hours")
@@ -104,7 +104,7 @@ async def test_hours_that_are_not_kept_are_refused(hours: str) -> None:
 # Refusals.
 
 
-async def test_refused_requests_are_remembered_without_their_content() -> None:
+async def test_refused_requests_are_remembered_without_content() -> None:
     keys = {**KEYS, "alice": {**KEYS["alice"], "requests_per_minute": 2}}
     async with served(keys=keys) as (http, _):
         assert (await ask(http)).status_code == 200
@@ -128,13 +128,13 @@ async def test_refused_requests_are_remembered_without_their_content() -> None:
         assert len((await seen(http, "refusals", "boss", limit=1))["data"]) == 1
 
 
-async def test_an_unknown_key_is_remembered_nowhere() -> None:
+async def test_refused_request_of_an_unknown_key_is_not_remembered() -> None:
     async with served() as (http, _):
         assert (await ask(http, "mallory")).status_code == 401
         assert (await seen(http, "refusals", "boss"))["data"] == []
 
 
-async def test_a_refused_turn_of_a_socket_is_remembered() -> None:
+async def test_refused_websocket_turn_is_remembered() -> None:
     async with sockets.listening(Scripted(HELLO), keys=KEYS) as url:
         async with sockets.dial(url, additional_headers=bearer("alice")) as socket:
             assert (await sockets.refusal(socket, temperature=9))[0] == 400
@@ -146,7 +146,7 @@ async def test_a_refused_turn_of_a_socket_is_remembered() -> None:
 # Budgets.
 
 
-async def test_budgets_are_told_with_what_is_used() -> None:
+async def test_budgets_are_listed_with_what_is_used() -> None:
     budget = {"tokens_per_day": 10_000, "money_per_month": 5}
     keys = {**KEYS, **{name: {"hash": hash_of(name), "budget": budget} for name in ("alice", "bob")}}
     async with served(keys=keys) as (http, _):
@@ -169,7 +169,7 @@ async def test_budgets_are_told_with_what_is_used() -> None:
 # Now.
 
 
-async def test_running_responses_are_told_to_their_key_and_to_admin() -> None:
+async def test_running_responses_are_listed_for_their_key_and_admin() -> None:
     end = asyncio.Event()
     async with served([delta(content="He"), end, delta(content="llo")]) as (http, backend):
         queued = (await ask(http, background=True, input=SECRET)).json()
@@ -193,7 +193,7 @@ async def test_running_responses_are_told_to_their_key_and_to_admin() -> None:
         end.set()
 
 
-async def test_requests_at_backends_are_told_to_admin_alone() -> None:
+async def test_backend_requests_are_listed_for_admin_alone() -> None:
     async with antiphon(keys=KEYS) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60) as http:
         [own] = (await seen(http, "now"))["backends"]
         assert own == {"name": "default", "replicas": [{"state": "up"}]}
@@ -201,7 +201,7 @@ async def test_requests_at_backends_are_told_to_admin_alone() -> None:
         assert (all_of_it["queued"], all_of_it["replicas"][0]["in_flight"]) == (0, 0)
 
 
-async def test_vector_stores_and_their_sizes_are_told_without_names(tmp_path: Path) -> None:
+async def test_vector_stores_are_listed_with_sizes_without_names(tmp_path: Path) -> None:
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     async with served(tools=tools) as (http, _):
         made = (await http.post("/vector_stores", json={"name": SECRET}, headers=bearer("alice"))).json()
@@ -213,7 +213,7 @@ async def test_vector_stores_and_their_sizes_are_told_without_names(tmp_path: Pa
         assert SECRET not in json.dumps(everybody)
 
 
-async def test_what_runs_is_told_also_while_files_are_unavailable(
+async def test_running_responses_are_listed_while_files_are_unavailable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(*_: object) -> Any:
@@ -240,7 +240,7 @@ async def test_very_many_counts_are_added_up_as_few_are(monkeypatch: pytest.Monk
 # The log of responses.
 
 
-async def test_listed_responses_have_their_times_cost_and_tools() -> None:
+async def test_listed_responses_have_times_cost_and_tools() -> None:
     asks_for_tool: list[Step] = [call(id="c1", name="lab__echo", arguments="{}"), finish("tool_calls"), DONE]
     Lab.reset()
     tools = {"lab": {"tool": "tests.support.hosted_lab:LabTool"}}
@@ -274,7 +274,7 @@ async def test_listed_responses_have_their_times_cost_and_tools() -> None:
         ({"conversation": "conv_x"}, []),
     ],
 )
-async def test_the_log_is_filtered(query: dict[str, str], found: Sequence[int]) -> None:
+async def test_response_list_with_filters_is_filtered(query: dict[str, str], found: Sequence[int]) -> None:
     async with served() as (http, _):
         asked = [{"input": "The first."}, {"input": "The second."}, {"input": "Another.", "model": "gpt-5"}]
         ids = [(await ask(http, **fields)).json()["id"] for fields in asked]
@@ -283,7 +283,7 @@ async def test_the_log_is_filtered(query: dict[str, str], found: Sequence[int]) 
     assert listed["has_more"] is False
 
 
-async def test_a_filtered_log_has_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_list_with_filters_has_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.responses.inspection._SEARCHED_TOGETHER", 2)
     monkeypatch.setattr("app.responses.inspection.MAX_SEARCHED", 4)
     async with served() as (http, _):
@@ -302,7 +302,7 @@ async def test_a_filtered_log_has_pages(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("name", GLIMPSES)
-async def test_a_key_without_admin_sees_nothing_of_others(name: str, tmp_path: Path) -> None:
+async def test_activity_without_admin_has_nothing_of_others(name: str, tmp_path: Path) -> None:
     glimpse = GLIMPSES[name]
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     keys = {

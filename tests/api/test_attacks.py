@@ -40,7 +40,7 @@ async def status_of(url: str, attack: Attack) -> int:
 
 
 @pytest.mark.parametrize("table", [FORMS, JSON, MESSAGES, BESIDE], ids=["forms", "json", "messages", "beside"])
-async def test_no_request_reaches_a_model_that_its_key_may_not_use(up: Upstream, table: Mapping[str, Attack]) -> None:
+async def test_attack_on_a_keys_models_reaches_no_other_model(up: Upstream, table: Mapping[str, Attack]) -> None:
     up.always(reply(b'{"object": "list", "data": []}'))
     async with antiphon(backend_url=up.url, keys=KEYS, backend_overrides={"transport.messages": True}) as url:
         for name, attack in table.items():
@@ -75,7 +75,7 @@ POSTED = {
 
 
 @pytest.mark.parametrize("model", NO_NAMES, ids=ascii)
-async def test_what_no_model_can_be_named_is_a_bad_request_everywhere(up: Upstream, model: str) -> None:
+async def test_value_that_can_be_no_model_name_is_a_400_everywhere(up: Upstream, model: str) -> None:
     body = {"model": model, "input": "Hi.", "messages": [{"role": "user", "content": "Hi."}]}
     seen: dict[str, tuple[int, str | None]] = {}
     async with antiphon(backend_url=up.url, api_keys="sk-team") as url, client_of(url) as http:
@@ -107,7 +107,7 @@ def refusal_of(answer: httpx.Response) -> tuple[int, str | None]:
 
 
 @pytest.mark.parametrize("framing", FRAMING.values(), ids=FRAMING)
-async def test_a_body_whose_length_could_be_read_in_two_ways_is_refused(up: Upstream, framing: bytes) -> None:
+async def test_body_with_an_ambiguous_length_is_refused(up: Upstream, framing: bytes) -> None:
     up.always(reply(b"{}"))
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-team\r\n"
     async with antiphon(backend_url=up.url, keys=KEYS) as url:
@@ -119,7 +119,7 @@ async def test_a_body_whose_length_could_be_read_in_two_ways_is_refused(up: Upst
     assert not up.requests
 
 
-async def test_each_of_several_requests_on_a_connection_is_checked_by_itself(up: Upstream) -> None:
+async def test_pipelined_requests_are_each_checked(up: Upstream) -> None:
     up.always(reply(b'{"object": "list", "data": []}'))
     head = b"POST /v1/embeddings HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-team\r\nContent-Length: %d\r\n\r\n%b"
     bodies = [b'{"model": "m1"}', b'{"model": "secret-model"}', b'{"model": "m1"}']

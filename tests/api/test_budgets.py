@@ -65,7 +65,7 @@ async def response_by(way: str, url: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", ["json", "sse", "websocket", "background"])
 @pytest.mark.parametrize("budget", [{"tokens_per_day": 400}, {"money_per_month": 0.0009}], ids=["tokens", "money"])
-async def test_a_response_ends_before_the_round_that_its_budget_does_not_allow(
+async def test_response_beyond_its_budget_ends_before_the_next_round(
     upstream: Upstream, way: str, budget: dict[str, Any]
 ) -> None:
     for number in range(10):
@@ -85,7 +85,7 @@ async def test_a_response_ends_before_the_round_that_its_budget_does_not_allow(
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "insufficient_quota")
 
 
-async def test_a_response_that_stays_below_its_budget_is_recorded_once(upstream: Upstream) -> None:
+async def test_response_within_its_budget_is_recorded_once(upstream: Upstream) -> None:
     upstream.say(round_of_calls(0))
     upstream.say(round_of_calls(1))
     upstream.say(hello())
@@ -106,7 +106,7 @@ class Calling(Upstream):
         return round_of_calls(len(self.requests))
 
 
-async def test_a_budget_is_exceeded_by_one_round_of_each_response_in_progress() -> None:
+async def test_budget_is_exceeded_by_one_round_of_each_response_in_progress() -> None:
     """Fifty callers at once, with rounds without end: when the budget is reached, each may be in one round."""
     callers, budget = 50, 200 * 150
     async with Calling() as upstream:

@@ -54,7 +54,7 @@ def costs() -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_it_leaves_time_and_memory_to_others(name: str, costs: dict[str, dict[str, float]]) -> None:
+def test_huge_answer_leaves_time_and_memory_to_others(name: str, costs: dict[str, dict[str, float]]) -> None:
     cost = costs[name]
     assert cost["same"]
     answer, _, store = name.split(", ")

@@ -47,7 +47,7 @@ def costs(postgres_server: PostgresServer) -> dict[str, dict[str, float]]:
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_it_costs_little_more_than_a_text_of_its_size(
+def test_huge_body_costs_little_more_than_a_text_of_its_size(
     name: str, costs: dict[str, dict[str, float]], postgres_server: PostgresServer
 ) -> None:
     row, cost = ROWS[name], costs[name]
@@ -72,7 +72,7 @@ def test_it_costs_little_more_than_a_text_of_its_size(
     ("value", "elsewhere"),
     [("x" * (SMALL - 100), False), ("x" * (SMALL + 1), True), ([0] * 10_000, False), ([0] * 20_000, True)],
 )
-async def test_large_bodies_are_parsed_in_a_thread(value: Any, elsewhere: bool) -> None:
+async def test_huge_body_is_parsed_in_a_thread(value: Any, elsewhere: bool) -> None:
     class Threaded(BaseModel):
         thread: Any
 
@@ -98,7 +98,7 @@ async def test_large_bodies_are_parsed_in_a_thread(value: Any, elsewhere: bool) 
         ["," * 1000],
     ],
 )
-def test_values_within_the_limit_are_let_through(value: Any) -> None:
+def test_values_within_the_limit_are_accepted(value: Any) -> None:
     check_values(orjson.dumps(value), limit=100)
     check_values(orjson.dumps(value).decode(), limit=100)
 
@@ -114,21 +114,21 @@ def test_values_within_the_limit_are_let_through(value: Any) -> None:
         b"[" + b"[]," * 101 + b'"',
     ],
 )
-def test_values_beyond_it_are_not(document: bytes) -> None:
+def test_values_beyond_the_limit_are_refused(document: bytes) -> None:
     with pytest.raises(TooManyValues):
         check_values(document, limit=100)
     with pytest.raises(TooManyValues):
         check_values(document.decode(), limit=100)
 
 
-def test_documents_are_counted_together() -> None:
+def test_values_of_all_documents_are_counted_together() -> None:
     half = orjson.dumps([1] * 60)
     check_values(half, limit=100)
     with pytest.raises(TooManyValues):
         check_values(half, half, limit=100)
 
 
-async def test_the_number_of_values_is_a_setting() -> None:
+async def test_values_limit_is_a_setting() -> None:
     async def receive() -> Any:
         return {"type": "http.request", "body": orjson.dumps({"a": [1] * 20})}
 

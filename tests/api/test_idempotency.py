@@ -55,7 +55,7 @@ async def http(backend: Scripted) -> AsyncIterator[httpx.AsyncClient]:
         yield http
 
 
-async def test_the_same_request_gets_the_same_response(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_same_key_and_body_gets_the_same_response(http: httpx.AsyncClient, backend: Scripted) -> None:
     first = await http.post("/responses", json=ASK, headers=KEY)
     again = await http.post("/responses", content=b'{"input":\n"Hi", "model": "m"}', headers=KEY)
     assert first.json() == again.json()
@@ -65,7 +65,7 @@ async def test_the_same_request_gets_the_same_response(http: httpx.AsyncClient, 
     assert other.json()["id"] != first.json()["id"]
 
 
-async def test_another_body_is_a_conflict(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_same_key_with_another_body_is_a_409(http: httpx.AsyncClient, backend: Scripted) -> None:
     await http.post("/responses", json=ASK, headers=KEY)
     refused = await http.post("/responses", json={**ASK, "input": "Ho"}, headers=KEY)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "idempotency_key_reused")
@@ -73,7 +73,7 @@ async def test_another_body_is_a_conflict(http: httpx.AsyncClient, backend: Scri
 
 
 @pytest.mark.parametrize("long", [LONG, 2])
-async def test_a_stream_is_streamed_again(
+async def test_stream_with_the_same_key_is_streamed_again(
     http: httpx.AsyncClient, backend: Scripted, long: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.core.stream.event_builder.LONG", long)  # from which events are sent in pieces
@@ -94,7 +94,7 @@ async def test_a_stream_is_streamed_again(
     assert len(backend.asked) == 1
 
 
-async def test_the_official_client_reads_a_stream_again(http: httpx.AsyncClient) -> None:
+async def test_official_client_retrying_a_stream_reads_it_again(http: httpx.AsyncClient) -> None:
     async with openai.AsyncOpenAI(base_url=str(http.base_url), api_key="x") as client:
         finals = []
         for _ in range(2):
@@ -115,7 +115,7 @@ async def test_requests_at_the_same_time_make_one_response(http: httpx.AsyncClie
     assert len(ids) == len(backend.asked) == 1
 
 
-async def test_a_response_that_fails_can_be_tried_again(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_response_that_failed_can_be_tried_again(http: httpx.AsyncClient, backend: Scripted) -> None:
     backend.scripts = [[BackendError("Down.")], [delta(content="Hi")]]
     assert (await http.post("/responses", json=ASK, headers=KEY)).status_code == 502
     assert (await http.post("/responses", json=ASK, headers=KEY)).status_code == 200
@@ -124,7 +124,7 @@ async def test_a_response_that_fails_can_be_tried_again(http: httpx.AsyncClient,
         assert (await http.post("/responses", json=wrong, headers={"Idempotency-Key": "w"})).status_code == 400
 
 
-async def test_a_client_that_goes_frees_the_key(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_client_that_disconnects_frees_the_key(http: httpx.AsyncClient, backend: Scripted) -> None:
     backend.scripts = [[delta(content="Hi"), asyncio.Event()], [delta(content="again")]]
     for body in (ASK, {**ASK, "stream": True}):
         backend.scripts = [[delta(content="Hi"), asyncio.Event()], [delta(content="again")]]
@@ -136,7 +136,7 @@ async def test_a_client_that_goes_frees_the_key(http: httpx.AsyncClient, backend
         assert "again" in answer.text
 
 
-async def test_a_background_response_is_begun_once(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_background_response_is_begun_once(http: httpx.AsyncClient, backend: Scripted) -> None:
     body = {**ASK, "background": True}
     first = (await http.post("/responses", json=body, headers=KEY)).json()
     again = (await http.post("/responses", json=body, headers=KEY)).json()
@@ -144,7 +144,7 @@ async def test_a_background_response_is_begun_once(http: httpx.AsyncClient, back
     assert len(backend.asked) <= 1
 
 
-async def test_what_is_not_stored_is_not_made_twice_either(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_response_with_store_false_is_not_made_twice(http: httpx.AsyncClient, backend: Scripted) -> None:
     body = {**ASK, "store": False}
     assert (await http.post("/responses", json=body, headers=KEY)).status_code == 200
     refused = await http.post("/responses", json=body, headers=KEY)
@@ -152,14 +152,14 @@ async def test_what_is_not_stored_is_not_made_twice_either(http: httpx.AsyncClie
     assert len(backend.asked) == 1
 
 
-def test_the_order_of_fields_makes_no_other_body() -> None:
+def test_body_with_fields_in_another_order_is_the_same() -> None:
     body = {"model": "m", "input": [{"role": "user", "content": "é"}], "a": {}}
     again = {"a": {}, "input": [{"content": "é", "role": "user"}], "model": "m"}
     assert digest(body) == digest(again) == hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
     assert digest(body) != digest({**body, "input": [{"role": "user", "content": "e"}]})
 
 
-async def test_keys_belong_to_their_owner() -> None:
+async def test_key_of_another_owner_is_another_key() -> None:
     backend = Scripted(*ANSWERS)
     async with antiphon(backend, api_keys="sk-a,sk-b") as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
         ids = set()
@@ -170,7 +170,7 @@ async def test_keys_belong_to_their_owner() -> None:
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "a\tb"])
-async def test_a_key_that_is_none_is_refused(http: httpx.AsyncClient, key: str) -> None:
+async def test_key_that_is_invalid_is_refused(http: httpx.AsyncClient, key: str) -> None:
     refused = await http.post("/responses", json=ASK, headers={"Idempotency-Key": key})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "Idempotency-Key")
 
@@ -199,7 +199,7 @@ async def ids_for(tasks: Iterable[asyncio.Task[KeyClaim | str]], claim: KeyClaim
     return [result for result in await asyncio.gather(*tasks) if result is not claim]
 
 
-async def test_one_process_gets_the_claim(store: Store) -> None:
+async def test_claim_goes_to_one_process(store: Store) -> None:
     processes = [Idempotency(store, 3600) for _ in range(6)]
     tasks = [asyncio.create_task(process.claim("owner", "k", "digest")) for process in processes]
     claim = await only_claim(tasks)
@@ -211,7 +211,7 @@ async def test_one_process_gets_the_claim(store: Store) -> None:
         await process.aclose()
 
 
-async def test_a_claim_that_is_freed_goes_to_the_next(store: Store) -> None:
+async def test_claim_that_is_freed_goes_to_the_next(store: Store) -> None:
     one, two = Idempotency(store, 3600), Idempotency(store, 3600)
     claim = await one.claim("owner", "k", "digest")
     assert isinstance(claim, KeyClaim)
@@ -225,7 +225,7 @@ async def test_a_claim_that_is_freed_goes_to_the_next(store: Store) -> None:
     await one.aclose()
 
 
-async def test_the_claim_of_a_process_that_died_is_taken_over_once(store: Store) -> None:
+async def test_claim_of_a_process_that_died_is_taken_over_once(store: Store) -> None:
     clock = Clock()
     dead = Idempotency(store, 3600, clock)
     lost = await dead.claim("owner", "k", "digest")
@@ -243,7 +243,7 @@ async def test_the_claim_of_a_process_that_died_is_taken_over_once(store: Store)
         await heir.aclose()
 
 
-async def test_a_key_is_forgotten_after_its_time(store: Store) -> None:
+async def test_key_is_forgotten_after_its_ttl(store: Store) -> None:
     clock = Clock()
     keys = Idempotency(store, 3600, clock)
     claim = await keys.claim("owner", "k", "digest")
@@ -260,7 +260,7 @@ async def test_a_key_is_forgotten_after_its_time(store: Store) -> None:
     await keys.aclose()
 
 
-async def test_two_workers_make_one_response(store: Store) -> None:
+async def test_two_workers_with_one_key_make_one_response(store: Store) -> None:
     backends = [Scripted([delta(content="Hi")]) for _ in range(2)]
     apps = [create_app(settings(), backend=backend, store=store) for backend in backends]
     async with serving(apps[0]) as one, serving(apps[1]) as two, httpx.AsyncClient(timeout=60) as http:

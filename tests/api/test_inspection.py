@@ -36,7 +36,7 @@ async def recent(http: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
     return listed
 
 
-async def test_the_recent_responses_are_listed_newest_first(http: httpx.AsyncClient) -> None:
+async def test_responses_are_listed_newest_first(http: httpx.AsyncClient) -> None:
     first = await create(http, "Say hello.")
     second = await create(http, "And again.", previous_response_id=first["id"])
     await create(http, "Not stored.", store=False)
@@ -62,7 +62,7 @@ async def test_the_recent_responses_are_listed_newest_first(http: httpx.AsyncCli
     }
 
 
-async def test_the_list_has_pages(http: httpx.AsyncClient) -> None:
+async def test_response_list_has_pages(http: httpx.AsyncClient) -> None:
     ids = [(await create(http, f"Number {number}"))["id"] for number in range(3)]
 
     page = (await http.get("/antiphon/responses", params={"limit": 2})).json()
@@ -77,20 +77,22 @@ async def test_the_list_has_pages(http: httpx.AsyncClient) -> None:
     ("query", "param"),
     [({"limit": "0"}, "limit"), ({"limit": "101"}, "limit"), ({"limit": "x"}, "limit"), ({"after": "resp_x"}, "after")],
 )
-async def test_a_bad_page_is_refused(http: httpx.AsyncClient, query: dict[str, str], param: str) -> None:
+async def test_response_list_with_an_invalid_page_is_refused(
+    http: httpx.AsyncClient, query: dict[str, str], param: str
+) -> None:
     answer = await http.get("/antiphon/responses", params=query)
 
     assert answer.status_code == 400 and answer.json()["error"]["param"] == param
 
 
-async def test_what_is_deleted_is_not_listed_any_more(http: httpx.AsyncClient) -> None:
+async def test_response_that_was_deleted_is_not_listed(http: httpx.AsyncClient) -> None:
     made = await create(http, "Hello")
     await http.delete(f"/responses/{made['id']}")
 
     assert await recent(http) == []
 
 
-async def test_a_key_lists_its_own_responses_only(http: httpx.AsyncClient) -> None:
+async def test_response_list_of_a_key_is_its_own(http: httpx.AsyncClient) -> None:
     ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
     made = (await http.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)).json()
 
@@ -100,7 +102,7 @@ async def test_a_key_lists_its_own_responses_only(http: httpx.AsyncClient) -> No
         assert (await http.get(f"/antiphon/responses/{made['id']}/{what}", headers=bob)).status_code == 404
 
 
-async def test_a_background_response_is_listed_from_the_beginning_and_once(http: httpx.AsyncClient) -> None:
+async def test_background_response_is_listed_from_the_beginning_and_once(http: httpx.AsyncClient) -> None:
     made = await create(http, "Count to 3.", background=True)
     [queued] = await recent(http)
     assert queued["id"] == made["id"] and queued["background"] is True
@@ -144,7 +146,7 @@ async def test_responses_are_listed_by_chain_the_last_continued_first(http: http
     }
 
 
-async def test_the_list_of_chains_has_pages_without_a_chain_twice(http: httpx.AsyncClient) -> None:
+async def test_list_of_chains_has_pages_without_a_chain_twice(http: httpx.AsyncClient) -> None:
     made = [await create(http, f"Number {number}") for number in range(3)]
     newest = await create(http, "Again", previous_response_id=made[0]["id"])
 
@@ -166,7 +168,7 @@ async def test_chains_are_found_by_the_text_of_any_message(http: httpx.AsyncClie
     assert (await chains(http, text="snow"))["data"] == []
 
 
-async def test_a_key_lists_its_own_chains_only_and_a_bad_page_is_refused(http: httpx.AsyncClient) -> None:
+async def test_key_lists_its_own_chains_only_and_a_bad_page_is_refused(http: httpx.AsyncClient) -> None:
     ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
     await http.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)
 
@@ -177,7 +179,7 @@ async def test_a_key_lists_its_own_chains_only_and_a_bad_page_is_refused(http: h
         assert answer.status_code == 400 and answer.json()["error"]["param"] == param
 
 
-async def test_a_chain_is_the_turns_up_to_a_response_and_the_forks_beside(http: httpx.AsyncClient) -> None:
+async def test_chain_has_the_turns_up_to_a_response_and_its_forks(http: httpx.AsyncClient) -> None:
     first = await create(http, "My name is Ada.")
     second = await create(http, "What is my name?", previous_response_id=first["id"])
     fork = await create(http, "Say hello.", previous_response_id=first["id"])
@@ -189,7 +191,7 @@ async def test_a_chain_is_the_turns_up_to_a_response_and_the_forks_beside(http: 
     assert [(entry["id"], entry["previous_response_id"]) for entry in chain["forks"]] == [(fork["id"], first["id"])]
 
 
-async def test_a_chain_with_a_hole_is_not_found(http: httpx.AsyncClient) -> None:
+async def test_chain_with_a_deleted_turn_is_not_found(http: httpx.AsyncClient) -> None:
     first = await create(http, "One")
     second = await create(http, "Two", previous_response_id=first["id"])
     await http.delete(f"/responses/{first['id']}")
@@ -231,7 +233,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_a_translation_is_what_the_backend_was_sent(name: str, tmp_path: Path) -> None:
+async def test_translation_is_what_the_backend_was_sent(name: str, tmp_path: Path) -> None:
     """On a real socket: of a request that is not sent, and of a response, in each turn of its chain."""
     request = {"model": "m", **REQUESTS[name]}
     async with Upstream() as up:
@@ -257,7 +259,7 @@ async def test_a_translation_is_what_the_backend_was_sent(name: str, tmp_path: P
                     assert "; ".join(stored["warnings"]) == said
 
 
-async def test_a_translation_in_a_conversation_has_what_came_before(http: httpx.AsyncClient) -> None:
+async def test_translation_in_a_conversation_has_its_history(http: httpx.AsyncClient) -> None:
     conversation = (await http.post("/conversations", json={})).json()["id"]
     first = await create(http, "My name is Ada.", conversation=conversation)
     await create(http, "What is my name?", conversation=conversation)
@@ -270,7 +272,7 @@ async def test_a_translation_in_a_conversation_has_what_came_before(http: httpx.
     assert gone.status_code == 404 and "conversation" in gone.json()["error"]["message"]
 
 
-async def test_a_preview_refuses_what_a_response_would_refuse(http: httpx.AsyncClient) -> None:
+async def test_preview_of_an_invalid_request_is_refused(http: httpx.AsyncClient) -> None:
     body = {"model": "demo", "input": "Hi", "previous_response_id": "resp_x"}
     refused = await http.post("/antiphon/translation", json=body)
 
@@ -324,7 +326,7 @@ async def test_about_has_the_prompts_with_their_variables_and_without_their_text
     assert about["file_search"] is False
 
 
-async def test_the_tools_of_an_mcp_server_are_listed() -> None:
+async def test_tools_of_an_mcp_server_are_listed() -> None:
     async with Lab().serve() as lab:
         servers = {
             "lab": {
@@ -345,7 +347,7 @@ async def test_the_tools_of_an_mcp_server_are_listed() -> None:
     assert unknown.status_code == 400 and lab.calls == []
 
 
-async def test_a_key_without_the_right_to_an_mcp_server_cannot_list_its_tools() -> None:
+async def test_key_without_the_right_to_an_mcp_server_cannot_list_its_tools() -> None:
     keys = {"none": {"hash": hash_of("none"), "tools": []}, "demo": {"hash": hash_of("demo"), "tools": ["mcp:demo"]}}
     async with antiphon(tools={"demo": {}}, keys=keys) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
         answers = {
@@ -356,7 +358,7 @@ async def test_a_key_without_the_right_to_an_mcp_server_cannot_list_its_tools() 
     assert "echo" in [tool["name"] for tool in answers["demo"].json()["tools"]]
 
 
-def test_the_document_has_examples_of_the_endpoints() -> None:
+def test_openapi_has_examples_of_the_endpoints() -> None:
     paths = create_app(settings()).openapi()["paths"]
     ours = {path: methods for path, methods in paths.items() if path.startswith("/v1/antiphon/")}
 
@@ -378,7 +380,7 @@ def test_the_document_has_examples_of_the_endpoints() -> None:
         assert operation["responses"]["200"]["content"]["application/json"]["example"]
 
 
-async def test_a_translation_says_that_the_functions_of_hosted_tools_are_not_in_it() -> None:
+async def test_translation_says_that_functions_of_hosted_tools_are_not_in_it() -> None:
     body = {"model": "demo", "input": "Please echo: hello", "tools": [{"type": "mcp", "server_label": "demo"}, WEATHER]}
     for strict in (False, True):
         async with antiphon(tools={"demo": {}}, strict=strict) as url:

@@ -173,7 +173,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_attack_reaches_no_tool_without_a_right_to_it(name: str, outcomes: dict[str, Outcome]) -> None:
+def test_attack_without_a_right_to_a_tool_reaches_none(name: str, outcomes: dict[str, Outcome]) -> None:
     expected, outcome = ATTACKS[name].result, outcomes[name]
     assert outcome.result == expected, outcome.text
     assert outcome.harm == []

@@ -68,7 +68,7 @@ def error_of(answer: httpx.Response) -> dict[str, Any]:
 # Who is let in.
 
 
-async def test_a_named_key_is_known_by_its_hash_and_any_other_is_refused() -> None:
+async def test_key_with_a_known_hash_is_accepted_and_any_other_refused() -> None:
     async with served({"alice": table("one")}, api_keys="plain") as http:
         assert [(await ask(http, key)).status_code for key in ("one", "plain", "two", "")] == [200, 200, 401, 401]
         assert error_of(await ask(http, "two"))["code"] == "invalid_api_key"
@@ -76,13 +76,13 @@ async def test_a_named_key_is_known_by_its_hash_and_any_other_is_refused() -> No
         assert (await ask(http, hash_of("one"))).status_code == 401
 
 
-async def test_both_keys_of_a_rotation_are_let_in() -> None:
+async def test_keys_of_a_rotation_are_both_accepted() -> None:
     async with served({"alice": {"hash": [hash_of("old"), hash_of("new")]}}) as http:
         first = (await ask(http, "old")).json()
         assert (await http.get(f"/v1/responses/{first['id']}", headers=bearer("new"))).status_code == 200
 
 
-def test_a_key_expires_to_the_second_also_on_a_socket_that_is_open() -> None:
+def test_key_that_expires_is_refused_also_on_an_open_socket() -> None:
     now = 1_000.0
     keys = {"alice": KeySettings(hash=[hash_of("one")], expires="1970-01-01T00:16:42Z")}  # type: ignore[arg-type]
     auth = Auth(named=keys, clock=lambda: now)
@@ -97,7 +97,7 @@ def test_a_key_expires_to_the_second_also_on_a_socket_that_is_open() -> None:
         assert refused.value.code == "expired_api_key"
 
 
-def test_a_caller_has_what_the_settings_give_its_key_now() -> None:
+def test_key_has_the_rights_that_the_settings_give_now() -> None:
     auth = Auth(named={"alice": KeySettings(hash=[hash_of("one")], models=["a"])})
     caller = auth.caller(Headers(bearer("one")))
     auth.replace_keys([], {"alice": KeySettings(hash=[hash_of("one")], models=["b"])})
@@ -113,7 +113,7 @@ ROUTES = ["/v1/responses", "/v1/responses/input_tokens", "/v1/responses/compact"
 
 
 @pytest.mark.parametrize("path", ROUTES)
-async def test_a_model_that_a_key_may_not_use_is_refused_with_those_that_it_may(path: str) -> None:
+async def test_model_that_a_key_may_not_use_is_refused_with_those_it_may(path: str) -> None:
     async with served({"alice": table("one", models=["qwen*", "llama-3"])}) as http:
         assert (await ask(http, "one", path)).status_code == 200
         refused = await ask(http, "one", path, model="gpt-5")
@@ -126,7 +126,7 @@ async def test_a_model_that_a_key_may_not_use_is_refused_with_those_that_it_may(
     }
 
 
-async def test_neither_background_nor_stream_nor_a_chain_nor_the_default_model_is_a_way_around() -> None:
+async def test_models_of_a_key_hold_for_background_stream_chain_and_default() -> None:
     keys = {"all": table("all", owner="team"), "one": table("one", owner="team", models=["qwen*"])}
     async with served(keys, default_model="gpt-5") as http:
         first = (await ask(http, "all", model="gpt-5")).json()
@@ -140,7 +140,7 @@ async def test_neither_background_nor_stream_nor_a_chain_nor_the_default_model_i
             assert (refused.status_code, error_of(refused)["code"]) == (403, "model_not_allowed"), fields
 
 
-async def test_a_key_is_shown_the_models_that_it_may_use_alone() -> None:
+async def test_model_list_of_a_key_has_its_own_alone() -> None:
     async with served({"alice": table("one", models=["qwen*"]), "nobody": table("two", models=[])}) as http:
         listed = (await http.get("/v1/models", headers=bearer("one"))).json()
         assert [model["id"] for model in listed["data"]] == ["qwen3"]
@@ -153,14 +153,14 @@ async def test_a_key_is_shown_the_models_that_it_may_use_alone() -> None:
         assert error_of(await ask(http, "two"))["message"].endswith("It may use no models.")
 
 
-async def test_a_socket_is_held_to_the_rights_of_its_key() -> None:
+async def test_websocket_is_held_to_the_rights_of_its_key() -> None:
     async with antiphon(Scripted(HELLO), keys={"alice": table("one", models=["qwen*"])}) as url:
         async with sockets.dial(url, additional_headers=bearer("one")) as socket:
             assert await sockets.refusal(socket, model="gpt-5") == (403, "model_not_allowed")
             assert (await sockets.response(socket, model="qwen3"))["status"] == "completed"
 
 
-async def test_hosted_tools_are_allowed_by_type_and_tools_of_the_client_always() -> None:
+async def test_hosted_tools_of_a_key_are_allowed_by_type() -> None:
     function = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
     tools = {"demo": {}}
     keys = {"none": table("none", tools=[]), "web": table("web", tools=["web_*"]), "demo": table("demo")}
@@ -178,7 +178,7 @@ async def test_hosted_tools_are_allowed_by_type_and_tools_of_the_client_always()
     assert about == {"none": [], "demo": [hosted]}
 
 
-async def test_a_key_sees_the_mcp_servers_that_it_may_use() -> None:
+async def test_mcp_servers_are_listed_for_keys_that_may_use_them() -> None:
     """The studio offers these."""
     servers = {"lab": {"url": "http://127.0.0.1:9/mcp"}, "ours": {"url": "http://127.0.0.1:9/mcp", "keys": ["two"]}}
     keys = {"none": table("none", tools=["mcp:other"])}
@@ -190,7 +190,7 @@ async def test_a_key_sees_the_mcp_servers_that_it_may_use() -> None:
 
 
 @pytest.mark.parametrize("entry", ["alice", "one", hash_of("one")])
-async def test_a_server_of_mcp_may_be_for_a_named_key(entry: str) -> None:
+async def test_mcp_server_may_be_for_a_named_key(entry: str) -> None:
     """By the name of its table, also where it has another owner; or by the key, or its hash."""
     servers = {"lab": {"url": "http://127.0.0.1:9/mcp", "keys": [entry]}}
     keys = {"alice": table("one", owner="team"), "bob": table("two", owner="team")}
@@ -201,7 +201,7 @@ async def test_a_server_of_mcp_may_be_for_a_named_key(entry: str) -> None:
             assert (await ask(http, key, tools=[tool])).status_code == status
 
 
-def test_a_server_of_mcp_is_allowed_by_its_label() -> None:
+def test_mcp_server_of_a_key_is_allowed_by_its_label() -> None:
     access = KeyAccess(tools=("web_search", "mcp:lab"))
     assert access.allows_tool("mcp:lab", "mcp")
     assert not access.allows_tool("mcp:other", "mcp")
@@ -219,7 +219,7 @@ async def test_vector_stores_are_for_keys_that_may_search_files(tmp_path: Path) 
 # Limits.
 
 
-async def test_a_key_has_the_limits_of_its_table_and_otherwise_those_of_all() -> None:
+async def test_key_has_its_own_limits_or_those_of_all() -> None:
     keys = {
         "few": table("few", requests_per_minute=1),
         "many": table("many", requests_per_minute=0),
@@ -230,7 +230,7 @@ async def test_a_key_has_the_limits_of_its_table_and_otherwise_those_of_all() ->
     assert answers == {"few": [200, 429, 429], "many": [200, 200, 200], "usual": [200, 200, 429]}
 
 
-async def test_two_hashes_of_a_key_share_its_limit_and_two_keys_of_an_owner_do_not() -> None:
+async def test_hashes_of_a_key_share_its_limit_and_keys_of_an_owner_do_not() -> None:
     keys = {
         "alice": {"hash": [hash_of("old"), hash_of("new")], "owner": "team", "requests_per_minute": 1},
         "bob": table("bob", owner="team", requests_per_minute=1),
@@ -242,7 +242,7 @@ async def test_two_hashes_of_a_key_share_its_limit_and_two_keys_of_an_owner_do_n
 # Owners.
 
 
-async def test_what_is_stored_belongs_to_the_owner_and_to_nobody_else() -> None:
+async def test_stored_responses_belong_to_the_owner_alone() -> None:
     keys = {"alice": table("a", owner="team"), "bob": table("b", owner="team"), "eve": table("e")}
     async with served(keys) as http:
         made = (await ask(http, "a")).json()["id"]
@@ -254,7 +254,7 @@ async def test_what_is_stored_belongs_to_the_owner_and_to_nobody_else() -> None:
         assert (await ask(http, "e", previous_response_id=made)).status_code == 400
 
 
-async def test_a_key_that_gets_a_name_takes_what_it_stored_with_it(tmp_path: Path) -> None:
+async def test_key_that_gets_a_name_keeps_what_it_stored(tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/a.db"
     async with served({}, api_keys="one", store_url=store) as http:
         made = (await ask(http, "one")).json()["id"]
@@ -273,7 +273,7 @@ def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str]
     return lambda text: (tmp_path / "antiphon.toml").write_text(text) and None  # type: ignore[func-returns-value]
 
 
-async def test_at_sighup_a_rotated_key_reaches_what_the_old_one_stored_and_the_old_one_nothing(
+async def test_key_rotated_at_sighup_reads_what_the_old_one_stored(
     configure: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     configure(key_table("alice", hash_of("old")))
@@ -298,7 +298,7 @@ async def test_at_sighup_a_rotated_key_reaches_what_the_old_one_stored_and_the_o
 # What is said of keys.
 
 
-async def test_lines_of_the_log_have_the_name_of_the_key(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_log_lines_have_the_name_of_the_key(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(settings(keys={"alice": table("sk-one")}, api_keys="sk-plain"))
     capsys.readouterr()
     async with served({"alice": table("sk-one")}, api_keys="sk-plain") as http:
@@ -310,7 +310,7 @@ async def test_lines_of_the_log_have_the_name_of_the_key(capsys: pytest.CaptureF
     assert "sk-one" not in log
 
 
-async def test_metrics_behind_a_key_are_for_an_admin_and_for_keys_without_a_table() -> None:
+async def test_metrics_with_keys_are_for_admin_and_keys_without_a_table() -> None:
     keys = {"alice": table("a"), "boss": table("b", admin=True)}
     async with served(keys, api_keys="plain", metrics="key") as http:
         answers = {key: await http.get("/metrics", headers=bearer(key)) for key in ("a", "b", "plain", "x")}
@@ -318,7 +318,7 @@ async def test_metrics_behind_a_key_are_for_an_admin_and_for_keys_without_a_tabl
     assert error_of(answers["a"])["code"] == "insufficient_permissions"
 
 
-async def test_the_official_client_raises_what_it_should() -> None:
+async def test_official_client_raises_the_right_errors() -> None:
     async with antiphon(Listing(HELLO), keys={"alice": table("one", models=["qwen*"])}) as url:
         options: dict[str, Any] = {"base_url": f"{url}/v1", "max_retries": 0}
         async with openai.AsyncOpenAI(api_key="one", **options) as client:
@@ -346,7 +346,7 @@ def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
 OPEN = {"/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"}  # see `ANTIPHON_METRICS` and `ANTIPHON_DOCS`
 
 
-async def test_on_every_route_a_key_that_is_unknown_or_has_expired_is_refused(tmp_path: Path) -> None:
+async def test_every_route_refuses_an_unknown_or_expired_key(tmp_path: Path) -> None:
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     keys = {"old": table("old", expires="2020-01-01"), "new": table("new")}
     app = create_app(settings(keys=keys, tools=tools), backend=Listing(HELLO))
@@ -382,9 +382,7 @@ USES_A_MODEL = re.compile(
 USES_A_TOOL = re.compile(r"(/v1)?/(vector_stores|containers)(/.*)?")
 
 
-async def test_on_every_route_a_key_without_models_and_tools_is_refused_what_another_may_do(
-    tmp_path: Path, upstream: Upstream
-) -> None:
+async def test_every_route_refuses_a_key_without_the_right(tmp_path: Path, upstream: Upstream) -> None:
     """Two keys with different rights make the same requests."""
     tools: dict[str, Any] = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     if shutil.which("bwrap"):

@@ -10,7 +10,7 @@ from app.main import create_app
 from tests.support.serving import settings
 
 
-def test_the_document_is_valid_openapi(tmp_path: Path) -> None:
+def test_openapi_document_is_valid(tmp_path: Path) -> None:
     files = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     document = create_app(settings(tools=files)).openapi()
     validate(document)
@@ -18,7 +18,7 @@ def test_the_document_is_valid_openapi(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_the_document_has_the_endpoints_that_are_passed_through() -> None:
+def test_openapi_document_has_the_endpoints_passed_through() -> None:
     paths = create_app(settings()).openapi()["paths"]
     for path, media_type in (
         ("chat/completions", "application/json"),
@@ -34,7 +34,7 @@ def test_the_document_has_the_endpoints_that_are_passed_through() -> None:
     assert "/v1/embeddings" not in create_app(settings(passthrough=False)).openapi()["paths"]
 
 
-def test_all_applications_of_a_process_have_the_same_document(tmp_path: Path) -> None:
+def test_openapi_document_is_the_same_for_all_applications(tmp_path: Path) -> None:
     """What they share of it is not changed by the first."""
     files = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     first, second = (create_app(settings(tools=files)).openapi() for _ in range(2))

@@ -68,13 +68,13 @@ def told(answer: httpx.Response) -> dict[str, str]:
 # Requests and tokens.
 
 
-async def test_without_limits_there_are_no_headers() -> None:
+async def test_answers_without_limits_have_no_limit_headers() -> None:
     async with served(HELLO) as (http, _):
         assert told(await ask(http)) == {}
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_beyond_the_limit_gets_the_time_to_retry(stream: bool) -> None:
+async def test_request_beyond_the_limit_is_a_429_with_retry_after(stream: bool) -> None:
     async with served(HELLO, limit_requests_per_minute=2) as (http, backend):
         answers = [await ask(http, stream=stream) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
@@ -97,12 +97,12 @@ async def test_keys_have_limits_of_their_own() -> None:
         assert (await ask(http, "three")).status_code == 401
 
 
-async def test_where_nobody_needs_a_key_a_made_up_one_does_not_help() -> None:
+async def test_made_up_key_where_none_is_needed_has_the_common_limit() -> None:
     async with served(HELLO, limit_requests_per_minute=1) as (http, _):
         assert [(await ask(http, key)).status_code for key in ("", "made", "up")] == [200, 429, 429]
 
 
-async def test_tokens_are_taken_when_they_are_known_and_what_is_owed_is_paid_back_first() -> None:
+async def test_tokens_are_charged_when_known_and_debts_paid_first() -> None:
     async with served(LONG, limit_tokens_per_minute=150) as (http, _):
         answers = [await ask(http) for _ in range(3)]
         assert [answer.status_code for answer in answers] == [200, 200, 429]
@@ -112,7 +112,7 @@ async def test_tokens_are_taken_when_they_are_known_and_what_is_owed_is_paid_bac
         assert 15 <= int(answers[2].headers["retry-after"]) <= 21
 
 
-async def test_what_a_client_did_not_wait_for_counts_too() -> None:
+async def test_tokens_of_a_client_that_disconnected_are_charged() -> None:
     async with served([*HELLO, 60.0], limit_tokens_per_minute=1) as (http, backend):
         asking = asyncio.ensure_future(ask(http, stream=True))
         while not backend.opened:
@@ -123,7 +123,7 @@ async def test_what_a_client_did_not_wait_for_counts_too() -> None:
         assert (await ask(http)).status_code == 429
 
 
-async def test_other_failures_have_the_remaining_amounts_too() -> None:
+async def test_failures_have_the_remaining_amounts() -> None:
     refusal = BackendError("Busy.", status=503)
     async with served([refusal], limit_requests_per_minute=5, limit_tokens_per_minute=100) as (http, _):
         for answer, status in ((await ask(http, temperature=9), 400), (await ask(http), 503)):
@@ -132,7 +132,7 @@ async def test_other_failures_have_the_remaining_amounts_too() -> None:
             assert told(answer).keys() == names
 
 
-async def test_compactions_are_responses_and_what_makes_none_is_not_limited() -> None:
+async def test_compactions_count_as_responses_and_other_endpoints_do_not() -> None:
     async with served(HELLO, limit_requests_per_minute=1) as (http, _):
         compacted = await http.post("/v1/responses/compact", json={"model": "m", "input": "Hi"})
         assert (compacted.status_code, told(compacted)["remaining-requests"]) == (200, "0")
@@ -141,7 +141,7 @@ async def test_compactions_are_responses_and_what_makes_none_is_not_limited() ->
         assert (await http.get("/v1/responses/resp_x")).status_code == 404
 
 
-async def test_a_turn_over_a_websocket_is_a_request_like_any_other() -> None:
+async def test_websocket_turn_counts_as_a_request() -> None:
     async with sockets.talking(Scripted(HELLO), limit_requests_per_minute=1) as socket:
         assert (await sockets.response(socket))["status"] == "completed"
         (frame,) = await sockets.ask(socket)
@@ -158,7 +158,7 @@ async def until_open(backend: Scripted, streams: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_key_has_only_so_many_responses_in_the_making() -> None:
+async def test_key_has_a_limit_of_responses_in_progress() -> None:
     go = asyncio.Event()
     async with served([*HELLO, go], api_keys="one,two", limit_streams_per_key=1) as (http, backend):
         first = asyncio.ensure_future(ask(http, "one", stream=True))
@@ -173,7 +173,7 @@ async def test_a_key_has_only_so_many_responses_in_the_making() -> None:
         assert (await ask(http, "one")).status_code == 200
 
 
-async def test_the_server_has_only_so_many_responses_in_the_making() -> None:
+async def test_server_has_a_limit_of_responses_in_progress() -> None:
     go = asyncio.Event()
     async with served([*HELLO, go], api_keys="one,two", limit_streams=1, limit_streams_per_key=5) as (http, backend):
         first = asyncio.ensure_future(ask(http, "one"))
@@ -185,7 +185,7 @@ async def test_the_server_has_only_so_many_responses_in_the_making() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_place_of_a_client_that_goes_is_free(stream: bool) -> None:
+async def test_slot_of_a_client_that_disconnected_is_free(stream: bool) -> None:
     async with served([*HELLO, 60.0], HELLO, limit_streams=1) as (http, backend):
         asking = asyncio.ensure_future(ask(http, stream=stream))
         await until_open(backend, 1)
@@ -195,7 +195,7 @@ async def test_the_place_of_a_client_that_goes_is_free(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/compact"])
-async def test_a_request_whose_body_is_incomplete_takes_no_slot(path: str) -> None:
+async def test_request_with_an_incomplete_body_takes_no_slot(path: str) -> None:
     body = b'{"model": "m", "input": "Hi"}'
     head = f"POST /v1/responses{path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     async with served(HELLO, limit_streams=1) as (http, _):
@@ -209,7 +209,7 @@ async def test_a_request_whose_body_is_incomplete_takes_no_slot(path: str) -> No
         writer.close()
 
 
-async def test_too_many_requests_are_refused_before_they_are_read() -> None:
+async def test_requests_beyond_the_slots_are_refused_unread() -> None:
     async with served(HELLO, limit_requests_per_minute=1) as (http, _):
         assert (await ask(http)).status_code == 200
         reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
@@ -218,14 +218,14 @@ async def test_too_many_requests_are_refused_before_they_are_read() -> None:
         writer.close()
 
 
-async def test_the_place_of_what_was_refused_is_free() -> None:
+async def test_slot_of_a_refused_request_is_free() -> None:
     refusal = BackendError("Busy.", status=503)
     async with served([refusal], HELLO, limit_streams=1) as (http, _):
         statuses = [(await ask(http, **fields)).status_code for fields in ({"temperature": 9}, {"stream": True}, {})]
         assert statuses == [400, 503, 200]
 
 
-async def test_background_responses_have_places_as_long_as_they_run() -> None:
+async def test_background_responses_hold_slots_while_they_run() -> None:
     go = asyncio.Event()
     async with served([go, *HELLO], limit_streams=1) as (http, _):
         id = (await ask(http, background=True)).json()["id"]
@@ -236,14 +236,14 @@ async def test_background_responses_have_places_as_long_as_they_run() -> None:
         assert (await ask(http)).status_code == 200
 
 
-async def test_the_place_of_a_background_response_that_is_cancelled_before_it_begins_is_free() -> None:
+async def test_slot_of_a_background_response_cancelled_before_it_begins_is_free() -> None:
     async with served([60.0], HELLO, limit_streams=1) as (http, _):
         id = (await ask(http, background=True)).json()["id"]
         assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
         assert (await ask(http)).status_code == 200
 
 
-async def test_the_place_of_a_background_response_that_cannot_be_stored_is_free() -> None:
+async def test_slot_of_a_background_response_that_cannot_be_stored_is_free() -> None:
     class Full(MemoryStore):
         async def apply(self, *changes: Change) -> bool:
             if await self.all(changes[0].bucket):  # there was room for the queued response
@@ -258,7 +258,7 @@ async def test_the_place_of_a_background_response_that_cannot_be_stored_is_free(
                 await asyncio.sleep(0.01)
 
 
-async def test_the_official_client_comes_back_when_it_may() -> None:
+async def test_official_client_retries_after_the_wait() -> None:
     # Sixty at once, and then one in each second.
     async with antiphon(Scripted(HELLO), limit_requests_per_minute=60) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
@@ -280,7 +280,7 @@ async def test_the_official_client_comes_back_when_it_may() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tokens_of_what_goes_another_way_count_too(stream: bool) -> None:
+async def test_tokens_passed_through_are_charged(stream: bool) -> None:
     async with sockets.listening(Scripted(LONG), limit_tokens_per_minute=150) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             async with sockets.dial(url) as socket:
@@ -293,7 +293,7 @@ async def test_tokens_of_what_goes_another_way_count_too(stream: bool) -> None:
             assert refused.status_code == 429
 
 
-async def test_refusals_are_counted_by_the_limit() -> None:
+async def test_refusals_are_counted_by_limit() -> None:
     async with served(LONG, limit_requests_per_minute=2, limit_tokens_per_minute=50) as (http, _):
         assert [(await ask(http)).status_code for _ in range(3)] == [200, 429, 429]
         metrics = (await http.get("/metrics")).text
@@ -303,7 +303,7 @@ async def test_refusals_are_counted_by_the_limit() -> None:
 # How much, and for how long.
 
 
-async def test_a_backend_that_talks_for_too_long_is_cut_off() -> None:
+async def test_backend_beyond_max_output_seconds_is_cut_off() -> None:
     for stream in (False, True):
         async with served([HELLO, 60.0], max_output_seconds=0.1) as (http, backend):
             answer = await ask(http, stream=stream)
@@ -322,12 +322,12 @@ async def test_a_backend_that_talks_for_too_long_is_cut_off() -> None:
             assert response["usage"]["output_tokens"] > 0
 
 
-async def test_time_runs_from_the_first_that_the_backend_says() -> None:
+async def test_max_output_seconds_begins_with_the_first_chunk() -> None:
     async with served([1.5, *HELLO], max_output_seconds=1) as (http, _):
         assert (await ask(http)).json()["status"] == "completed"
 
 
-async def test_an_input_may_be_too_long_for_the_server() -> None:
+async def test_input_beyond_max_input_tokens_is_refused() -> None:
     async with served(HELLO, max_input_tokens=50) as (http, backend):
         first = (await ask(http)).json()["id"]
         for fields in ({"input": "word " * 60}, {"input": "word " * 45, "previous_response_id": first}):
@@ -362,7 +362,7 @@ def process(folder: Path, **variables: str) -> Iterator[str]:
         server.wait(60)
 
 
-async def test_two_servers_on_one_redis_count_together(tmp_path: Path) -> None:
+async def test_two_servers_on_one_redis_share_limits(tmp_path: Path) -> None:
     with RedisServer() as redis, contextlib.ExitStack() as stack:
         urls = []
         for name in ("one", "two"):
@@ -385,7 +385,7 @@ async def test_two_servers_on_one_redis_count_together(tmp_path: Path) -> None:
         assert [one[1:] for one in seen if one[0] == key] == [(200, "2"), (200, "1"), (200, "0"), (429, "0")]
 
 
-async def test_places_are_shared_too(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_servers_on_one_redis_share_slots(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     go = asyncio.Event()
     values = {"limit_store_url": f"{redis_url}/9", "limit_streams": 1}
@@ -399,7 +399,7 @@ async def test_places_are_shared_too(redis_url: str, monkeypatch: pytest.MonkeyP
             await asyncio.sleep(0.01)
 
 
-async def test_without_its_redis_a_server_limits_nobody_and_says_so(
+async def test_server_without_its_redis_limits_nobody_and_logs_it(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "app.api.rate_limits")
@@ -416,9 +416,7 @@ async def test_without_its_redis_a_server_limits_nobody_and_says_so(
     assert warnings == ["rate limits are not enforced: their counters are unavailable"]
 
 
-async def test_a_slot_that_is_released_while_it_is_renewed_is_free(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slot_released_while_it_is_renewed_is_free(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     counters = stores_redis.RedisStore.from_url(f"{redis_url}/9", ttl=60).counters()
     limits = Limits(counters, streams=1)
@@ -457,7 +455,7 @@ class SlowCounters(MemoryCounters):
         self.waiting -= 1
 
 
-async def test_releases_do_not_wait_for_each_other() -> None:
+async def test_slot_releases_do_not_wait_for_each_other() -> None:
     counters = SlowCounters()
     limits = Limits(counters, streams=3)
     counters.answer.set()
@@ -493,7 +491,7 @@ class FailingCounters(MemoryCounters):
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at the next request", "after a while"])
-async def test_slots_that_could_not_be_released_are_so_when_the_counters_are_available_again(
+async def test_slots_not_released_during_an_outage_are_released_after_it(
     monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     monkeypatch.setattr("app.api.rate_limits.BACKOFF", 0.05)
@@ -519,7 +517,7 @@ async def test_slots_that_could_not_be_released_are_so_when_the_counters_are_ava
     await limits.aclose()
 
 
-async def test_a_slot_is_released_if_its_request_is_cancelled_while_it_is_acquired() -> None:
+async def test_slot_of_a_request_cancelled_while_acquiring_is_released() -> None:
     counters = SlowCounters()
     limits = Limits(counters, streams=1)
     grant = await limits.take(KeyAccess())
@@ -534,7 +532,7 @@ async def test_a_slot_is_released_if_its_request_is_cancelled_while_it_is_acquir
     await limits.aclose()
 
 
-async def test_an_expired_slot_that_is_released_while_it_is_acquired_again_is_free() -> None:
+async def test_slot_that_expired_and_is_released_while_acquired_again_is_free() -> None:
     counters = SlowCounters()
     counters.answer.set()
     limits = Limits(counters, streams=1)
@@ -556,7 +554,7 @@ async def test_an_expired_slot_that_is_released_while_it_is_acquired_again_is_fr
     await limits.aclose()
 
 
-async def test_places_in_use_are_counted_again_after_a_restart_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slots_in_use_are_counted_again_after_a_restart_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stores_redis, "FAST_TIMEOUT", FAST_TIMEOUT)
     with RedisServer() as redis:
         counters = stores_redis.RedisStore.from_url(redis.url, ttl=60).counters()
@@ -577,7 +575,7 @@ async def until_left(limits: Limits) -> None:
     await asyncio.gather(*limits._tasks)
 
 
-def test_a_file_cannot_count() -> None:
+def test_limit_store_of_sqlite_is_refused() -> None:
     with pytest.raises(ValueError, match="should be a Redis"):
         settings(limit_store_url="sqlite:///counts.db")
 

@@ -37,14 +37,14 @@ async def posted(body: bytes, path: str = "/v1/responses", **headers: str) -> tu
         r"\\\ud83d": "\\\ufffd",
     }.items(),
 )
-async def test_half_a_character_does_not_cost_the_conversation(written: str, read: str) -> None:
+async def test_lone_surrogate_in_a_body_is_replaced(written: str, read: str) -> None:
     """Clients in JavaScript cut long outputs through the middle of one, and send that again in each turn."""
     answer, messages = await posted(b'{"model": "m", "input": "%b"}' % written.encode())
     assert answer.status_code == 200
     assert messages == [read]
 
 
-async def test_half_a_character_may_come_over_a_socket() -> None:
+async def test_lone_surrogate_in_a_websocket_frame_is_replaced() -> None:
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, connect(f"{url.replace('http', 'ws')}/v1/responses") as socket:
         await socket.send(r'{"type": "response.create", "model": "m", "input": "cut \ud83d"}')
@@ -53,29 +53,29 @@ async def test_half_a_character_may_come_over_a_socket() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"model": "m", "input": "\\ud83d"', b'{"model": "\\ud83', b'{"input": "\\ud83d" "'])
-async def test_what_is_no_json_stays_none(body: bytes) -> None:
+async def test_body_that_is_no_json_with_surrogates_is_refused(body: bytes) -> None:
     answer, _ = await posted(body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_json")
 
 
-async def test_a_mark_of_the_byte_order_is_passed_over() -> None:
+async def test_byte_order_mark_of_a_body_is_skipped() -> None:
     answer, messages = await posted(b'\xef\xbb\xbf{"model": "m", "input": "Hi."}')
     assert (answer.status_code, messages) == (200, ["Hi."])
 
 
-async def test_gzip_has_another_name() -> None:
+async def test_gzip_under_its_other_name_is_read() -> None:
     """ "A recipient SHOULD consider 'x-gzip' to be equivalent to 'gzip'." """
     body = gzip.compress(b'{"model": "m", "input": "Hi."}')
     answer, messages = await posted(body, content_encoding="x-gzip")
     assert (answer.status_code, messages) == (200, ["Hi."])
 
 
-async def test_a_conversation_needs_no_body() -> None:
+async def test_conversation_without_a_body_is_created() -> None:
     answer, _ = await posted(b"", "/v1/conversations")
     assert (answer.status_code, answer.json()["object"]) == (200, "conversation")
 
 
-async def test_an_empty_body_sets_nothing() -> None:
+async def test_empty_body_sets_nothing() -> None:
     answer, _ = await posted(b"")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "model")
 
@@ -88,7 +88,7 @@ async def test_an_empty_body_sets_nothing() -> None:
         ([{"role": "user", "content": 5}], "input[0].content"),
     ],
 )
-async def test_input_that_is_neither_a_string_nor_a_list_is_refused_as_such(input: Any, param: str) -> None:
+async def test_input_that_is_neither_string_nor_list_is_refused(input: Any, param: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         error = (await client.post("/v1/responses", json={"model": "m", "input": input})).json()["error"]
     assert error["param"] == param
@@ -99,7 +99,7 @@ async def test_input_that_is_neither_a_string_nor_a_list_is_refused_as_such(inpu
 @pytest.mark.parametrize(
     ("encoding", "pack"), [("identity", bytes), ("gzip", gzip.compress), ("zstd", zstandard.compress)]
 )
-async def test_a_body_may_be_as_large_as_the_limit(
+async def test_body_of_the_largest_size_is_accepted(
     encoding: str, pack: Callable[[bytes], bytes], more: int, status: int
 ) -> None:
     body = b'{"model": "m", "input": "%b"}' % (b"x" * 1000)
@@ -111,7 +111,7 @@ async def test_a_body_may_be_as_large_as_the_limit(
 
 
 @pytest.mark.parametrize(("window", "status"), [(27, 200), (28, 400)])
-async def test_a_compressed_body_may_not_need_a_window_of_any_size(window: int, status: int) -> None:
+async def test_compressed_body_with_too_large_a_window_is_refused(window: int, status: int) -> None:
     """A few bytes of zstd can want gigabytes of memory: two to the power that is written in them."""
     body = b'{"model": "m", "input": "Hi."}'
     last_and_raw = (len(body) << 3 | 1).to_bytes(3, "little")

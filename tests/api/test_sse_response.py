@@ -12,7 +12,7 @@ from app.api.sse_response import EventStream
 from app.errors import StoreUnavailable
 
 
-async def test_no_heartbeat_comes_behind_the_end() -> None:
+async def test_heartbeat_after_the_end_is_not_sent() -> None:
     """The last write may take its time, and whatever is written behind it is an error of the server's."""
     began: list[tuple[bytes, bool]] = []
 
@@ -32,7 +32,7 @@ async def test_no_heartbeat_comes_behind_the_end() -> None:
     assert began[-1] == (b"end", False)
 
 
-async def test_what_has_come_to_its_end_gets_no_last_words() -> None:
+async def test_stream_at_its_end_gets_no_closing_event() -> None:
     """A server may have to stop in the very moment in which all is said."""
     written: list[tuple[bytes, bool]] = []
 
@@ -112,7 +112,7 @@ async def test_stream_of_a_client_that_reads_writes_an_item_before_send_returns(
 
 
 @pytest.mark.parametrize("more", [[b"1", b"2"], []])
-async def test_behind_a_write_that_waits_for_the_client_all_comes_in_order_and_once(more: list[bytes]) -> None:
+async def test_items_behind_a_blocked_write_are_sent_in_order_and_once(more: list[bytes]) -> None:
     client, answer = Client(), Answer()
     serving = await answer.serve(client)
     client.reads.clear()
@@ -127,7 +127,7 @@ async def test_behind_a_write_that_waits_for_the_client_all_comes_in_order_and_o
     assert client.written == [b"0", *more, b"end"]
 
 
-async def test_a_client_that_reads_again_is_written_to_at_once_again() -> None:
+async def test_client_that_reads_again_is_written_to_at_once() -> None:
     client, answer = Client(), Answer()
     serving = await answer.serve(client)
     client.reads.clear()
@@ -141,7 +141,7 @@ async def test_a_client_that_reads_again_is_written_to_at_once_again() -> None:
     await serving
 
 
-async def test_a_heartbeat_waits_for_a_slow_client_and_comes_again_when_that_reads() -> None:
+async def test_heartbeat_waits_for_a_slow_client_and_comes_again() -> None:
     client, answer = Client(), Answer(heartbeat=0.01)
     serving = await answer.serve(client)
     client.reads.clear()
@@ -158,7 +158,7 @@ async def test_a_heartbeat_waits_for_a_slow_client_and_comes_again_when_that_rea
 
 
 @pytest.mark.parametrize("waiting", [[], [b"1"]])
-async def test_the_last_words_come_behind_what_the_client_has_not_read(waiting: list[bytes]) -> None:
+async def test_closing_event_comes_after_what_the_client_has_not_read(waiting: list[bytes]) -> None:
     async def farewell() -> bytes:
         client.reads.set()
         await asyncio.sleep(0.01)
@@ -198,7 +198,7 @@ async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
     assert client.written == [b"x", b"y", b"1", b"a", b"b", b"c", b"2", b"d", b"e", b"end"]
 
 
-async def test_a_stream_is_cut_off_where_the_rest_of_a_large_item_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stream_is_cut_off_where_the_rest_of_a_large_item_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     """With an end, the client would take what it has of the event for the whole."""
     client, answer = Client(), Answer(pieces=letters)
     for item in (b"ab!c", b"1", None):
@@ -208,7 +208,7 @@ async def test_a_stream_is_cut_off_where_the_rest_of_a_large_item_is_lost(caplog
     assert [record.message for record in caplog.records] == ["stream cut off"]
 
 
-async def test_a_large_item_waits_for_what_the_client_has_not_read() -> None:
+async def test_large_item_waits_for_what_the_client_has_not_read() -> None:
     client, answer = Client(), Answer(pieces=letters)
     serving = await answer.serve(client)
     client.reads.clear()
@@ -223,7 +223,7 @@ async def test_a_large_item_waits_for_what_the_client_has_not_read() -> None:
 
 
 @pytest.mark.parametrize("before", [[], [b"0"]])
-async def test_the_last_words_come_behind_the_rest_of_a_large_item(before: list[bytes]) -> None:
+async def test_closing_event_comes_after_the_rest_of_a_large_item(before: list[bytes]) -> None:
     """A client could not parse an event that is cut off, nor the next one."""
 
     async def farewell() -> bytes:
@@ -248,7 +248,7 @@ async def test_the_last_words_come_behind_the_rest_of_a_large_item(before: list[
     assert b"".join(client.written) == b"".join([*before, b"abc", b"farewell"])
 
 
-async def test_an_error_of_the_server_ends_the_stream_at_the_next_item() -> None:
+async def test_server_error_ends_the_stream_at_the_next_item() -> None:
     client, answer = Client(), Answer()
 
     async def send(message: Any) -> None:

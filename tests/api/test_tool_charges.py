@@ -74,7 +74,7 @@ async def usage(http: httpx.AsyncClient) -> dict[tuple[str, str], tuple[int, int
     }
 
 
-async def test_images_are_recorded_under_their_model_and_are_part_of_the_cost(images: ImagesServer) -> None:
+async def test_images_are_recorded_under_their_model_and_in_the_cost(images: ImagesServer) -> None:
     async with drawing_with(images, draw(1), draw(2), ANSWER) as http:
         response = await http.post("/v1/responses", json=DRAW)
         assert [item.get("result") for item in response.json()["output"][:2]] == [PNG, PNG]
@@ -86,7 +86,7 @@ async def test_images_are_recorded_under_their_model_and_are_part_of_the_cost(im
     assert 'antiphon_key_cost_total{backend="art",key="alice"} 0.42' in metrics
 
 
-async def test_response_fails_before_the_round_that_follows_the_image_that_used_up_the_budget(
+async def test_response_whose_image_used_up_the_budget_fails_before_the_next_round(
     images: ImagesServer,
 ) -> None:
     answers = [*map(draw, range(5)), ANSWER]
@@ -201,7 +201,7 @@ async def test_embeddings_without_reported_usage_are_estimated(tmp_path: Path) -
         assert (requests, tokens) == (1, 3) and cost > 0
 
 
-async def test_key_may_not_use_the_embeddings_of_a_model_that_it_may_not_use(tmp_path: Path) -> None:
+async def test_embeddings_model_that_the_key_may_not_use_is_refused(tmp_path: Path) -> None:
     async with EmbeddingServer() as server, searching_with(server, tmp_path, ANSWER) as http:
         store = await stored(http)
         file = (await http.get(f"/v1/vector_stores/{store}/files")).json()["data"][0]["id"]

@@ -37,7 +37,7 @@ MISTAKEN: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("path", "body", "param", "known"), MISTAKEN)
-async def test_a_name_much_like_a_known_one_is_refused(
+async def test_name_much_like_a_known_one_is_refused(
     path: str, body: dict[str, Any], param: str, known: str, tmp_path: Path
 ) -> None:
     if path == "/conversations":
@@ -73,7 +73,7 @@ async def test_another_name_is_named_in_a_warning_or_refused_if_strict(strict: b
         assert "x-antiphon-warning" not in empty.headers
 
 
-async def test_a_mistaken_field_of_a_form_is_refused(tmp_path: Path) -> None:
+async def test_mistaken_field_of_a_form_is_refused(tmp_path: Path) -> None:
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(Scripted(), tools=tools) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
         form = {"purpose": "user_data", "expire_after[seconds]": "3600"}

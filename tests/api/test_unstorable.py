@@ -130,7 +130,7 @@ def numbers(body: Any, path: str = "") -> list[tuple[str, str]]:
     return [(path, "%s")] if isinstance(body, int | float) else []
 
 
-async def test_every_store_refuses_alike_what_one_of_them_cannot_hold(place: Place, tmp_path: Path) -> None:
+async def test_value_that_one_store_cannot_hold_is_refused_with_all(place: Place, tmp_path: Path) -> None:
     postgres = place.url.startswith("postgresql:")
     tools = {"file_search": {"store_url": place.url if postgres else f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(Scripted([delta(content="Hello")]), store_url=place.url, tools=tools) as url:

@@ -31,27 +31,27 @@ def upstream() -> Iterator[Target]:
 
 
 @pytest.mark.parametrize("scenario", BY_NAME.values(), ids=list(BY_NAME))
-async def test_the_upstream_answers_every_scenario_rightly(upstream: Target, scenario: Scenario) -> None:
+async def test_upstream_answers_every_scenario_rightly(upstream: Target, scenario: Scenario) -> None:
     replies = await volley(upstream, scenario, 2)
     turns = turns_of(upstream.server, scenario)
     assert [reply.wrong(upstream.server, scenario) for reply in replies] == [""] * 2 * len(turns)
     assert all(reply.started < reply.first <= reply.ended for reply in replies)
 
 
-async def test_a_conversation_reaches_the_upstream_whole(upstream: Target) -> None:
+async def test_upstream_gets_a_conversation_whole(upstream: Target) -> None:
     first, *_, last = await volley(upstream, BY_NAME["S4"], 1)
     assert (first.messages, last.messages) == (1, 11)
     last.messages = 10
     assert last.wrong(upstream.server, BY_NAME["S4"]) == "the upstream received 11 messages, not 10"
 
 
-async def test_a_wrong_answer_ends_the_run(upstream: Target) -> None:
+async def test_wrong_answer_ends_the_run(upstream: Target) -> None:
     antiphon = Target(ANTIPHON, upstream.port, upstream.pid)  # the upstream has /v1/responses as streams alone
     with pytest.raises(WrongAnswer, match=r"antiphon, S1: HTTP/1\.1 404 Not Found"):
         await Bench([BY_NAME["S1"]], upstream, [antiphon]).warm_up()
 
 
-async def test_a_wrong_answer_leaves_a_peer_out_of_its_scenario(upstream: Target) -> None:
+async def test_wrong_answer_of_a_peer_leaves_it_out_of_its_scenario(upstream: Target) -> None:
     bench = Bench([BY_NAME["S1"]], upstream, [Target(PEER, upstream.port, upstream.pid)])
     await bench.warm_up()
     await bench.round(0)
@@ -75,7 +75,7 @@ DONE = {"type": "response.output_item.done", "item": {"id": "msg_1"}}
 DELTA = {"type": "response.output_text.delta", "delta": TEXT}
 
 
-def test_a_right_stream_is_right() -> None:
+def test_stream_that_is_right_is_accepted() -> None:
     assert streamed(ANTIPHON, *BEGINNING, ADDED, DELTA, DONE) == ""
 
 
@@ -87,16 +87,16 @@ def test_a_right_stream_is_right() -> None:
         ((ADDED, DELTA, DONE), "the stream begins with ['response.output_item.added'"),
     ],
 )
-def test_a_wrong_stream_is_detected(events: tuple[dict[str, Any], ...], problem: str) -> None:
+def test_stream_that_is_wrong_is_detected(events: tuple[dict[str, Any], ...], problem: str) -> None:
     assert streamed(ANTIPHON, *events).startswith(problem)
 
 
-def test_of_a_peer_the_text_is_checked_and_not_the_order() -> None:
+def test_stream_of_a_peer_is_checked_for_its_text_and_not_its_order() -> None:
     assert streamed(PEER, DELTA) == ""
     assert streamed(PEER, {**DELTA, "delta": "no"}, text="no") == "wrong text: 'no'"
 
 
-def test_the_upstream_gets_the_requests_of_the_scenario() -> None:
+def test_upstream_gets_the_requests_of_the_scenario() -> None:
     head, _, body = ask(ANTIPHON, BY_NAME["S4+"], 5, "resp_5")[0].partition(b"\r\n\r\n")
     asked = json.loads(body)
     assert head.startswith(b"POST /v1/responses HTTP/1.1\r\n")
@@ -116,7 +116,7 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert len(list(marks)) == 2  # one in the legend, one in the row
 
 
-def test_the_sentence_of_the_readme_has_the_least_and_the_most_of_a_peer() -> None:
+def test_sentence_of_the_readme_has_the_least_and_the_most_of_a_peer() -> None:
     results = Results()
     for scenario, used in (("S1", 20.0), ("S2", 90.0)):
         results.takes[scenario, "antiphon"] = [Take(10e-6, 0.0, 0.0)]

@@ -44,14 +44,14 @@ async def newest(url: str) -> dict[str, Any]:
         return entry
 
 
-async def test_a_message_is_answered(tmp_path: Path) -> None:
+async def test_chat_message_is_answered(tmp_path: Path) -> None:
     async with antiphon() as url:
         status, output, _ = await typed(tmp_path, "chat", "--url", f"{url}/v1", "Say hello.")
 
     assert (status, output) == (0, "Hello there, friend!\n")
 
 
-async def test_a_message_is_read_from_a_pipe_and_thoughts_are_shown(tmp_path: Path) -> None:
+async def test_chat_message_from_a_pipe_is_answered_with_its_reasoning(tmp_path: Path) -> None:
     async with antiphon() as url:
         _, output, _ = await typed(tmp_path, "chat", "--url", f"{url}/v1", "--effort", "low", input="Say hello.")
 
@@ -59,7 +59,7 @@ async def test_a_message_is_read_from_a_pipe_and_thoughts_are_shown(tmp_path: Pa
     assert thoughts.startswith("The user says") and answer == "Hello there, friend!"
 
 
-async def test_a_call_is_shown_and_answered_and_the_conversation_can_be_looked_at(tmp_path: Path) -> None:
+async def test_chat_call_is_shown_and_answered(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps(WEATHER))
     async with antiphon() as url:
         options = ("--url", f"{url}/v1", "--tools", "tools.json")
@@ -76,7 +76,7 @@ async def test_a_call_is_shown_and_answered_and_the_conversation_can_be_looked_a
         assert part in report
 
 
-async def test_what_is_shown_can_be_read_by_programs(tmp_path: Path) -> None:
+async def test_chat_output_can_be_read_by_programs(tmp_path: Path) -> None:
     async with antiphon() as url:
         await typed(tmp_path, "chat", "--url", f"{url}/v1", "Say hello.")
         id = (await newest(url))["id"]
@@ -87,7 +87,7 @@ async def test_what_is_shown_can_be_read_by_programs(tmp_path: Path) -> None:
     assert shown["translation"]["body"]["messages"] == [{"role": "user", "content": "Say hello."}]
 
 
-async def test_an_answer_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+async def test_chat_answer_with_control_codes_does_nothing_to_the_terminal(tmp_path: Path) -> None:
     evil = "\x1b]0;title\x07\x1b[2Jred\x9b31m \u202egnp.exe"
     async with antiphon(Scripted([delta(content=evil, reasoning_content=evil)])) as url:
         options = ("--url", f"{url}/v1")
@@ -107,21 +107,21 @@ async def test_an_answer_does_nothing_to_the_terminal(tmp_path: Path) -> None:
         (("show", "resp_nothing"), "not found"),
     ],
 )
-async def test_errors_end_the_command(arguments: tuple[str, str], says: str, tmp_path: Path) -> None:
+async def test_chat_error_ends_the_command(arguments: tuple[str, str], says: str, tmp_path: Path) -> None:
     async with antiphon() as url:
         status, _, errors = await typed(tmp_path, arguments[0], "--url", f"{url}/v1", arguments[1])
 
     assert status == 1 and says in errors and "Traceback" not in errors
 
 
-async def test_a_key_is_shown(tmp_path: Path) -> None:
+async def test_chat_key_is_sent(tmp_path: Path) -> None:
     async with antiphon(api_keys="right") as url:
         options = ("chat", "--url", f"{url}/v1", "--model", "demo")
         assert (await typed(tmp_path, *options, "Say hello."))[0] == 1
         assert (await typed(tmp_path, *options, "--api-key", "right", "Say hello."))[0] == 0
 
 
-async def test_where_there_is_no_server_it_says_how_to_start_one(tmp_path: Path) -> None:
+async def test_chat_without_a_server_says_how_to_start_one(tmp_path: Path) -> None:
     status, _, errors = await typed(tmp_path, "chat", "--url", "http://127.0.0.1:1/v1", "--model", "m", "Hello")
     assert status == 1 and "antiphon serve" in errors
 

@@ -98,7 +98,7 @@ def ask(url: str, body: object = None) -> dict[str, object]:
         return answered
 
 
-def test_version(tmp_path: Path) -> None:
+def test_version_is_printed(tmp_path: Path) -> None:
     for command in ("version", "--version"):
         assert run(tmp_path, command).stdout.startswith(f"antiphon {__version__} ")
 
@@ -146,7 +146,9 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
         (["--mcp", "l/b=http://127.0.0.1:9000/mcp"], "tools.mcp: servers: 'l/b' should be a name"),
     ],
 )
-def test_what_does_not_fit_is_refused_without_a_traceback(tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_serve_with_invalid_settings_is_refused_without_a_traceback(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
     refused = run(tmp_path, "serve", *arguments)
     assert refused.returncode == 2
     assert said in refused.stderr
@@ -161,7 +163,7 @@ def test_what_does_not_fit_is_refused_without_a_traceback(tmp_path: Path, argume
         ({"HOST": "1.2.3.4.5", "ALLOW_OPEN": "true"}, "ANTIPHON_HOST: should be an address or a name of this machine"),
     ],
 )
-def test_an_address_that_is_none_is_refused_too(tmp_path: Path, variables: dict[str, str], said: str) -> None:
+def test_serve_with_an_invalid_address_is_refused(tmp_path: Path, variables: dict[str, str], said: str) -> None:
     refused = run(tmp_path, "serve", **{f"ANTIPHON_{name}": value for name, value in variables.items()})
     assert refused.returncode == 2
     assert refused.stderr.startswith(said)
@@ -189,7 +191,7 @@ def test_check_with_an_invalid_table_of_a_tool_says_what_would_be_valid(
     assert said in checked.stdout + checked.stderr
 
 
-def test_a_port_that_is_taken_ends_the_server(tmp_path: Path) -> None:
+def test_serve_at_a_port_in_use_ends(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = run(tmp_path, "serve", "--port", str(taken.getsockname()[1]))
         port = taken.getsockname()[1]
@@ -197,7 +199,7 @@ def test_a_port_that_is_taken_ends_the_server(tmp_path: Path) -> None:
     assert refused.stderr == f"ANTIPHON_PORT: cannot listen on http://127.0.0.1:{port}: address already in use\n"
 
 
-def test_a_free_port_is_named_in_the_greeting(tmp_path: Path) -> None:
+def test_serve_at_a_free_port_names_it(tmp_path: Path) -> None:
     log = tmp_path / "serve.log"
     with log.open("wb") as stderr:
         command = [sys.executable, "-m", "app", "serve", "--port", "0", "--host", "localhost"]
@@ -217,7 +219,7 @@ def test_a_free_port_is_named_in_the_greeting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "variable", ["ANTIPHON_API_KEYS", "ANTIPHON_BACKEND_API_KEY", "ANTIPHON_BACKENDS", "ANTIPHON_TRUSTED_PROXIES"]
 )
-def test_a_key_that_no_header_can_hold_is_refused(tmp_path: Path, variable: str) -> None:
+def test_key_that_no_header_can_hold_is_refused(tmp_path: Path, variable: str) -> None:
     backends = json.dumps({"one": {"url": "http://127.0.0.1:9/v1", "api_key": "schlüssel"}})
     refused = run(tmp_path, "serve", **{variable: backends if variable == "ANTIPHON_BACKENDS" else "good,schlüssel"})
     assert refused.returncode == 2
@@ -235,7 +237,7 @@ def status_with(url: str, key: str) -> int:
         return error.code
 
 
-def test_reload_takes_over_keys_limits_and_log_level_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+def test_reload_applies_keys_limits_and_log_level_and_names_what_needs_a_restart(tmp_path: Path) -> None:
     dotenv = tmp_path / ".env"
     dotenv.write_text("ANTIPHON_API_KEYS=key-one,key-two\nANTIPHON_STORE_URL=sqlite:///a.db\n")
     with served(tmp_path, "--workers", "2") as (process, address):
@@ -274,7 +276,7 @@ def test_reload_takes_over_keys_limits_and_log_level_and_names_what_needs_a_rest
     assert run(tmp_path, "reload", "--port", port).returncode == 1
 
 
-def test_settings_that_do_not_fit_are_not_taken_over(tmp_path: Path) -> None:
+def test_reload_of_invalid_settings_changes_nothing(tmp_path: Path) -> None:
     dotenv = tmp_path / ".env"
     dotenv.write_text("ANTIPHON_API_KEYS=key-one\n")
     with served(tmp_path) as (process, address):
@@ -288,7 +290,7 @@ def test_settings_that_do_not_fit_are_not_taken_over(tmp_path: Path) -> None:
             assert [status_with(f"{address}/v1/models", key) for key in ("key-one", "key-two", "")] == [200, 401, 401]
 
 
-def test_serve_says_where_it_is_and_how_to_try_it_and_that_works(tmp_path: Path) -> None:
+def test_serve_prints_its_address_and_an_example_that_works(tmp_path: Path) -> None:
     with served(tmp_path) as (_, address):
         greeting = log_of(tmp_path)
         assert f"Antiphon {__version__} on {address}, backend default (demo), store memory://. Try:" in greeting
@@ -299,7 +301,7 @@ def test_serve_says_where_it_is_and_how_to_try_it_and_that_works(tmp_path: Path)
         assert answer["status"] == "completed"
 
 
-def test_an_option_wins_over_its_variable_and_the_variable_over_dotenv(tmp_path: Path) -> None:
+def test_option_overrides_its_variable_and_the_variable_dotenv(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(
         "ANTIPHON_PORT=1\nANTIPHON_STORE_URL=sqlite:///dotenv.db\nANTIPHON_LOG_FORMAT=json\n"
     )
@@ -318,7 +320,7 @@ def test_two_workers_share_the_store_and_stop_at_sigterm(tmp_path: Path) -> None
         assert process.wait(TIMEOUT) in {0, -signal.SIGTERM}
 
 
-def test_at_sighup_every_worker_takes_the_new_backends_and_goes_on(tmp_path: Path) -> None:
+def test_workers_at_sighup_take_the_new_backends(tmp_path: Path) -> None:
     table = '[backends.{name}]\nbackend = "demo"\nmodels = ["{name}"]\n'
     file = tmp_path / "antiphon.toml"
     file.write_text(table.format(name="before"))
@@ -336,7 +338,7 @@ def test_at_sighup_every_worker_takes_the_new_backends_and_goes_on(tmp_path: Pat
         assert up == [("after", "1.0")]
 
 
-def test_a_running_stream_may_end_after_sigterm(tmp_path: Path) -> None:
+def test_stream_in_progress_at_sigterm_may_end(tmp_path: Path) -> None:
     with (
         running(UPSTREAM, subprocess.DEVNULL) as upstream,
         served(tmp_path, ANTIPHON_BACKEND_URL=f"http://127.0.0.1:{upstream.port}/v1") as (process, address),
@@ -352,7 +354,7 @@ def test_a_running_stream_may_end_after_sigterm(tmp_path: Path) -> None:
         process.wait(TIMEOUT)
 
 
-def test_check_says_what_works(tmp_path: Path) -> None:
+def test_check_names_what_works(tmp_path: Path) -> None:
     checked = run(tmp_path, "check", ANTIPHON_STORE_URL="sqlite:///check.db", ANTIPHON_PROT="1")
     assert checked.returncode == 0, checked.stderr
     settings, note, backend, store = checked.stdout.splitlines()
@@ -378,7 +380,7 @@ def test_serve_says_that_the_program_of_an_mcp_server_does_not_exist(tmp_path: P
         assert "tools.mcp: servers.typo: there is no program 'no-such-program' in the PATH" in log_of(tmp_path)
 
 
-def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:
+def test_check_names_what_does_not_work_and_fails(tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     checked = run(
         tmp_path,
@@ -396,7 +398,7 @@ def test_check_says_what_does_not_work_and_fails(tmp_path: Path) -> None:
     assert "Traceback" not in checked.stderr
 
 
-async def test_what_a_backend_names_is_no_command_to_the_terminal(tmp_path: Path) -> None:
+async def test_check_of_names_with_control_codes_does_nothing_to_the_terminal(tmp_path: Path) -> None:
     async with Upstream() as upstream:
         upstream.models = [{"id": "red\x1b[31m\u202e", "object": "model"}]
         checked = await asyncio.to_thread(run, tmp_path, "check", ANTIPHON_BACKEND_URL=upstream.url)
@@ -404,13 +406,13 @@ async def test_what_a_backend_names_is_no_command_to_the_terminal(tmp_path: Path
     assert "red\\u001b[31m\\u202e" in checked.stdout
 
 
-def test_check_fails_where_the_settings_do_not_fit(tmp_path: Path) -> None:
+def test_check_with_invalid_settings_fails(tmp_path: Path) -> None:
     checked = run(tmp_path, "check", ANTIPHON_PORT="many")
     assert (checked.returncode, checked.stdout) == (1, "")
     assert checked.stderr.startswith("ANTIPHON_PORT: should be an integer")
 
 
-def test_a_key_is_made_and_its_table_has_no_more_than_the_hash(tmp_path: Path) -> None:
+def test_key_new_prints_a_key_and_a_table_with_its_hash(tmp_path: Path) -> None:
     made = run(tmp_path, "key", "new", "alice", "--owner", "team")
     key = re.search(r"sk-antiphon-[\w-]{43}", made.stderr)
     assert made.returncode == 0
@@ -427,7 +429,7 @@ def test_a_key_is_made_and_its_table_has_no_more_than_the_hash(tmp_path: Path) -
     assert run(tmp_path, "key", "new", "two words").returncode == 2
 
 
-def test_a_key_that_is_taken_out_is_refused_by_every_worker_after_a_reload(tmp_path: Path) -> None:
+def test_key_removed_at_reload_is_refused_by_every_worker(tmp_path: Path) -> None:
     file = tmp_path / "antiphon.toml"
     table = '[keys.{name}]\nhash = "sha256:{hash}"\n'
     hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("alice", "bob")}
@@ -444,7 +446,7 @@ def test_a_key_that_is_taken_out_is_refused_by_every_worker_after_a_reload(tmp_p
             assert [status_with(f"{address}/v1/models", key) for key in hashes] == [401, 200]
 
 
-def test_usage_is_shown_as_a_table(tmp_path: Path) -> None:
+def test_usage_is_printed_as_a_table(tmp_path: Path) -> None:
     prices = '{"*": {"input": 1, "output": 4}}'
     with served(tmp_path, ANTIPHON_PRICES=prices) as (_, address):
         assert ask(f"{address}/v1/responses", {"model": "demo", "input": "Hello!"})["status"] == "completed"
@@ -491,7 +493,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("place", ["sqlite", "postgres", "redis"], indirect=True)
-def test_usage_is_the_sum_of_all_answers_although_all_workers_are_killed(tmp_path: Path, place: Place) -> None:
+def test_usage_after_all_workers_are_killed_is_the_sum_of_all_answers(tmp_path: Path, place: Place) -> None:
     settings = {"ANTIPHON_STORE_URL": place.url, "TMPDIR": str(tmp_path)}
     tokens = 0
     with served(tmp_path, "--workers", "2", **settings) as (process, address):

@@ -40,16 +40,14 @@ def test_codex_gets_the_server_its_models_and_its_key(keyed: bool, key: dict[str
     }
 
 
-def test_codex_searches_the_web_where_the_server_can() -> None:
+def test_codex_at_a_server_with_web_search_has_it() -> None:
     assert codex.codex_settings(URL, model="m", keyed=True, web_search=True)["web_search"] == "live"
 
 
 @pytest.mark.parametrize(
     ("tools", "shown"), [({}, "disabled"), ({"web_search": {"url": "http://127.0.0.1:9"}}, "live")]
 )
-async def test_it_is_checked_whether_a_remote_server_searches_the_web(
-    tools: dict[str, Any], shown: str, tmp_path: Path
-) -> None:
+async def test_codex_asks_a_remote_server_for_web_search(tools: dict[str, Any], shown: str, tmp_path: Path) -> None:
     async with antiphon(tools=tools, api_keys="right") as url:
         for key, expected in (("right", shown), ("wrong", "disabled")):
             process = await asyncio.create_subprocess_exec(
@@ -62,7 +60,7 @@ async def test_it_is_checked_whether_a_remote_server_searches_the_web(
             assert tomllib.loads(printed.decode())["web_search"] == expected
 
 
-def test_the_options_equal_the_lines() -> None:
+def test_codex_options_equal_the_printed_lines() -> None:
     told = codex.codex_settings(URL, model="qwen3:0.6b", keyed=True)
     words = codex.options(told)
     assert words[::2] == ["--config"] * (len(words) // 2)

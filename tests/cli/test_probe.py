@@ -166,7 +166,7 @@ class Pensive(Faithful):
         return sse(chunk(reasoning="Hello"), finish(self.finish), *([usage(5, 1)] * ("stream_options" in body)), END)
 
 
-async def test_a_server_that_supports_everything_needs_no_settings() -> None:
+async def test_probe_of_a_complete_server_needs_no_settings() -> None:
     async with Faithful() as server:
         report = await probe(server.url)
     assert report.overrides() == {"request.reasoning_field": "reasoning_content"}
@@ -213,7 +213,7 @@ async def test_a_server_that_supports_everything_needs_no_settings() -> None:
     }
 
 
-async def test_what_a_server_refuses_ignores_or_loses_becomes_settings() -> None:
+async def test_probe_of_an_incomplete_server_prints_settings() -> None:
     async with Odd() as server:
         report = await probe(server.url)
         assert len(server.asked) <= 60
@@ -241,7 +241,7 @@ async def test_what_a_server_refuses_ignores_or_loses_becomes_settings() -> None
     assert found["developer message"] == "400: unknown variant `developer`"
 
 
-async def test_what_is_forced_is_looked_for_behind_the_thought() -> None:
+async def test_probe_finds_a_forced_call_after_reasoning() -> None:
     async with Pensive() as server:
         report = await probe(server.url)
         assert len(server.asked) <= 60
@@ -254,7 +254,7 @@ async def test_what_is_forced_is_looked_for_behind_the_thought() -> None:
     assert found["tool_choice none"] == "honoured"
 
 
-async def test_what_is_behind_a_thought_that_does_not_end_is_not_guessed() -> None:
+async def test_probe_of_endless_reasoning_guesses_nothing() -> None:
     class Endless(Pensive):
         switch = False
 
@@ -266,7 +266,7 @@ async def test_what_is_behind_a_thought_that_does_not_end_is_not_guessed() -> No
         assert found[question] == "not seen: it only thinks"
 
 
-async def test_a_parser_that_takes_the_answer_for_a_thought() -> None:
+async def test_probe_finds_a_parser_that_takes_the_answer_for_reasoning() -> None:
     class Swallowing(Pensive):
         finish = "stop"
 
@@ -278,7 +278,7 @@ async def test_a_parser_that_takes_the_answer_for_a_thought() -> None:
     }
 
 
-async def test_json_mode_that_is_not_enforced_is_not_requested() -> None:
+async def test_probe_of_json_mode_that_is_not_enforced_does_not_use_it() -> None:
     class Careless(Faithful):
         def text(self, body: Body) -> str:
             return "Hello"
@@ -292,7 +292,7 @@ async def test_json_mode_that_is_not_enforced_is_not_requested() -> None:
     }
 
 
-async def test_json_mode_that_requires_its_name_in_the_prompt_is_used() -> None:
+async def test_probe_of_json_mode_that_needs_its_name_uses_it() -> None:
     class Pedantic(Faithful):
         def complaint(self, body: Body) -> str | None:
             named = body.get("response_format", {}).get("type") != "json_object" or "JSON" in words(body["messages"])
@@ -315,7 +315,7 @@ async def test_json_mode_that_requires_its_name_in_the_prompt_is_used() -> None:
         ("Qwen", "Unexpected fields in the request: {'antiphon_probe'}", "transformers"),
     ],
 )
-async def test_a_server_is_known_by_its_ways(owner: str, complaint: str | None, profile: str) -> None:
+async def test_probe_recognizes_a_server(owner: str, complaint: str | None, profile: str) -> None:
     class Known(Faithful):
         def complaint(self, body: Body) -> str | None:
             return complaint if "antiphon_probe" in body else super().complaint(body)
@@ -327,7 +327,7 @@ async def test_a_server_is_known_by_its_ways(owner: str, complaint: str | None, 
     assert "request.content.assistant_null" not in report.overrides()  # what it takes otherwise is no better
 
 
-async def test_the_settings_that_it_gives_can_be_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probe_settings_can_be_used(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Odd() as server:
         report = await probe(server.url)
     monkeypatch.chdir(tmp_path)
@@ -339,14 +339,14 @@ async def test_the_settings_that_it_gives_can_be_used(tmp_path: Any, monkeypatch
     assert json.loads(line.partition("=")[2].strip("'")) == report.overrides()
 
 
-async def test_a_server_that_does_not_answer_is_abandoned_in_time() -> None:
+async def test_probe_of_a_silent_server_ends_in_time() -> None:
     async with Upstream() as server:
         server.always(HANG)
         with pytest.raises(BackendError, match="no answer within 0 seconds"):
             await probe(server.url, each=0.1)
 
 
-async def test_it_stops_asking_when_its_time_is_over() -> None:
+async def test_probe_at_its_time_limit_stops_asking() -> None:
     class Slow(Faithful):
         def answer_to(self, request: Received) -> list[Step]:
             steps = super().answer_to(request)
@@ -357,7 +357,7 @@ async def test_it_stops_asking_when_its_time_is_over() -> None:
     assert report.findings[-1].about == "the rest"
 
 
-async def test_a_key_is_sent_and_never_shown() -> None:
+async def test_probe_key_is_sent_and_never_shown() -> None:
     async with Upstream() as server:
         server.always(status(401, {"error": {"message": "Incorrect API key provided: hush-key."}}))
         with pytest.raises(BackendError) as caught:
@@ -366,7 +366,7 @@ async def test_a_key_is_sent_and_never_shown() -> None:
     assert "hush" not in caught.value.message
 
 
-def test_on_the_command_line(tmp_path: Any) -> None:
+def test_probe_command_prints_its_result(tmp_path: Any) -> None:
     refused = run(tmp_path, "probe", "http://127.0.0.1:9/v1")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "The server cannot be reached: it refuses connections" in refused.stderr
@@ -398,7 +398,7 @@ class Native(Faithful):
         (False, None, "responses", {"transport.api": "responses"}),
     ],
 )
-async def test_the_api_that_loses_nothing_is_the_best(
+async def test_api_that_loses_nothing_is_the_best(
     chat: bool, encrypted: str | None, result: str, overrides: Body
 ) -> None:
     async with Native() as server:

@@ -50,7 +50,7 @@ async def replayed(url: str, response_id: str, model: str | None = None, *, as_j
     return await asyncio.to_thread(run)
 
 
-async def test_a_replay_asks_the_same_of_another_model_and_stores_nothing() -> None:
+async def test_replay_asks_another_model_the_same_and_stores_nothing() -> None:
     backend = Scripted(said("First."), said("One.\nTwo.", "{}"), said("One.\nThree.", '{"in": "Oslo"}'))
     async with antiphon(backend, prices=PRICES) as url:
         first = await ask(url, input="Before")
@@ -71,7 +71,7 @@ async def test_a_replay_asks_the_same_of_another_model_and_stores_nothing() -> N
     assert rows["cost"] == ["0.003000", "0.003000"]
 
 
-async def test_a_replay_with_the_same_answer_is_the_same() -> None:
+async def test_replay_with_the_same_answer_is_the_same() -> None:
     async with antiphon(Scripted(said("Hello.", '{"a": 1, "b": 2}'), said("Hello.", '{"b": 2, "a": 1}'))) as url:
         made = await ask(url, tools=[WEATHER])
         same, printed = await replayed(url, made["id"], as_json=True)
@@ -81,7 +81,7 @@ async def test_a_replay_with_the_same_answer_is_the_same() -> None:
     assert told["before"]["seconds"] > 0 and told["after"]["seconds"] > 0
 
 
-async def test_a_replay_adds_nothing_to_its_conversation() -> None:
+async def test_replay_adds_nothing_to_its_conversation() -> None:
     backend = Scripted(said("First."), said("Second."), said("Second."))
     async with antiphon(backend) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1", trust_env=False) as http:
@@ -95,13 +95,13 @@ async def test_a_replay_adds_nothing_to_its_conversation() -> None:
     assert backend.asked[2]["messages"] == backend.asked[1]["messages"]
 
 
-async def test_a_response_that_is_not_stored_cannot_be_replayed() -> None:
+async def test_replay_of_a_response_that_is_not_stored_is_refused() -> None:
     async with antiphon(Scripted(said("Hi."))) as url:
         with pytest.raises(ServerError, match="not found"):
             await replayed(url, "resp_unknown")
 
 
-async def test_check_exits_with_1_only_if_the_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_replay_check_exits_with_1_only_if_the_answers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
     async with antiphon(Scripted(said("One."), said("One."), said("Two."))) as url:
         made = await ask(url)

@@ -71,12 +71,12 @@ ROWS: dict[str, Row] = {
         folder="codex",
         tests={
             "text": {"streamed": "test_codex_works_for_many_turns"},
-            "calls": {"streamed": "test_two_calls_at_once"},
+            "calls": {"streamed": "test_codex_makes_two_calls_at_once"},
             "schema": {"streamed": "test_codex_sends_an_image_and_a_schema"},
-            "reasoning": {"streamed": "test_thoughts_are_shown_and_come_back_with_the_results"},
+            "reasoning": {"streamed": "test_codex_shows_reasoning_and_sends_it_back_with_results"},
             "failures": {
-                "refusals": "test_codex_shows_the_words_of_a_refusal",
-                "cut streams": "test_codex_retries_when_a_stream_breaks_off",
+                "refusals": "test_codex_at_a_refusal_shows_its_message",
+                "cut streams": "test_codex_at_a_stream_that_breaks_off_retries",
             },
         },
     ),
@@ -89,8 +89,8 @@ ROWS: dict[str, Row] = {
             "text": {"streamed": "test_opencode_writes_a_file_and_goes_on"},
             "calls": {"streamed": "test_opencode_writes_a_file_and_goes_on"},
             "failures": {
-                "refusals": "test_opencode_shows_the_words_of_a_refusal",
-                "cut streams": "test_opencode_retries_when_a_stream_breaks_off",
+                "refusals": "test_opencode_at_a_refusal_shows_its_message",
+                "cut streams": "test_opencode_at_a_stream_that_breaks_off_retries",
             },
         },
     ),
@@ -159,11 +159,11 @@ ROWS: dict[str, Row] = {
         f"{ALL}, as messages",
         folder="anthropic_python",
         tests={
-            "text": {"whole": "test_a_message", "streamed": "test_a_stream"},
+            "text": {"whole": "test_message", "streamed": "test_stream"},
             "calls": {"streamed": "test_calls_and_their_results"},
             "failures": {
-                "refusals": "test_a_refusal_is_the_exception_of_its_status",
-                "cut streams": "test_a_stream_that_breaks_off_is_an_exception",
+                "refusals": "test_refusal_is_the_exception_of_its_status",
+                "cut streams": "test_stream_that_breaks_off_is_an_exception",
             },
         },
     ),

@@ -25,7 +25,7 @@ def contents(upstream: Upstream) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-async def test_a_session_of_the_client(client: Driver, upstream: Upstream) -> None:
+async def test_agents_session_of_the_client_works(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
     assert await client.shows("turns_in_a_session") == {"text": "Your name is Ada."}
@@ -33,7 +33,7 @@ async def test_a_session_of_the_client(client: Driver, upstream: Upstream) -> No
 
 
 @pytest.mark.parametrize("name", AGENTS)
-async def test_a_session_of_the_server(client: Driver, upstream: Upstream) -> None:
+async def test_agents_session_of_the_server_works(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
     shown = await client.shows("turns_in_a_conversation")
@@ -42,7 +42,7 @@ async def test_a_session_of_the_server(client: Driver, upstream: Upstream) -> No
 
 
 @pytest.mark.parametrize("name", AGENTS)
-async def test_a_session_that_is_compacted(client: Driver, upstream: Upstream) -> None:
+async def test_agents_session_that_is_compacted_goes_on(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("The user is Ada."))
     upstream.say(saying("Your name is Ada."))
@@ -56,7 +56,7 @@ async def test_a_session_that_is_compacted(client: Driver, upstream: Upstream) -
 
 
 @pytest.mark.parametrize("name", ["agents-python", "langchain", "pydantic-ai"])
-async def test_a_conversation_that_the_server_compacts(client: Driver, upstream: Upstream) -> None:
+async def test_agents_conversation_that_the_server_compacts_goes_on(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Nice to meet you. " * 100))
     upstream.say(saying("The user is Ada."))
     upstream.say(saying("Your name is Ada."))
@@ -66,7 +66,7 @@ async def test_a_conversation_that_the_server_compacts(client: Driver, upstream:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-async def test_a_handoff(client: Driver, upstream: Upstream) -> None:
+async def test_agents_handoff_works(client: Driver, upstream: Upstream) -> None:
     upstream.say(calling("transfer_to_expert", "{}"))
     upstream.say(saying("Sunny in both."))
     assert await client.shows("handoff") == {"text": "Sunny in both.", "by": "expert"}
@@ -76,7 +76,7 @@ async def test_a_handoff(client: Driver, upstream: Upstream) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-async def test_sealed_thoughts_come_back_with_the_results(client: Driver, upstream: Upstream) -> None:
+async def test_agents_encrypted_reasoning_comes_back_with_the_results(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather(thought="Ask twice."))
     upstream.say(saying("Sunny in both."))
     assert await client.shows("thinking_sealed") == {"text": "Sunny in both.", "sealed": True}
@@ -88,7 +88,7 @@ async def test_sealed_thoughts_come_back_with_the_results(client: Driver, upstre
     ("name", "scenario"),
     [*((name, "turns_on_a_socket") for name in AGENTS), ("agents-python", "tools_continued")],
 )
-async def test_nothing_but_the_results_is_sent_or_all_of_it_over_a_socket(
+async def test_agents_over_websocket_sends_results_alone_or_everything(
     client: Driver, upstream: Upstream, scenario: str
 ) -> None:
     upstream.say(asking_for_the_weather())

@@ -24,7 +24,7 @@ def roles(upstream: Upstream) -> list[str]:
 
 
 @pytest.mark.parametrize("name", OPENAI)
-async def test_a_thought_that_led_to_a_call_is_referred_to(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_reasoning_before_a_call_is_referenced(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather(thought="Ask twice."))
     upstream.say(saying("Sunny in both."))
     assert await client.shows("thinking_again") == {"text": "Sunny in both.", "reasoning": "Ask twice."}
@@ -32,7 +32,7 @@ async def test_a_thought_that_led_to_a_call_is_referred_to(client: Driver, upstr
 
 
 @pytest.mark.parametrize("name", ["ai-sdk-open-responses"])
-async def test_a_thought_that_led_to_a_call_is_sent_back(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_reasoning_before_a_call_is_sent_back(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather(thought="Ask twice."))
     upstream.say(saying("Sunny in both."))
     assert await client.shows("thinking_again") == {"text": "Sunny in both.", "reasoning": "Ask twice."}
@@ -40,7 +40,7 @@ async def test_a_thought_that_led_to_a_call_is_sent_back(client: Driver, upstrea
 
 
 @pytest.mark.parametrize("name", OPENAI)
-async def test_a_thought_is_sealed_where_nothing_is_stored(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_without_storage_gets_encrypted_reasoning(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather(thought="Ask twice."))
     upstream.say(saying("Sunny in both."))
     assert await client.shows("thinking_sealed") == {"text": "Sunny in both.", "sealed": True}
@@ -48,7 +48,7 @@ async def test_a_thought_is_sealed_where_nothing_is_stored(client: Driver, upstr
 
 
 @pytest.mark.parametrize("name", OPENAI)
-async def test_a_turn_goes_on_from_a_named_response(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_turn_continues_a_named_response(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
     assert await client.shows("turns_named") == {"text": "Your name is Ada."}
@@ -56,7 +56,7 @@ async def test_a_turn_goes_on_from_a_named_response(client: Driver, upstream: Up
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_a_turn_goes_on_from_one_with_tools(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_turn_continues_a_response_with_tools(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather())
     upstream.say(saying("Sunny in both."))
     upstream.say(saying("I do not know."))
@@ -67,7 +67,7 @@ async def test_a_turn_goes_on_from_one_with_tools(client: Driver, upstream: Upst
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_three_steps_in_one_call(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_makes_three_steps_in_one_call(client: Driver, upstream: Upstream) -> None:
     upstream.say(calling("weather", '{"place": "Paris"}'))
     upstream.say(calling("weather", '{"place": "Oslo"}', id="call_2"))
     upstream.say(saying("Sunny in both."))
@@ -76,19 +76,19 @@ async def test_three_steps_in_one_call(client: Driver, upstream: Upstream) -> No
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_an_output_in_a_schema(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_output_with_a_schema_is_an_object(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying('{"name": "Ada Love', 'lace", "born": 1815}'))
     assert await client.shows("structured_output") == {"name": "Ada Lovelace", "born": 1815}
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_instructions_come_first(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_instructions_come_first(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Hello."))
     assert await client.shows("instructions") == {"text": "Hello."}
     assert upstream.requests[-1].json["messages"][0] == {"role": "system", "content": "Be brief."}
 
 
 @pytest.mark.parametrize("name", ALL)
-async def test_an_answer_that_was_cut_off_says_so(client: Driver, upstream: Upstream) -> None:
+async def test_ai_sdk_incomplete_answer_says_so(client: Driver, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), finish("length"), usage(), DONE))
     assert await client.shows("cut_off") == {"text": "Hel", "status": "length"}

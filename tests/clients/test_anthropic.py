@@ -48,13 +48,13 @@ async def client(up: MessagesUpstream, key: str, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.mark.parametrize("scenario", ["text", "bearer"])
-async def test_a_message(client: Driver, up: MessagesUpstream, scenario: str) -> None:
+async def test_message(client: Driver, up: MessagesUpstream, scenario: str) -> None:
     up.say(message("Hello", usage=COUNTED))
     assert await client.shows(scenario) == SHOWN
     assert not {"x-api-key", "authorization"} & set(up.requests[0].headers)  # the caller's key stays here
 
 
-async def test_a_stream(client: Driver, up: MessagesUpstream) -> None:
+async def test_stream(client: Driver, up: MessagesUpstream) -> None:
     up.say(message_stream(*text_block(0, "Hel", "lo"), usage=COUNTED))
     assert await client.shows("stream") == {**SHOWN, "pieces": ["Hel", "lo"]}
 
@@ -68,11 +68,11 @@ async def test_calls_and_their_results(client: Driver, up: MessagesUpstream) -> 
     assert [result["content"] for result in results["content"]] == ["Sunny in Paris.", "Sunny in Oslo."]
 
 
-async def test_a_count_of_tokens(client: Driver, up: MessagesUpstream) -> None:
+async def test_count_of_tokens(client: Driver, up: MessagesUpstream) -> None:
     assert await client.shows("count") == {"tokens": 14}
 
 
-async def test_the_models(client: Driver) -> None:
+async def test_models(client: Driver) -> None:
     assert await client.shows("models") == [{"id": "m", "name": "m", "year": 1970}]
 
 
@@ -95,7 +95,7 @@ async def test_the_models(client: Driver) -> None:
     ],
     indirect=["key"],
 )
-async def test_a_refusal_is_the_exception_of_its_status(
+async def test_refusal_is_the_exception_of_its_status(
     client: Driver, up: MessagesUpstream, answer: Any, kind: str, words: str
 ) -> None:
     up.say(answer)
@@ -104,7 +104,7 @@ async def test_a_refusal_is_the_exception_of_its_status(
     assert kind == "NotFoundError" or shown["request_id"]
 
 
-async def test_what_may_pass_is_asked_again(client: Driver, up: MessagesUpstream) -> None:
+async def test_failure_that_may_pass_is_retried(client: Driver, up: MessagesUpstream) -> None:
     full = {"type": "error", "error": {"type": "overloaded_error", "message": "Full"}}
     up.say(status(529, full, {"Retry-After": "1"}))
     up.say(message("Hello", usage=COUNTED))
@@ -113,7 +113,7 @@ async def test_what_may_pass_is_asked_again(client: Driver, up: MessagesUpstream
 
 
 @pytest.mark.parametrize("cut", ["cut", "error"])
-async def test_a_stream_that_breaks_off_is_an_exception(client: Driver, up: MessagesUpstream, cut: str) -> None:
+async def test_stream_that_breaks_off_is_an_exception(client: Driver, up: MessagesUpstream, cut: str) -> None:
     error = frame({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
     up.say(sse(message_start(), *text_block(0, "Hel")[:-1], *([CLOSE] if cut == "cut" else [error])))
     shown = await client.shows("broken")

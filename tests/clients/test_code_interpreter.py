@@ -32,7 +32,9 @@ async def place(upstream: Upstream) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("scenario", ["code", "code_streamed"])
 @pytest.mark.parametrize("name", NAMES)
-async def test_code(name: str, scenario: str, place: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_code_interpreter_call_is_read_by_clients(
+    name: str, scenario: str, place: str, upstream: Upstream, tmp_path: Path
+) -> None:
     upstream.say(calling("code_interpreter", json.dumps({"code": CODE})))
     upstream.say(saying("It is 42."))
     shown = await Driver(CLIENTS[name], place, tmp_path).shows(scenario)

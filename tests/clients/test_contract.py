@@ -43,7 +43,7 @@ def words(content: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_text(client: Driver, upstream: Upstream) -> None:
+async def test_client_text_is_read(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Hel", "lo", "."))
     shown = await client.shows("text")
     assert (shown["text"], shown["usage"]) == ("Hello.", [5, 3])
@@ -51,13 +51,13 @@ async def test_text(client: Driver, upstream: Upstream) -> None:
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_text_in_pieces(client: Driver, upstream: Upstream) -> None:
+async def test_client_text_in_pieces_is_read(client: Driver, upstream: Upstream) -> None:
     upstream.say(saying("Hel", "lo", "."))
     assert await client.shows("stream") == {"pieces": ["Hel", "lo", "."], "text": "Hello.", "usage": [5, 3]}
 
 
 @pytest.mark.parametrize(("name", "scenario"), playing("tools", "tools_streamed"))
-async def test_two_calls_at_once(client: Driver, upstream: Upstream, scenario: str) -> None:
+async def test_client_two_calls_at_once_are_read(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(asking_for_the_weather())
     upstream.say(saying(SUNNY))
     assert (await client.shows(scenario))["text"] == SUNNY
@@ -73,7 +73,7 @@ async def test_two_calls_at_once(client: Driver, upstream: Upstream, scenario: s
 
 
 @pytest.mark.parametrize(("name", "scenario"), playing("structured", "structured_streamed"))
-async def test_an_answer_in_a_schema(client: Driver, upstream: Upstream, scenario: str) -> None:
+async def test_client_answer_with_a_schema_is_read(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(saying('{"name": "Ada Love', 'lace", "born": 1815}'))
     assert await client.shows(scenario) == ADA
     format = upstream.requests[-1].json["response_format"]
@@ -82,7 +82,7 @@ async def test_an_answer_in_a_schema(client: Driver, upstream: Upstream, scenari
 
 
 @pytest.mark.parametrize(("name", "scenario"), playing("turns", "turns_replayed"))
-async def test_a_second_turn(client: Driver, upstream: Upstream, scenario: str) -> None:
+async def test_client_second_turn_is_answered(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
     assert (await client.shows(scenario))["text"] == "Your name is Ada."
@@ -94,6 +94,6 @@ async def test_a_second_turn(client: Driver, upstream: Upstream, scenario: str) 
 
 
 @pytest.mark.parametrize(("name", "scenario"), playing("thinking", "thinking_streamed"))
-async def test_thoughts_are_shown(client: Driver, upstream: Upstream, scenario: str) -> None:
+async def test_client_reasoning_is_shown(client: Driver, upstream: Upstream, scenario: str) -> None:
     upstream.say(thinking(THOUGHT, "42", "."))
     assert await client.shows(scenario) == {"text": "42.", "reasoning": THOUGHT}

@@ -18,7 +18,7 @@ RECOGNISED = {**CLIENTS, "langchain-node": FRAMEWORKS["langchain-node"]}
 
 
 @pytest.mark.parametrize("name", RECOGNISED)
-async def test_a_client_identifies_itself(
+async def test_client_user_agent_gives_its_dialect(
     name: str, server: str, upstream: Upstream, wire: Wire, tmp_path: Path
 ) -> None:
     known = {version(agent): dialect for agent, dialect in AGENTS.items()}

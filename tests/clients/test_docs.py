@@ -49,7 +49,7 @@ def block(heading: str, language: str) -> str:
     return found[1]
 
 
-def test_the_table_is_that_of_the_drivers() -> None:
+def test_table_is_that_of_the_drivers() -> None:
     assert with_table(DOCS) == DOCS, "run `python -m tests.clients.table`"
     assert {row.section for row in ROWS.values()} == {*PROGRAMS, *OTHERS}
     for row in ROWS.values():
@@ -58,14 +58,14 @@ def test_the_table_is_that_of_the_drivers() -> None:
     assert {row.place for row in ROWS.values()} == drivers
 
 
-def test_the_words_of_the_table_stand_for_tests() -> None:
+def test_words_of_the_table_stand_for_tests() -> None:
     tests = "".join(path.read_text() for path in HERE.rglob("test_*.py"))
     named = {test for row in ROWS.values() for words in row.tests.values() for test in words.values()}
     assert {test for test in named if f"def {test}(" not in tests} == set()
 
 
 @pytest.mark.parametrize("heading", PROGRAMS)
-async def test_a_program_of_the_docs(heading: str, server: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_client_program_of_the_docs_runs(heading: str, server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.always(saying("Hello ", "there."))
     environment = PROGRAMS[heading]
     program = tmp_path / ("program.py" if environment else "program.mjs")
@@ -77,14 +77,14 @@ async def test_a_program_of_the_docs(heading: str, server: str, upstream: Upstre
     assert upstream.requests[-1].json["model"] == "demo"
 
 
-async def test_the_lines_for_codex(server: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_codex_lines_of_the_docs_work(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(saying("Hello there."))
     (tmp_path / "config.toml").write_text(block("Codex", "toml").replace(ADDRESS, server))
     ended = await _node("@openai/codex/bin/codex.js", "exec", "--skip-git-repo-check", "Hello!", place=tmp_path)
     assert ended.out == "Hello there.\n", ended.err
 
 
-async def test_the_lines_for_opencode(server: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_opencode_lines_of_the_docs_work(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.always(saying("Hello there."))
     (tmp_path / "opencode.json").write_text(block("opencode", "json").replace(ADDRESS, server))
     program = installed("opencode-linux-x64-baseline") / "bin" / "opencode"
@@ -93,7 +93,7 @@ async def test_the_lines_for_opencode(server: str, upstream: Upstream, tmp_path:
     assert "Hello there." in ended.out, ended.err
 
 
-async def test_the_lines_for_llm(server: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_llm_lines_of_the_docs_work(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(saying("Hello there."))
     (tmp_path / "extra-openai-models.yaml").write_text(block("llm", "yaml").replace(ADDRESS, server))
     _, *arguments = block("llm", "sh").split(maxsplit=5)
@@ -103,7 +103,7 @@ async def test_the_lines_for_llm(server: str, upstream: Upstream, tmp_path: Path
     assert ended.out == "Hello there.\n", ended.err
 
 
-async def test_the_lines_for_copilot(server: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_lines_for_copilot(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(saying("Hello there."))
     program = installed("@github/copilot-linux-x64") / "copilot"
     lines = block("GitHub Copilot CLI", "sh").replace(ADDRESS, server).replace("copilot --", f"{program} --")
@@ -120,7 +120,7 @@ async def messages() -> AsyncIterator[tuple[str, MessagesUpstream]]:
             yield url, up
 
 
-async def test_the_program_for_anthropic(messages: tuple[str, MessagesUpstream], tmp_path: Path) -> None:
+async def test_program_for_anthropic(messages: tuple[str, MessagesUpstream], tmp_path: Path) -> None:
     url, up = messages
     program = tmp_path / "program.py"
     program.write_text(block("anthropic for Python", "python").replace(ADDRESS.removesuffix("/v1"), url))
@@ -129,7 +129,7 @@ async def test_the_program_for_anthropic(messages: tuple[str, MessagesUpstream],
     assert up.requests[-1].json["model"] == "claude-sonnet-5"
 
 
-async def test_the_lines_for_claude_code(messages: tuple[str, MessagesUpstream], tmp_path: Path) -> None:
+async def test_lines_for_claude_code(messages: tuple[str, MessagesUpstream], tmp_path: Path) -> None:
     url, up = messages
     lines = block("Claude Code", "sh").replace(ADDRESS.removesuffix("/v1"), url)
     program = installed("@anthropic-ai/claude-code") / "bin" / "claude.exe"

@@ -105,7 +105,7 @@ def _is_of_an_interrupted_search(event: Event) -> bool:
 
 
 @pytest.mark.parametrize("name", OPENAI)
-async def test_every_event_is_known_and_all_are_put_together(name: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_client_knows_every_event_and_joins_them(name: str, upstream: Upstream, tmp_path: Path) -> None:
     told = [events async for events in streams()]
     assert {event["type"] for events in told for event in events} == EVENTS
     upstream.native = True  # it is asked as Antiphon is

@@ -66,7 +66,7 @@ def client(name: str, server: str, tmp_path: Path) -> Driver:
 
 @pytest.mark.parametrize("name", CLIENTS)
 @pytest.mark.parametrize("failure", ["context", "model"])
-async def test_a_refusal_is_shown_in_the_words_of_the_backend(client: Driver, upstream: Upstream, failure: str) -> None:
+async def test_client_shows_the_message_of_a_refusal(client: Driver, upstream: Upstream, failure: str) -> None:
     refusal = REFUSALS[failure]
     upstream.say(refusal.steps())
     failed = await client.fails("stream")
@@ -76,7 +76,7 @@ async def test_a_refusal_is_shown_in_the_words_of_the_backend(client: Driver, up
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_key_that_is_not_known(client: Driver, upstream: Upstream) -> None:
+async def test_client_with_an_unknown_key_gets_401(client: Driver, upstream: Upstream) -> None:
     failed = await client._replace(key="other").fails("text")
     assert "Incorrect API key provided." in failed["message"]
     assert failed["status"] == 401
@@ -85,7 +85,7 @@ async def test_a_key_that_is_not_known(client: Driver, upstream: Upstream) -> No
 
 @pytest.mark.parametrize("name", [name for name in CLIENTS if name not in IMPATIENT])
 @pytest.mark.parametrize("failure", ["rate", "broken"])
-async def test_what_may_pass_is_tried_again(client: Driver, upstream: Upstream, failure: str) -> None:
+async def test_client_retries_a_failure_that_passes(client: Driver, upstream: Upstream, failure: str) -> None:
     upstream.say(REFUSALS[failure].steps(**({"Retry-After": "1"} if failure == "rate" else {})))
     upstream.say(saying("Hello."))
     assert (await client.shows("stream"))["text"] == "Hello."
@@ -94,9 +94,7 @@ async def test_what_may_pass_is_tried_again(client: Driver, upstream: Upstream, 
 
 @pytest.mark.parametrize("name", sorted(IMPATIENT))
 @pytest.mark.parametrize("failure", ["rate", "broken"])
-async def test_what_may_pass_is_shown_by_a_client_that_does_not_wait(
-    client: Driver, upstream: Upstream, failure: str
-) -> None:
+async def test_client_that_does_not_retry_shows_the_failure(client: Driver, upstream: Upstream, failure: str) -> None:
     refusal = REFUSALS[failure]
     upstream.say(refusal.steps(**{"Retry-After": "1"}))
     failed = await client.fails("stream")
@@ -105,7 +103,7 @@ async def test_what_may_pass_is_shown_by_a_client_that_does_not_wait(
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-async def test_a_stream_that_breaks_off_is_not_taken_for_an_answer(
+async def test_client_does_not_take_a_broken_stream_for_an_answer(
     name: str, client: Driver, upstream: Upstream
 ) -> None:
     # Later than the first chunk: a failure that comes sooner is an HTTP error.

@@ -34,7 +34,9 @@ async def place(upstream: Upstream, tmp_path: Path) -> AsyncIterator[tuple[str, 
 
 @pytest.mark.parametrize("scenario", ["file_search", "file_search_streamed"])
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_search(name: str, scenario: str, place: tuple[str, str], upstream: Upstream, tmp_path: Path) -> None:
+async def test_file_search_call_is_read_by_clients(
+    name: str, scenario: str, place: tuple[str, str], upstream: Upstream, tmp_path: Path
+) -> None:
     url, store = place
     upstream.say(calling("file_search", json.dumps({"queries": ["Ada Lovelace"]})))
     upstream.say(saying("She wrote about", " the Engine ", "【1", "】", "."))

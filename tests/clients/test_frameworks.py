@@ -20,7 +20,7 @@ def client(name: str, server: str, tmp_path: Path) -> Driver:
 
 
 @pytest.mark.parametrize(("name", "function"), [("langchain", "Person"), ("pydantic-ai", "final_result")])
-async def test_an_answer_by_the_call_of_a_function(client: Driver, upstream: Upstream, function: str) -> None:
+async def test_framework_output_by_a_function_call_is_read(client: Driver, upstream: Upstream, function: str) -> None:
     upstream.say(calling(function, '{"name": "Ada Love', 'lace", "born": 1815}'))
     assert await client.shows("structured_by_a_function") == ADA
     request = upstream.requests[-1].json
@@ -29,7 +29,7 @@ async def test_an_answer_by_the_call_of_a_function(client: Driver, upstream: Ups
 
 
 @pytest.mark.parametrize("name", ["langchain", "langchain-v1"])
-async def test_langchain_sends_nothing_but_the_results(client: Driver, upstream: Upstream) -> None:
+async def test_langchain_sends_results_alone(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather())
     upstream.say(saying("Sunny in both."))
     assert await client.shows("tools_continued") == {"text": "Sunny in both."}
@@ -38,20 +38,20 @@ async def test_langchain_sends_nothing_but_the_results(client: Driver, upstream:
 
 
 @pytest.mark.parametrize("name", ["langchain", "langchain-v1"])
-async def test_langchain_keeps_sealed_thoughts(client: Driver, upstream: Upstream) -> None:
+async def test_langchain_keeps_encrypted_reasoning(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather(thought="Ask twice."))
     upstream.say(saying("Sunny in both."))
     assert await client.shows("thinking_sealed") == {"text": "Sunny in both.", "sealed": True}
 
 
 @pytest.mark.parametrize("name", ["pydantic-ai"])
-async def test_pydantic_ai_shows_a_summary(client: Driver, upstream: Upstream) -> None:
+async def test_pydantic_ai_shows_a_reasoning_summary(client: Driver, upstream: Upstream) -> None:
     upstream.say(thinking("Six times seven.", "42."))
     assert await client.shows("thinking_summarized") == {"text": "42.", "reasoning": "Six times seven."}
 
 
 @pytest.mark.parametrize("name", ["pydantic-ai"])
-async def test_pydantic_ai_sends_a_thought_back_with_the_results(client: Driver, upstream: Upstream) -> None:
+async def test_pydantic_ai_sends_reasoning_back_with_the_results(client: Driver, upstream: Upstream) -> None:
     upstream.say(asking_for_the_weather(thought="Ask twice."))
     upstream.say(saying("Sunny in both."))
     assert await client.shows("thinking_again") == {"text": "Sunny in both.", "reasoning": "Ask twice."}
@@ -60,12 +60,12 @@ async def test_pydantic_ai_sends_a_thought_back_with_the_results(client: Driver,
 
 
 @pytest.mark.parametrize("name", ["litellm"])
-async def test_litellm_shows_thoughts_in_its_chat(client: Driver, upstream: Upstream) -> None:
+async def test_litellm_shows_reasoning_in_its_chat(client: Driver, upstream: Upstream) -> None:
     upstream.say(thinking("Six times seven.", "42."))
     assert await client.shows("thinking_in_chat") == {"text": "42.", "reasoning": "Six times seven."}
 
 
-async def test_the_program_llm_sends_a_prompt_and_continues(server: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_llm_program_sends_a_prompt_and_continues(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(saying("Nice to ", "meet you."))
     upstream.say(saying("Your name is Ada."))
     llm, user = str(interpreter("openai-3") / "llm"), tmp_path / "llm"

@@ -52,7 +52,7 @@ def told(upstream: Upstream) -> list[str]:
 
 @pytest.mark.parametrize("scenario", ["hosted", "hosted_streamed"])
 @pytest.mark.parametrize("name", ALL)
-async def test_a_call(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
+async def test_hosted_call_is_read_by_clients(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
     adds(upstream)
     assert await client.shows(scenario) == SHOWN
     assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
@@ -66,14 +66,14 @@ async def test_a_call(client: Driver, upstream: Upstream, lab: Lab, scenario: st
         *((name, "hosted_approved_replayed") for name in OPENAI),  # the AI SDK sends the decision back alone
     ],
 )
-async def test_a_call_that_is_approved(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
+async def test_hosted_call_that_is_approved_is_run(client: Driver, upstream: Upstream, lab: Lab, scenario: str) -> None:
     adds(upstream)
     assert await client.shows(scenario) == SHOWN
     assert lab.calls == [("add", {"a": 1, "b": 2})] and told(upstream) == ["3"]
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_a_call_that_is_not(client: Driver, upstream: Upstream, lab: Lab) -> None:
+async def test_hosted_call_that_is_denied_is_not_run(client: Driver, upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling("lab__add", ADDING))
     upstream.say(saying("I did not add."))
     assert (await client.shows("hosted_rejected"))["text"] == "I did not add."
@@ -81,7 +81,9 @@ async def test_a_call_that_is_not(client: Driver, upstream: Upstream, lab: Lab) 
 
 
 @pytest.mark.parametrize("name", ASKED)
-async def test_the_turn_after_it_on_the_server(name: str, client: Driver, upstream: Upstream, lab: Lab) -> None:
+async def test_hosted_call_in_the_turn_before_is_continued_on_the_server(
+    name: str, client: Driver, upstream: Upstream, lab: Lab
+) -> None:
     adds(upstream)
     upstream.say(saying("It is still 3."))
     assert (await client.shows("hosted_turns"))["text"] == "It is still 3."
@@ -91,7 +93,9 @@ async def test_the_turn_after_it_on_the_server(name: str, client: Driver, upstre
 
 # The AI SDK says that it leaves such calls out where nothing is stored, and pydantic-ai sends none back.
 @pytest.mark.parametrize("name", [*OPENAI, *AGENTS, *LANGCHAIN])
-async def test_the_turn_after_it_with_what_the_client_sends_back(client: Driver, upstream: Upstream, lab: Lab) -> None:
+async def test_hosted_call_in_the_turn_before_is_continued_by_replay(
+    client: Driver, upstream: Upstream, lab: Lab
+) -> None:
     adds(upstream)
     upstream.say(saying("It is still 3."))
     assert (await client.shows("hosted_replayed"))["text"] == "It is still 3."

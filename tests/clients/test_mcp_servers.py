@@ -49,7 +49,7 @@ async def call(connection: ServerConnection, name: str, **arguments: Any) -> Any
     return outcome_of(await connection.call_tool(name, arguments), redactor_for(), 10_000)
 
 
-async def test_everything(everything: ServerConnection) -> None:
+async def test_mcp_server_with_every_feature_is_used(everything: ServerConnection) -> None:
     tools, whole = await everything.list_tools()
     assert whole and {"echo", "get-sum", "get-tiny-image"} <= {tool["name"] for tool in tools}
     assert (await call(everything, "echo", message="Hello!")).output == "Echo: Hello!"
@@ -64,12 +64,12 @@ async def test_everything(everything: ServerConnection) -> None:
     assert wrong.status == "failed" and wrong.fields["error"]["type"] == "mcp_tool_execution_error"
 
 
-async def test_a_call_that_takes_long(everything: ServerConnection) -> None:
+async def test_mcp_call_that_takes_long_is_answered(everything: ServerConnection) -> None:
     done = await call(everything, "trigger-long-running-operation", duration=0.5, steps=2)
     assert done.status == "completed"
 
 
-async def test_what_the_model_has_no_answer_for(everything: ServerConnection) -> None:
+async def test_mcp_request_that_the_model_cannot_answer_is_refused(everything: ServerConnection) -> None:
     """The server may ask its client something itself; there is nobody to answer, so such tools are not there."""
     tools, _ = await everything.list_tools()
     assert not {tool["name"] for tool in tools} & {"trigger-sampling-request", "trigger-elicitation-request"}

@@ -35,7 +35,9 @@ async def place(upstream: Upstream) -> AsyncIterator[str]:
 
 @pytest.mark.parametrize("scenario", ["web_search", "web_search_streamed"])
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_search(name: str, scenario: str, place: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_web_search_call_is_read_by_clients(
+    name: str, scenario: str, place: str, upstream: Upstream, tmp_path: Path
+) -> None:
     upstream.say(calling("web_search", json.dumps({"query": "Ada Lovelace"})))
     upstream.say(saying("She wrote [notes](", URL, ")."))
     shown = await Driver(CLIENTS[name], place, tmp_path).shows(scenario)

@@ -23,7 +23,7 @@ async def ask(**fields: Any) -> httpx.Response:
         return await http.post("/v1/chat/completions", json={**HELLO, **fields})
 
 
-async def test_the_scripted_server_answers_whole_and_streamed() -> None:
+async def test_scripted_server_answers_in_json_and_streamed() -> None:
     whole = (await ask()).json()
     assert whole["choices"][0]["message"]["content"] == "Hello there, friend!"
     assert whole["usage"]["total_tokens"] == whole["usage"]["prompt_tokens"] + whole["usage"]["completion_tokens"]
@@ -34,7 +34,7 @@ async def test_the_scripted_server_answers_whole_and_streamed() -> None:
     assert text == "Hello there, friend!"
 
 
-async def test_the_scripted_server_joins_a_call() -> None:
+async def test_scripted_server_joins_a_call() -> None:
     function = {"name": "get_weather", "parameters": {"type": "object", "properties": {"location": {"type": "string"}}}}
     whole = (await ask(tools=[{"type": "function", "function": function}], tool_choice="required")).json()
     (call,) = whole["choices"][0]["message"]["tool_calls"]
@@ -57,12 +57,12 @@ async def test_the_scripted_server_joins_a_call() -> None:
         ("stream", "maybe"),
     ],
 )
-async def test_the_scripted_server_refuses_what_others_refuse(field: str, value: object) -> None:
+async def test_scripted_server_refuses_what_others_refuse(field: str, value: object) -> None:
     answer = await ask(**{field: value})
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
 
 
-def test_the_page_and_the_table_of_readme_are_those_of_the_results() -> None:
+def test_page_and_the_table_of_readme_are_those_of_the_results() -> None:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert f"{BEGIN}{of_readme(results)}{END}" in README.read_text(encoding="utf-8")
     assert set(results) <= {subject.name for subject in SUBJECTS}
@@ -76,7 +76,7 @@ def test_the_page_and_the_table_of_readme_are_those_of_the_results() -> None:
     ]
 
 
-def test_a_cell_of_the_table_says_how_much_of_a_group_passes() -> None:
+def test_cell_of_the_table_says_how_much_of_a_group_passes() -> None:
     statuses = {check.id: "pass" for check in ALL_CHECKS}
     mixed = {**statuses, "state.fork": "fail", "state.chain": "unclear", "websocket.turn": "unclear"}
     mixed |= {id: "unsupported" for id in statuses if id.startswith("conversations.")}

@@ -29,7 +29,7 @@ KEY = conversation_key("Be brief.", [TOOL], [USER])
         ("Be brief.", [TOOL, "not a tool", None], ["not a message", USER]),
     ],
 )
-def test_the_turns_of_a_conversation_have_one_key(instructions: object, tools: list[Any], messages: list[Any]) -> None:
+def test_turns_of_a_conversation_have_one_key(instructions: object, tools: list[Any], messages: list[Any]) -> None:
     assert conversation_key(instructions, tools, messages) == KEY
 
 
@@ -49,10 +49,10 @@ def test_another_beginning_has_another_key(instructions: object, tools: list[Any
 
 
 @pytest.mark.parametrize("messages", [[], [{"role": "user", "content": [{"type": "input_image"}]}], [None, 3]])
-def test_a_beginning_without_text_has_no_key(messages: list[Any]) -> None:
+def test_beginning_without_text_has_no_key(messages: list[Any]) -> None:
     assert conversation_key(None, [TOOL], messages) == ""
 
 
-def test_the_id_of_a_session_is_of_one_length_and_valid_in_a_header() -> None:
+def test_id_of_a_session_is_of_one_length_and_valid_in_a_header() -> None:
     ids = {session_id(conversation) for conversation in ("a", "b\r\nx: y", "ż" * 10_000, "\ud800")}
     assert len(ids) == 4 and all(len(each) == 32 and each.isalnum() and each.isascii() for each in ids)

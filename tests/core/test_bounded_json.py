@@ -53,14 +53,14 @@ def refused(piece: bytes) -> bytes:
 
 @settings(max_examples=400)
 @given(VALUES, st.booleans())
-def test_a_document_is_read_as_by_orjson(value: Any, ascii: bool) -> None:
+def test_document_is_read_as_by_orjson(value: Any, ascii: bool) -> None:
     document = json.dumps(value, ensure_ascii=ascii).encode()
     assert loads_mended(document, refused) == loads_in_pieces(document) == orjson.loads(document) == value
 
 
 @settings(max_examples=400)
 @given(VALUES, st.booleans())
-def test_an_outline_lacks_nothing_but_long_texts(value: Any, ascii: bool) -> None:
+def test_outline_lacks_only_long_texts(value: Any, ascii: bool) -> None:
     assert _is_outline(outline(json.dumps(value, ensure_ascii=ascii)), value)
 
 
@@ -78,13 +78,13 @@ def _is_outline(outlined: Any, value: Any) -> bool:
 
 @settings(max_examples=400)
 @given(VALUES)
-def test_a_value_is_written_as_by_orjson(value: Any) -> None:
+def test_value_is_written_as_by_orjson(value: Any) -> None:
     assert dumps_in_pieces(value) == orjson.dumps(value)
 
 
 @settings(max_examples=400)
 @given(VALUES, st.booleans(), st.booleans())
-def test_values_are_counted_wherever_the_document_is_cut(value: Any, ascii: bool, text: bool) -> None:
+def test_values_are_counted_for_any_cut_of_the_document(value: Any, ascii: bool, text: bool) -> None:
     document: Any = json.dumps(value, ensure_ascii=ascii)
     values = _count(value)
     check_values(document if text else document.encode(), limit=values)
@@ -100,7 +100,7 @@ def _count(value: Any) -> int:
 
 @settings(max_examples=400)
 @given(st.one_of(st.binary(), st.text('"\\u[]{}:,a0 d8😀\n').map(str.encode)))
-def test_what_is_not_valid_is_refused_alike(document: bytes) -> None:
+def test_invalid_documents_are_refused_alike(document: bytes) -> None:
     try:
         value: Any = orjson.loads(document)
     except orjson.JSONDecodeError:
@@ -114,7 +114,7 @@ def test_what_is_not_valid_is_refused_alike(document: bytes) -> None:
 
 @settings(max_examples=400)
 @given(st.lists(st.sampled_from(["\\ud83d", "\\ude00", "\\\\", "\\n", "ud83d", "a", "😀", '\\"']), max_size=40))
-def test_halves_of_characters_are_mended_wherever_they_are_cut(parts: list[str]) -> None:
+def test_surrogate_halves_are_mended_for_any_cut(parts: list[str]) -> None:
     document = '{"input": "' + "".join(parts) + '"}'
     expected = json.loads(document)["input"].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     pieces = loads_mended(document.encode(), _mended)
@@ -133,7 +133,7 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def test_names_may_be_long_too() -> None:
+def test_names_of_any_length_are_read() -> None:
     document = orjson.dumps({"a name of many letters": {"another one of them": 1}, "b": "a name of many letters"})
     assert loads_mended(document, refused) == orjson.loads(document)
     assert [*loads_mended(document, refused)] == ["a name of many letters", "b"]
@@ -151,14 +151,14 @@ def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.M
     assert refusal.value.status == 413
 
 
-def test_what_is_large_is_so_by_its_text_or_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_is_large_by_its_text_or_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "LARGE", LARGE := 2_000_000)
     assert not is_large([{"role": "user", "content": [{"type": "text", "text": "a" * 1000}]}] * 100)
     assert is_large([{"role": "user", "content": "a" * 1000}] * (LARGE // 1000 + 1))
     assert is_large([1] * 10_000)
 
 
-def test_what_json_has_no_form_for_is_mended_in_a_value_of_any_size() -> None:
+def test_value_without_a_form_in_json_is_mended_at_any_size() -> None:
     value = {
         "n": [2**70, -(2**70), 10**400, 1.5, True],
         "half \ud83d": ("\ude00", "\ud83d\ude00"),

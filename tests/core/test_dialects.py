@@ -45,20 +45,20 @@ def version(agent: str) -> str:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_client_is_known_by_its_user_agent(agent: str) -> None:
+def test_client_is_known_by_its_user_agent(agent: str) -> None:
     assert dialect_of({"user-agent": agent}) == DIALECTS[AGENTS[agent]]
 
 
-def test_an_sdk_in_a_browser_is_known_by_its_other_headers() -> None:
+def test_sdk_in_a_browser_is_known_by_its_other_headers() -> None:
     assert dialect_of({"user-agent": "Mozilla/5.0", "x-stainless-lang": "js"}) == DIALECTS["openai"]
     assert dialect_of({"originator": "codex_vscode"}) == DIALECTS["openai"]
 
 
 @pytest.mark.parametrize("configured", ["openresponses", "openai"])
-def test_what_is_configured_is_for_every_client(configured: str) -> None:
+def test_dialect_that_is_configured_holds_for_every_client(configured: str) -> None:
     assert all(dialect_of({"user-agent": agent}, configured) == DIALECTS[configured] for agent in AGENTS)
 
 
-def test_the_ai_sdk_gets_strings_wherever_it_may_need_them() -> None:
+def test_ai_sdk_gets_strings_wherever_it_may_need_them() -> None:
     told = {agent.partition(" ")[0] for agent in AGENTS if needs_strings({"user-agent": agent})}
     assert told == {"ai-sdk/open-responses/2.0.36", "ai-sdk/open-responses/1.0.39", "ai/7.0.173", "ai/6.0.326"}

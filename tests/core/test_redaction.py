@@ -34,7 +34,7 @@ def request(**fields: Any) -> CreateResponse:
 
 
 @pytest.mark.parametrize("tool", [MCP, SHELL, INTERPRETER, VENDOR, NAMESPACE], ids=lambda tool: tool["type"])
-def test_a_tool_loses_its_credentials_and_gives_them_back_to_whoever_runs_it(tool: dict[str, Any]) -> None:
+def test_tool_without_its_credentials_gets_them_back_to_run(tool: dict[str, Any]) -> None:
     asked = request(tools=[tool], input=[{"type": "additional_tools", "role": "developer", "tools": [tool]}])
     for shown in (asked.tools, asked.items(), asked.model_dump(), repr(asked), repr(asked.tool_secrets)):
         assert "CANARY" not in str(shown)
@@ -44,7 +44,7 @@ def test_a_tool_loses_its_credentials_and_gives_them_back_to_whoever_runs_it(too
     assert asked.model_copy(update={"store": False}).tool_secrets.restore(inner) == sent
 
 
-def test_all_else_of_a_tool_stays() -> None:
+def test_tool_fields_other_than_credentials_stay() -> None:
     assert request(tools=[MCP]).tools == [
         {
             "type": "mcp",
@@ -79,7 +79,7 @@ def test_secrets_of_one_server_are_not_sent_to_another() -> None:
     assert request().tool_secrets.restore(redacted) == redacted
 
 
-def test_what_is_not_a_tool_is_left_as_it_is() -> None:
+def test_value_that_is_no_tool_is_unchanged() -> None:
     odd: list[Any] = [None, 1, "CANARY", [], {}]
     assert ToolSecrets().redact(odd) == odd
     assert ToolSecrets().redact_items(odd) == odd
@@ -101,11 +101,11 @@ def test_what_is_not_a_tool_is_left_as_it_is() -> None:
         ({"url": "https://lab.example"}, None),
     ],
 )
-def test_the_origin_of_a_url(url: Any, origin: str | None) -> None:
+def test_url_is_reduced_to_its_origin(url: Any, origin: str | None) -> None:
     assert origin_of(url) == origin
 
 
-def test_an_error_does_not_quote_the_request() -> None:
+def test_error_does_not_quote_the_request() -> None:
     with pytest.raises(ValueError, match="temperature") as error:
         request(tools=[MCP], temperature="CANARY")
     assert "CANARY" not in str(error.value)
@@ -132,7 +132,7 @@ def test_an_error_does_not_quote_the_request() -> None:
         ("hf-internal-testing/tiny-random and xai-grok-4", "hf-internal-testing/tiny-random and xai-grok-4"),
     ],
 )
-def test_what_looks_like_a_secret_is_redacted(text: str, redacted: str) -> None:
+def test_text_that_looks_like_a_secret_is_redacted(text: str, redacted: str) -> None:
     assert Redactor(["caller-key-1", "x"])(text) == redacted
 
 
@@ -147,7 +147,7 @@ NAMED_KEYS = ["Bearer {}", "Basic {}", "api-key: {}", "API_KEY={}", "API key pro
 
 
 @pytest.mark.parametrize("key", [*KEYS, *(named.format("hush") for named in NAMED_KEYS)])
-def test_a_key_is_redacted_if_it_is_all_that_is_suspicious(key: str) -> None:
+def test_key_alone_in_a_text_is_redacted(key: str) -> None:
     spellings = {key} if key.startswith(("AIza", "eyJ")) else {key, key.lower(), key.upper()}
     for spelling in spellings:
         for text in (spelling, f"time info line of={spelling} and more", f'{{"of": "{spelling}", "at": "é"}}'):
@@ -156,7 +156,7 @@ def test_a_key_is_redacted_if_it_is_all_that_is_suspicious(key: str) -> None:
             assert not [part for part in ("0123456789ab", "hush", "c2ln") if part in redacted.lower()]
 
 
-def test_letters_that_are_equal_but_for_their_case_do_not_hide_a_key() -> None:
+def test_key_in_letters_of_another_case_is_redacted() -> None:
     for spelling in ("\u017fk-0123456789ab", "s\u212a-0123456789ab", "BA\u017f\u0130C hush"):
         assert "***" in Redactor()(spelling)
 
@@ -171,5 +171,5 @@ def test_letters_that_are_equal_but_for_their_case_do_not_hide_a_key() -> None:
         ("sqlite:///a@b.db", "sqlite:///a@b.db"),
     ],
 )
-def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+def test_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown

@@ -122,7 +122,7 @@ async def test_all_ways_to_continue_lead_to_one_replica(replicas: tuple[PrefixCa
             assert sorted((len(one.hits) - before[0], len(two.hits) - before[1])) == [0, 5]
 
 
-async def test_a_key_of_the_callers_has_precedence(replicas: tuple[PrefixCache, PrefixCache]) -> None:
+async def test_key_of_the_callers_has_precedence(replicas: tuple[PrefixCache, PrefixCache]) -> None:
     one, two = replicas
     backends = {"pool": {"url": one.url, "replicas": [two.url]}}
     async with antiphon(backends=backends) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
@@ -148,7 +148,7 @@ async def test_routers_behind_a_server_are_told_the_conversation() -> None:
     assert len({first, another, keyed}) == 3 and {len(first), len(keyed)} == {32}
 
 
-async def test_without_the_option_no_header_is_sent() -> None:
+async def test_session_header_without_the_option_is_not_sent() -> None:
     async with Upstream() as up:
         up.always(completion())
         async with antiphon(backend_url=up.url) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:

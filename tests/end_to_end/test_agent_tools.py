@@ -30,7 +30,7 @@ def offered(asked: dict[str, Any]) -> list[str]:
     return [tool["function"]["name"] for tool in asked["tools"]]
 
 
-async def test_a_custom_call_is_streamed_and_answered_in_the_next_turn() -> None:
+async def test_custom_call_is_streamed_and_answered_in_the_next_turn() -> None:
     backend = Scripted(
         [call(0, "c", "lab__patch", '{"input": "*** '), call(0, arguments='Be\\ngin"}')],
         [delta(content="Done.")],
@@ -53,7 +53,7 @@ async def test_a_custom_call_is_streamed_and_answered_in_the_next_turn() -> None
     assert told == {"role": "tool", "tool_call_id": "c", "content": "Patched."}
 
 
-async def test_tools_that_came_in_an_item_are_known_in_later_turns_and_not_echoed() -> None:
+async def test_tools_in_an_item_are_known_in_later_turns_and_not_echoed() -> None:
     backend = Scripted([delta(content="Hi.")], [call(0, "c", "lab__add", "{}")])
     items: Any = [{"type": "additional_tools", "role": "developer", "tools": [LAB]}, {"role": "user", "content": "Hi"}]
     async with antiphon(backend) as url, client(url) as openai:
@@ -65,7 +65,7 @@ async def test_tools_that_came_in_an_item_are_known_in_later_turns_and_not_echoe
     assert item.type == "function_call" and (item.name, item.namespace) == ("add", "lab")
 
 
-async def test_a_search_for_tools_and_what_it_finds() -> None:
+async def test_tool_search_and_what_it_finds_work() -> None:
     backend = Scripted([call(0, "s", "tool_search", '{"query": "add"}')], [call(0, "c", "lab__add", "{}")])
     search: Any = {"type": "tool_search", "execution": "client", "description": "Finds.", "parameters": None}
     found: Any = [{"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": [LAB]}]
@@ -94,7 +94,7 @@ async def test_tools_that_are_not_run_here_are_left_out_with_a_warning(caplog: p
         assert any(f"'{type}'" in reason for reason in logged)
 
 
-async def test_what_hosted_tools_of_another_server_did_is_shown_to_the_model() -> None:
+async def test_hosted_items_of_another_server_are_shown_to_the_model() -> None:
     backend = Scripted([delta(content="Hi.")])
     search = {
         "type": "web_search_call",
@@ -120,7 +120,7 @@ async def test_what_hosted_tools_of_another_server_did_is_shown_to_the_model() -
     assert results == ["(the results were not kept)", "3", "(the results were not kept)", "The image was made."]
 
 
-async def test_the_models_are_one_document_for_openai_and_for_codex() -> None:
+async def test_models_are_one_document_for_openai_and_codex() -> None:
     async with antiphon(Scripted([])) as url, client(url) as openai, httpx.AsyncClient(base_url=url) as http:
         document = (await http.get("/v1/models?client_version=0.169.0")).json()
         assert [model["slug"] for model in document["models"]] == ["scripted", "m"]

@@ -55,20 +55,20 @@ async def asked(*items: dict[str, Any], **fields: Any) -> tuple[dict[str, Any], 
     return (backend.asked[0] if backend.asked else {}), answer
 
 
-async def test_a_message_between_agents_reaches_the_model() -> None:
+async def test_agent_message_reaches_the_model() -> None:
     chat, answer = await asked({"role": "user", "content": "Let another greet."}, said(sealed("Say hello to Ada.")))
     assert [message["role"] for message in chat["messages"]] == ["user", "user"]
     assert chat["messages"][1]["content"] == f"{HEAD}\n\nSay hello to Ada."
     assert "x-antiphon-warning" not in answer.headers
 
 
-async def test_content_that_was_encrypted_elsewhere_is_left_out_with_a_warning() -> None:
+async def test_content_encrypted_elsewhere_is_left_out_with_a_warning() -> None:
     chat, answer = await asked(said(sealed(SEALED)))
     assert chat["messages"] == [{"role": "user", "content": f"{HEAD}\n"}]
     assert "agent_message" in answer.headers["x-antiphon-warning"]
 
 
-async def test_a_message_of_an_agent_is_listed_as_it_came() -> None:
+async def test_agent_message_is_listed_as_it_came() -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [said(sealed("Say hello."))]}
         response = (await client.post("/v1/responses", json=body)).json()
@@ -76,12 +76,12 @@ async def test_a_message_of_an_agent_is_listed_as_it_came() -> None:
     assert listed == body["input"]
 
 
-async def test_a_message_of_an_agent_that_is_wrong_is_refused() -> None:
+async def test_agent_message_that_is_invalid_is_refused() -> None:
     _, answer = await asked(said({"type": "input_text"}))
     assert answer.json()["error"]["param"] == "input[0].content[1].text"
 
 
-async def test_parameters_that_openai_would_encrypt_are_plain_to_a_backend() -> None:
+async def test_encrypted_parameters_are_plain_to_a_backend() -> None:
     message = {"type": "string", "description": "What to do.", "encrypted": True}
     parameters = {"type": "object", "properties": {"message": message, "encrypted": {"type": "boolean"}}}
     spawn = {"type": "function", "name": "spawn_agent", "parameters": parameters}
@@ -94,7 +94,7 @@ async def test_parameters_that_openai_would_encrypt_are_plain_to_a_backend() -> 
     }
 
 
-async def test_a_question_that_is_repeated_with_the_results_is_sent_once() -> None:
+async def test_question_repeated_with_the_results_is_sent_once() -> None:
     """Semantic Kernel sends it so, and all results once more with each: the model would call its tools for ever."""
     question = {"role": "user", "content": [{"type": "input_text", "text": "What is the weather?"}]}
     result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
@@ -113,7 +113,7 @@ async def test_a_question_that_is_repeated_with_the_results_is_sent_once() -> No
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
 
 
-async def test_a_result_of_no_call_is_found_where_it_stood() -> None:
+async def test_output_without_a_call_is_found_in_its_place() -> None:
     result = {"type": "function_call_output", "call_id": "call_9", "output": "Sunny."}
     backend = Scripted(CALLING, HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -125,7 +125,7 @@ async def test_a_result_of_no_call_is_found_where_it_stood() -> None:
     assert error["param"] == "input[1].call_id"
 
 
-async def test_another_question_beside_the_results_is_sent() -> None:
+async def test_question_that_is_new_beside_the_results_is_sent() -> None:
     result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
     backend = Scripted(CALLING, HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -145,7 +145,7 @@ async def test_another_question_beside_the_results_is_sent() -> None:
     ("updates", "effort"),
     [((), "low"), (("high",), "high"), (("high", "medium"), "medium"), (("high", None), "high")],
 )
-async def test_a_conversation_may_change_the_effort(updates: tuple[str | None, ...], effort: str) -> None:
+async def test_configuration_update_of_the_effort_takes_effect(updates: tuple[str | None, ...], effort: str) -> None:
     """
     "Each setting stays in effect until a later update replaces it."
     """
@@ -213,7 +213,7 @@ async def test_configuration_update_of_an_invalid_text_format_is_refused(format:
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_an_effort_that_there_is_not_is_refused() -> None:
+async def test_configuration_update_of_an_invalid_effort_is_refused() -> None:
     change = {"type": "configuration_update", "reasoning": {"effort": "a lot"}}
     _, answer = await asked(change, {"role": "user", "content": "Hi."})
     assert answer.status_code == 400
@@ -224,7 +224,7 @@ STANDALONE = {"type": "function_call_output", "name": "notes", "namespace": "app
 
 
 @pytest.mark.parametrize("call_id", [{}, {"call_id": None}])
-async def test_an_output_without_a_call_is_allowed(call_id: dict[str, None]) -> None:
+async def test_output_without_a_call_is_accepted(call_id: dict[str, None]) -> None:
     """Codex's app puts such items between the turns; OpenAI's own types have no call for them either."""
     chat, answer = await asked({"role": "user", "content": "Hi."}, {**STANDALONE, **call_id})
     assert answer.status_code == 200
@@ -234,7 +234,7 @@ async def test_an_output_without_a_call_is_allowed(call_id: dict[str, None]) -> 
     ]
 
 
-async def test_an_output_without_a_call_is_allowed_in_a_stored_conversation() -> None:
+async def test_output_without_a_call_in_a_stored_conversation_is_accepted() -> None:
     backend = Scripted(CALLING, HELLO)
     result = {"type": "function_call_output", "call_id": "call_1", "output": "Sunny."}
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -251,7 +251,7 @@ async def test_an_output_without_a_call_is_allowed_in_a_stored_conversation() ->
     ]
 
 
-async def test_a_result_that_is_nobodys_is_refused() -> None:
+async def test_output_of_nobodys_call_is_refused() -> None:
     _, answer = await asked({"type": "function_call_output", "output": "Sunny."})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "input[0].call_id")

@@ -75,7 +75,7 @@ def types(response: dict[str, Any]) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-async def test_a_long_conversation_is_compacted_and_answered_in_one_response() -> None:
+async def test_long_conversation_is_compacted_and_answered_in_one_response() -> None:
     async with serving(counting(SUMMARY, 600, 20), counting(ANSWER, 60, 3)) as (http, backend):
         response = await created(http, input=TALK, tools=[FUNCTION], max_output_tokens=16)
 
@@ -90,7 +90,7 @@ async def test_a_long_conversation_is_compacted_and_answered_in_one_response() -
     assert (response["usage"]["input_tokens"], response["usage"]["output_tokens"]) == (660, 23)
 
 
-async def test_the_stream_has_the_item_before_the_answer() -> None:
+async def test_compaction_item_is_streamed_before_the_answer() -> None:
     async with serving(SUMMARY, ANSWER) as (http, _):
         answer = await post(http, input=TALK, stream=True)
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
@@ -104,7 +104,7 @@ async def test_the_stream_has_the_item_before_the_answer() -> None:
 
 
 @pytest.mark.parametrize("how", ["previous_response_id", "conversation", "replayed", "without what came before it"])
-async def test_the_next_turn_knows_the_summary_and_is_not_compacted_again(how: str) -> None:
+async def test_next_turn_knows_the_summary_and_is_not_compacted_again(how: str) -> None:
     async with serving(SUMMARY, ANSWER) as (http, backend):
         beside: dict[str, Any] = {"store": how in ("previous_response_id", "conversation")}
         if how == "conversation":
@@ -124,7 +124,7 @@ async def test_the_next_turn_knows_the_summary_and_is_not_compacted_again(how: s
     assert told(backend) == [*(before or [("user", READ)]), ("assistant", "Five."), ("user", "Sure?")]
 
 
-async def test_a_chain_is_compacted_again_when_it_has_grown() -> None:
+async def test_chain_that_has_grown_is_compacted_again() -> None:
     async with serving(SUMMARY, [delta(content=LONG)], [delta(content="They count more.")], ANSWER) as (http, backend):
         first = await created(http, input=TALK)
         second = await created(http, input="More?", previous_response_id=first["id"])
@@ -147,7 +147,7 @@ async def test_results_of_the_clients_functions_are_in_the_summary() -> None:
     assert told(backend) == [("user", "Count."), ("user", READ)]
 
 
-async def test_a_response_is_compacted_between_its_rounds() -> None:
+async def test_response_is_compacted_between_its_rounds() -> None:
     lab = Lab.reset()
     calling = [call(0, "c1", "lab__echo", json.dumps({"text": LONG})), finish("tool_calls")]
     tools = {"lab": {"tool": "tests.support.hosted_lab:LabTool"}}
@@ -163,26 +163,26 @@ async def test_a_response_is_compacted_between_its_rounds() -> None:
     assert types(following)[-1] == "message"
 
 
-async def test_what_is_short_is_left_alone() -> None:
+async def test_conversation_below_the_threshold_is_unchanged() -> None:
     async with serving(ANSWER) as (http, backend):
         assert types(await created(http, input=[user("Count."), assistant("1"), user("And now?")])) == ["message"]
     assert len(backend.asked) == 1
 
 
-async def test_messages_of_the_user_alone_are_left_alone_since_a_summary_would_save_nothing() -> None:
+async def test_conversation_of_user_messages_alone_is_unchanged() -> None:
     async with serving(ANSWER) as (http, backend):
         response = await created(http, input=[user(LONG), assistant("Yes."), user(LONG)])
     assert types(response) == ["message"] and len(backend.asked) == 1
 
 
-async def test_without_a_threshold_the_servers_own_counts() -> None:
+async def test_request_without_a_threshold_has_the_servers() -> None:
     async with serving(SUMMARY, ANSWER, compact_threshold=500) as (http, _):
         response = await created(http, input=TALK, context_management=[{"type": "compaction"}])
     assert types(response) == ["compaction", "message"]
 
 
 @pytest.mark.parametrize("script", [[], [delta(content="  ")], [delta(content="They"), BackendError("Gone.")]])
-async def test_a_model_without_a_summary_answers_all_the_same(script: list[Any]) -> None:
+async def test_model_without_a_summary_answers_uncompacted(script: list[Any]) -> None:
     async with serving(script, ANSWER) as (http, backend):
         answer = await post(http, input=TALK)
 
@@ -190,14 +190,14 @@ async def test_a_model_without_a_summary_answers_all_the_same(script: list[Any])
     assert told(backend)[1] == ("assistant", LONG)
 
 
-async def test_a_refusal_of_the_summary_is_one_of_the_request() -> None:
+async def test_refusal_of_the_summary_is_one_of_the_request() -> None:
     async with serving([BackendError("Later.", status=429, code="rate_limit_exceeded")], ANSWER) as (http, backend):
         refused = await post(http, input=TALK)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert len(backend.asked) == 1
 
 
-async def test_a_conversation_that_is_too_long_for_the_summary_loses_its_oldest_turns() -> None:
+async def test_conversation_too_long_for_the_summary_loses_its_oldest_turns() -> None:
     too_long = BackendError("Too long.", status=400, code="context_length_exceeded")
     async with serving([too_long], SUMMARY, ANSWER) as (http, backend):
         response = await created(http, input=[user("Hi."), assistant("Hello."), *TALK])
@@ -205,7 +205,7 @@ async def test_a_conversation_that_is_too_long_for_the_summary_loses_its_oldest_
     assert len(told(backend, 1)) < len(told(backend, 0))
 
 
-async def test_a_caller_who_leaves_while_the_summary_is_made_stops_it_and_its_tokens_count() -> None:
+async def test_client_that_disconnects_during_the_summary_stops_and_pays_it() -> None:
     writing = asyncio.Event()
     backend = Scripted([delta(content="They"), writing])
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
@@ -218,7 +218,7 @@ async def test_a_caller_who_leaves_while_the_summary_is_made_stops_it_and_its_to
     assert cancelled["usage"]["input_tokens"] > 400
 
 
-async def test_in_the_background_and_over_a_websocket() -> None:
+async def test_background_and_websocket_responses_are_compacted() -> None:
     backend = Scripted(SUMMARY, ANSWER, SUMMARY, ANSWER)
     async with listening(backend) as url:
         async with dial(url) as socket:
@@ -247,7 +247,7 @@ async def test_in_the_background_and_over_a_websocket() -> None:
         ({"type": "compaction"}, "context_management"),
     ],
 )
-async def test_what_is_no_context_management_is_refused(given: Any, param: str) -> None:
+async def test_context_management_that_is_invalid_is_refused(given: Any, param: str) -> None:
     async with serving(ANSWER) as (http, backend):
         refused = await post(http, input="Hi.", context_management=given)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)

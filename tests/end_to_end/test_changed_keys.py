@@ -58,7 +58,7 @@ def statuses(address: str, key: str, requests: list[tuple[str, str]]) -> set[int
     return {request(address, key, method, path, **body).status_code for method, path in requests * CONNECTIONS}
 
 
-def test_a_rotated_key_reads_its_old_conversations_and_a_revoked_one_nothing(tmp_path: Path, place: Place) -> None:
+def test_rotated_key_reads_its_old_conversations_and_a_revoked_one_nothing(tmp_path: Path, place: Place) -> None:
     write(tmp_path, KEYS)
     settings = {"ANTIPHON_CONFIG": "antiphon.toml", "ANTIPHON_STORE_URL": place.url, "ANTIPHON_USAGE_JOURNAL": "off"}
     with served(tmp_path, "--workers", "2", **settings) as (process, address):

@@ -71,7 +71,7 @@ async def events_of(response: httpx.Response) -> list[dict[str, Any]]:
 # POST /responses/compact
 
 
-async def test_a_conversation_becomes_its_messages_to_the_model_and_a_sealed_summary() -> None:
+async def test_compaction_has_the_messages_and_an_encrypted_summary() -> None:
     async with serving(SUMMARY) as (http, backend):
         answer = await post(http, "/responses/compact", input=LAUNCH, prompt_cache_key="k")
 
@@ -90,7 +90,7 @@ async def test_a_conversation_becomes_its_messages_to_the_model_and_a_sealed_sum
     ]
 
 
-async def test_what_was_compacted_is_the_start_of_a_new_chain() -> None:
+async def test_compaction_begins_a_new_chain() -> None:
     async with serving(SUMMARY, ANSWER) as (http, backend):
         compacted = (await post(http, "/responses/compact", input=LAUNCH)).json()
         answer = await post(http, input=[*compacted["output"], user("When do we launch?")], store=False)
@@ -103,7 +103,7 @@ async def test_what_was_compacted_is_the_start_of_a_new_chain() -> None:
     ]
 
 
-async def test_so_it_is_over_a_websocket() -> None:
+async def test_compaction_over_a_websocket_begins_a_new_chain() -> None:
     backend = Scripted(SUMMARY, ANSWER)
     async with listening(backend) as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
         compacted = (await http.post("/responses/compact", json={"model": "m", "input": LAUNCH})).json()
@@ -115,7 +115,7 @@ async def test_so_it_is_over_a_websocket() -> None:
     assert "We launch on Tuesday." in told(backend)[1][1]
 
 
-async def test_official_clients_compact_a_stored_conversation_by_its_id() -> None:
+async def test_compaction_by_official_clients_takes_a_response_id() -> None:
     backend = Scripted(ANSWER, ANSWER, SUMMARY, ANSWER)
     async with antiphon(backend) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="alice") as client:
         first = await client.responses.create(model="m", input="One.", instructions="Be brief.")
@@ -132,7 +132,7 @@ async def test_official_clients_compact_a_stored_conversation_by_its_id() -> Non
     assert "We launch on Tuesday." in told(backend)[2][1]
 
 
-async def test_rules_and_pictures_are_kept_as_they_are_and_a_string_is_a_message() -> None:
+async def test_compaction_keeps_instructions_and_images() -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
     rules = {"type": "message", "role": "developer", "content": "Be brief."}
     seen = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Look."}, picture]}
@@ -146,7 +146,7 @@ async def test_rules_and_pictures_are_kept_as_they_are_and_a_string_is_a_message
     assert text["output"][0]["content"] == [{"type": "input_text", "text": "Only this."}]
 
 
-async def test_a_second_summary_takes_the_place_of_the_first() -> None:
+async def test_compaction_of_a_compaction_replaces_its_summary() -> None:
     async with serving(SUMMARY, [delta(content="Then we celebrate.")], ANSWER) as (http, backend):
         first = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
         second = (await post(http, "/responses/compact", input=[*first, user("And then?"), LAUNCH[1]])).json()["output"]
@@ -162,7 +162,7 @@ async def test_a_second_summary_takes_the_place_of_the_first() -> None:
     ]
 
 
-async def test_tools_and_formats_of_the_request_are_not_for_the_summary() -> None:
+async def test_compaction_request_has_no_tools_and_formats() -> None:
     tool = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
     format = {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}
     async with serving([*SUMMARY, call(0, "c1", "look", "{}")]) as (http, backend):
@@ -173,7 +173,7 @@ async def test_tools_and_formats_of_the_request_are_not_for_the_summary() -> Non
     assert answer.json()["tools"][0]["name"] == "look"
 
 
-async def test_tools_of_the_conversation_are_not_to_be_called_for_the_summary() -> None:
+async def test_compaction_request_forbids_calls_of_the_conversations_tools() -> None:
     bringing = {"type": "additional_tools", "tools": [{"type": "function", "name": "look"}]}
     async with serving(SUMMARY) as (http, backend):
         answer = await post(http, input=[bringing, *LAUNCH, TRIGGER])
@@ -183,7 +183,7 @@ async def test_tools_of_the_conversation_are_not_to_be_called_for_the_summary() 
     assert [item["type"] for item in answer.json()["output"]] == ["compaction"]
 
 
-async def test_the_operator_may_change_the_prompt_for_the_summary() -> None:
+async def test_compaction_prompt_is_a_setting() -> None:
     async with serving(SUMMARY, compaction_prompt="In one line, please.") as (http, backend):
         await post(http, "/responses/compact", input=LAUNCH)
 
@@ -202,13 +202,13 @@ async def test_the_operator_may_change_the_prompt_for_the_summary() -> None:
         ),
     ],
 )
-async def test_what_cannot_be_compacted_is_refused(body: dict[str, Any], refusal: Any) -> None:
+async def test_compaction_of_an_invalid_input_is_refused(body: dict[str, Any], refusal: Any) -> None:
     async with serving(SUMMARY, default_model="m") as (http, backend):
         assert error_of(await post(http, "/responses/compact", **body)) == refusal
     assert backend.asked == []
 
 
-async def test_a_compaction_is_not_stored() -> None:
+async def test_compaction_is_not_stored() -> None:
     async with serving(SUMMARY) as (http, _):
         compacted = (await post(http, "/responses/compact", input=LAUNCH)).json()
         gone = await http.get(f"/responses/{compacted['id']}", headers={"authorization": "Bearer alice"})
@@ -217,12 +217,12 @@ async def test_a_compaction_is_not_stored() -> None:
 
 
 @pytest.mark.parametrize("script", [[], [delta(reasoning_content="Hm.")], [delta(content="  ")]])
-async def test_a_model_without_a_summary_is_an_error(script: Any) -> None:
+async def test_compaction_without_a_summary_is_an_error(script: Any) -> None:
     async with serving(script) as (http, _):
         assert error_of(await post(http, "/responses/compact", input=LAUNCH)) == (502, "model_error", None)
 
 
-async def test_a_truncated_summary_is_used_and_marked_as_such() -> None:
+async def test_compaction_with_a_truncated_summary_is_marked() -> None:
     async with serving([*SUMMARY, finish("length")], ANSWER) as (http, backend):
         compacted = await post(http, "/responses/compact", input=LAUNCH)
         await post(http, input=[*compacted.json()["output"], user("When?")])
@@ -230,7 +230,7 @@ async def test_a_truncated_summary_is_used_and_marked_as_such() -> None:
     assert told(backend)[1][1].endswith("We launch on Tuesday.\n[This summary was cut off here.]")
 
 
-async def test_a_summary_that_was_filtered_is_an_error() -> None:
+async def test_compaction_with_a_filtered_summary_is_an_error() -> None:
     async with serving([*SUMMARY, finish("content_filter")]) as (http, _):
         refused = await post(http, "/responses/compact", input=LAUNCH)
         filtered = await post(http, input=[*LAUNCH, TRIGGER])
@@ -242,7 +242,7 @@ async def test_a_summary_that_was_filtered_is_an_error() -> None:
 # What comes back.
 
 
-async def test_a_compaction_is_its_callers_and_unchanged_or_it_is_refused() -> None:
+async def test_compaction_that_is_foreign_or_changed_is_refused() -> None:
     refused = (400, "invalid_encrypted_content", "input[1].encrypted_content")
     async with serving(SUMMARY, ANSWER) as (http, backend):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
@@ -303,7 +303,7 @@ async def test_compaction_of_another_server_in_a_conversation_is_told_to_the_mod
     assert "x-antiphon-warning" in answer.headers
 
 
-async def test_a_compaction_can_be_read_after_a_restart_with_the_same_secret() -> None:
+async def test_compaction_after_a_restart_with_the_same_secret_is_read() -> None:
     async with serving(SUMMARY) as (http, _):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
     async with serving(ANSWER, secret_key="a new one,the secret") as (http, backend):
@@ -311,7 +311,7 @@ async def test_a_compaction_can_be_read_after_a_restart_with_the_same_secret() -
     assert "We launch on Tuesday." in told(backend)[1][1]
 
 
-async def test_a_stored_turn_has_the_summary_of_its_compaction() -> None:
+async def test_stored_turn_has_the_summary_of_its_compaction() -> None:
     async with serving(SUMMARY, ANSWER) as (http, backend):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
         output[1].pop("id")  # not all clients keep it
@@ -330,7 +330,7 @@ async def test_a_stored_turn_has_the_summary_of_its_compaction() -> None:
 # A compaction_trigger at the end of the input, as Codex sends it.
 
 
-async def test_a_trigger_is_answered_with_exactly_one_item_streamed_or_not() -> None:
+async def test_compaction_trigger_is_answered_with_one_item() -> None:
     async with serving(SUMMARY) as (http, backend):
         streamed = await events_of(await post(http, input=[*LAUNCH, TRIGGER], store=False, stream=True))
         whole = (await post(http, input=[*LAUNCH, TRIGGER], store=False)).json()
@@ -350,7 +350,7 @@ async def events_of_trigger(script: list[Any], agent: str) -> list[Any]:
         return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
 
 
-async def test_clients_that_know_the_event_are_told_that_a_summary_is_being_written() -> None:
+async def test_compaction_events_are_sent_to_clients_that_know_them() -> None:
     events = await events_of_trigger(SUMMARY, "OpenAI/Python 3.54.0")
     told_of = [event for event in events if event["type"] == "response.compaction.compacting"]
     assert len(told_of) == 2
@@ -363,7 +363,7 @@ async def test_clients_that_know_the_event_are_told_that_a_summary_is_being_writ
     assert story(plain) == story(event for event in events if event not in told_of)
 
 
-async def test_a_summary_that_breaks_off_ends_its_item() -> None:
+async def test_compaction_that_breaks_off_ends_its_item() -> None:
     events = await events_of_trigger([*SUMMARY, BackendError("It broke.")], "OpenAI/Python 3.54.0")
     assert story(events[-4:]) == "compaction.compacting output_item.done error failed"
     item = events[-1]["response"]["output"][0]
@@ -371,7 +371,7 @@ async def test_a_summary_that_breaks_off_ends_its_item() -> None:
     assert item["encrypted_content"]
 
 
-async def test_official_clients_read_the_event() -> None:
+async def test_official_clients_read_the_compaction_event() -> None:
     async with antiphon(Scripted(SUMMARY)) as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
         async with client.responses.stream(model="m", input=[*LAUNCH, TRIGGER]) as stream:  # type: ignore[list-item]
             seen = [event.type async for event in stream]
@@ -379,7 +379,7 @@ async def test_official_clients_read_the_event() -> None:
     assert seen[-1] == "response.completed"
 
 
-async def test_what_the_trigger_gave_comes_back_behind_the_messages_that_the_client_kept() -> None:
+async def test_compaction_of_a_trigger_comes_back_after_the_kept_messages() -> None:
     async with serving(SUMMARY, ANSWER) as (http, backend):
         [item] = (await post(http, input=[*LAUNCH, TRIGGER], store=False)).json()["output"]
         await post(http, input=[LAUNCH[0], item, user("When?")], store=False)
@@ -387,7 +387,7 @@ async def test_what_the_trigger_gave_comes_back_behind_the_messages_that_the_cli
     assert "We launch on Tuesday." in told(backend)[1][1]
 
 
-async def test_a_stored_chain_goes_on_behind_its_summary() -> None:
+async def test_stored_chain_goes_on_after_its_compaction() -> None:
     async with serving(ANSWER, SUMMARY, ANSWER) as (http, backend):
         first = (await post(http, input=[{**LAUNCH[0], "role": "system"}, user("One.")])).json()
         compacted = (await post(http, input=[TRIGGER], previous_response_id=first["id"])).json()
@@ -402,7 +402,7 @@ async def test_a_stored_chain_goes_on_behind_its_summary() -> None:
     ]
 
 
-async def test_a_trigger_alone_has_nothing_to_compact() -> None:
+async def test_compaction_trigger_alone_has_nothing_to_compact() -> None:
     async with serving(SUMMARY) as (http, _):
         assert error_of(await post(http, input=[TRIGGER])) == (400, "invalid_request", "input")
 
@@ -415,7 +415,7 @@ LONG = [user("one " * 200), {**LAUNCH[1], "content": "1 " * 200}, user("two " * 
 
 @pytest.mark.parametrize("refusal", [[TOO_LONG], [[], TOO_LONG]], ids=["as a status", "in the stream"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_auto_leaves_out_the_oldest_turns_until_it_fits(refusal: Any, stream: bool) -> None:
+async def test_truncation_auto_drops_the_oldest_turns_until_it_fits(refusal: Any, stream: bool) -> None:
     rules = {"type": "message", "role": "system", "content": "Be brief."}
     async with serving(refusal, refusal, ANSWER) as (http, backend):
         answer = await post(http, input=[rules, *LONG], truncation="auto", stream=stream, instructions="In French.")
@@ -427,7 +427,7 @@ async def test_auto_leaves_out_the_oldest_turns_until_it_fits(refusal: Any, stre
     assert "its oldest 3 items were left out" in answer.headers["x-antiphon-warning"]
 
 
-async def test_the_numbers_in_the_backends_error_determine_how_much_to_leave_out() -> None:
+async def test_truncation_auto_takes_the_limit_from_the_backends_error() -> None:
     told_numbers = BackendError(
         "request (1000 tokens) exceeds the available context size (400 tokens)", code="context_length_exceeded"
     )
@@ -437,7 +437,7 @@ async def test_the_numbers_in_the_backends_error_determine_how_much_to_leave_out
     assert [text for _, text in told(backend)] == ["two " * 200, "three"]
 
 
-async def test_what_was_left_out_is_still_in_the_store() -> None:
+async def test_truncation_auto_keeps_dropped_turns_in_the_store() -> None:
     async with serving(ANSWER, [TOO_LONG], ANSWER, ANSWER) as (http, backend):
         first = (await post(http, input="one " * 500)).json()
         cut = (await post(http, input="two", previous_response_id=first["id"], truncation="auto")).json()
@@ -447,7 +447,7 @@ async def test_what_was_left_out_is_still_in_the_store() -> None:
     assert [text for _, text in told(backend)] == ["one " * 500, "Understood.", "two", "Understood.", "three"]
 
 
-async def test_disabled_is_a_plain_refusal() -> None:
+async def test_truncation_disabled_is_a_refusal() -> None:
     async with serving([TOO_LONG]) as (http, backend):
         refused = await post(http, input=LONG)
 
@@ -455,7 +455,7 @@ async def test_disabled_is_a_plain_refusal() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_auto_gives_up_where_nothing_more_can_be_left_out() -> None:
+async def test_truncation_auto_gives_up_where_nothing_can_be_dropped() -> None:
     async with serving([TOO_LONG]) as (http, backend):
         refused = await post(http, input="All in one message. " * 100, truncation="auto")
 
@@ -463,13 +463,13 @@ async def test_auto_gives_up_where_nothing_more_can_be_left_out() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_other_refusals_are_returned_unchanged() -> None:
+async def test_truncation_auto_returns_other_refusals_unchanged() -> None:
     async with serving([BackendError("No.", status=400, code="mistake")]) as (http, backend):
         assert error_of(await post(http, input=LONG, truncation="auto"))[:2] == (400, "mistake")
     assert len(backend.asked) == 1
 
 
-async def test_an_answer_that_broke_off_is_not_requested_again() -> None:
+async def test_truncation_auto_does_not_repeat_an_answer_that_broke_off() -> None:
     async with serving([delta(content="Hel"), TOO_LONG]) as (http, backend):
         response = (await post(http, input=LONG, truncation="auto")).json()
 
@@ -477,7 +477,7 @@ async def test_an_answer_that_broke_off_is_not_requested_again() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_a_conversation_that_is_too_long_to_be_summarized_loses_its_oldest_turns_first() -> None:
+async def test_compaction_of_too_long_a_conversation_drops_its_oldest_turns() -> None:
     async with serving([TOO_LONG], SUMMARY) as (http, backend):
         compacted = await post(http, "/responses/compact", input=[*LONG, LAUNCH[1]])
 
@@ -495,7 +495,7 @@ TOOLS = [{"type": "function", "name": "look", "parameters": {"type": "object", "
 INCLUDE = ["reasoning.encrypted_content"]
 
 
-async def test_reasoning_comes_back_sealed_and_goes_to_the_backend_in_its_own_words() -> None:
+async def test_encrypted_reasoning_is_sent_back_in_the_backends_words() -> None:
     async with serving(THOUGHT, ANSWER) as (http, backend):
         asked = {"tools": TOOLS, "store": False, "include": INCLUDE, "reasoning": {"summary": "auto"}}
         output = (await post(http, input="Look.", **asked)).json()["output"]
@@ -506,7 +506,7 @@ async def test_reasoning_comes_back_sealed_and_goes_to_the_backend_in_its_own_wo
     assert backend.asked[-1]["messages"][1]["reasoning"] == "I have to look."
 
 
-async def test_it_is_sealed_in_the_stream_as_in_the_whole() -> None:
+async def test_encrypted_reasoning_is_the_same_streamed_and_in_json() -> None:
     async with serving(THOUGHT) as (http, _):
         asked = {"input": "Look.", "tools": TOOLS, "include": INCLUDE}
         events = await events_of(await post(http, stream=True, **asked))
@@ -519,7 +519,7 @@ async def test_it_is_sealed_in_the_stream_as_in_the_whole() -> None:
     assert "encrypted_content" not in plain
 
 
-async def test_a_signature_of_a_call_survives_a_client_that_keeps_everything() -> None:
+async def test_call_signature_survives_a_client_that_keeps_everything() -> None:
     signed = call(0, "c1", "look", "{}")
     extra = {"google": {"thought_signature": "abc"}}
     signed["choices"][0]["delta"]["tool_calls"][0]["extra_content"] = extra

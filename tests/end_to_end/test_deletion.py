@@ -121,7 +121,7 @@ async def ended(http: httpx.AsyncClient, id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["json", "sse", "background"])
-async def test_a_conversation_that_is_deleted_while_a_turn_runs_in_it(place: Place, way: str) -> None:
+async def test_conversation_deleted_during_a_turn_stays_deleted(place: Place, way: str) -> None:
     async with workers(place) as both:
         made = await both.one.post("/conversations", json={"items": [{"role": "user", "content": f"{CANARY} before"}]})
         conversation = made.json()["id"]
@@ -142,7 +142,7 @@ async def test_a_conversation_that_is_deleted_while_a_turn_runs_in_it(place: Pla
         assert not both.left()
 
 
-async def test_a_response_that_is_deleted_while_it_runs(place: Place) -> None:
+async def test_response_deleted_while_it_runs_stays_deleted(place: Place) -> None:
     async with workers(place) as both:
         both.store.held = stored_as("completed")
         id = (await both.one.post("/responses", json=asked(background=True))).json()["id"]
@@ -157,7 +157,7 @@ async def test_a_response_that_is_deleted_while_it_runs(place: Place) -> None:
         assert (await both.one.get(f"/responses/{id}")).status_code == 404
 
 
-async def test_metadata_that_is_changed_while_the_conversation_is_deleted(place: Place) -> None:
+async def test_metadata_changed_while_the_conversation_is_deleted_is_gone(place: Place) -> None:
     async with workers(place) as both:
         id = (await both.one.post("/conversations", json={})).json()["id"]
         both.store.held = lambda change: any(CANARY.encode() in record for record in change.put.values())
@@ -169,7 +169,7 @@ async def test_metadata_that_is_changed_while_the_conversation_is_deleted(place:
         assert not both.left()
 
 
-async def test_two_items_that_are_deleted_at_once_from_what_was_stored_together(place: Place) -> None:
+async def test_items_of_one_record_deleted_at_once_are_both_gone(place: Place) -> None:
     async with workers(place) as both:
         texts = ["one", f"two {CANARY}", "three"]
         items = [{"role": "user", "content": text} for text in texts]
@@ -188,7 +188,7 @@ async def test_two_items_that_are_deleted_at_once_from_what_was_stored_together(
         assert [item["id"] for item in (await both.one.get(path)).json()["data"]] == [ids[2]]
 
 
-async def test_a_response_that_is_deleted_while_it_is_ended_for_a_worker_that_died(place: Place) -> None:
+async def test_response_deleted_while_it_is_ended_for_a_dead_worker_stays_deleted(place: Place) -> None:
     store = Holding(place.open())
     store.held = stored_as("failed")
     run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
@@ -226,7 +226,7 @@ class Half(MemoryStore):
         return made
 
 
-async def test_a_response_that_cannot_be_added_to_its_conversation_is_never_seen_as_completed() -> None:
+async def test_response_that_cannot_be_added_to_its_conversation_is_never_completed() -> None:
     store = Half()
     async with (
         antiphon(Scripted([delta(content="Hello")]), store) as url,
@@ -272,7 +272,7 @@ def ask(url: str, **fields: Any) -> dict[str, Any]:
     return response
 
 
-def test_what_was_deleted_is_soon_in_no_file(tmp_path: Path) -> None:
+def test_deleted_content_is_soon_in_no_file(tmp_path: Path) -> None:
     path = tmp_path / "antiphon.db"
     with server(store_url=f"sqlite:///{path}") as served:
         http = httpx.Client(base_url=f"{served.url}/v1", timeout=60, trust_env=False)
@@ -290,7 +290,7 @@ def test_what_was_deleted_is_soon_in_no_file(tmp_path: Path) -> None:
         http.close()
 
 
-def test_what_has_expired_is_soon_in_no_file(tmp_path: Path) -> None:
+def test_expired_content_is_soon_in_no_file(tmp_path: Path) -> None:
     """A response is kept for at most its time to live after its last use, and then goes with the next purge."""
     path = tmp_path / "antiphon.db"
     with server(store_url=f"sqlite:///{path}", store_ttl=1) as served:
@@ -303,7 +303,7 @@ def test_what_has_expired_is_soon_in_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "expired"])
-async def test_one_purge_of_any_worker_is_enough(tmp_path: Path, how: str) -> None:
+async def test_purge_of_any_worker_is_enough(tmp_path: Path, how: str) -> None:
     clock = Clock()
     path = tmp_path / "antiphon.db"
     workers = [SQLiteStore(path, ttl=10, clock=clock) for _ in range(3)]
@@ -322,7 +322,7 @@ async def test_one_purge_of_any_worker_is_enough(tmp_path: Path, how: str) -> No
         await worker.aclose()
 
 
-async def test_a_store_is_purged_at_once_and_again_and_again_whatever_goes_wrong() -> None:
+async def test_purge_goes_on_after_failures() -> None:
     purged = asyncio.Queue[int]()
 
     class Failing(MemoryStore):
@@ -337,7 +337,7 @@ async def test_a_store_is_purged_at_once_and_again_and_again_whatever_goes_wrong
                 await purged.get()
 
 
-def test_what_expires_while_no_server_runs_is_gone_soon_after_the_next_start(tmp_path: Path) -> None:
+def test_content_that_expired_while_no_server_ran_is_purged_at_start(tmp_path: Path) -> None:
     path = tmp_path / "antiphon.db"
     with server(store_url=f"sqlite:///{path}", store_ttl=2) as served:
         ask(served.url)

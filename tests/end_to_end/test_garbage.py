@@ -12,7 +12,7 @@ from tests.support.upstream import DONE, Upstream, chunk, finish, sse
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_is_freed_with_its_last_reference_however_long_it_was(stream: bool) -> None:
+async def test_answer_of_any_length_is_freed_with_its_last_reference(stream: bool) -> None:
     async with Upstream() as upstream, antiphon(backend_url=upstream.url) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
 

@@ -96,6 +96,6 @@ def took(function: Callable[[str], Any], text: str) -> float:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_it_takes_no_longer_than_a_plain_text(row: str) -> None:
+def test_hostile_text_takes_no_longer_than_a_plain_one(row: str) -> None:
     function, hostile = ROWS[row]
     assert took(function, hostile) <= TIMES * max(LEAST, took(function, full("word ")))

@@ -182,13 +182,13 @@ def without(text: str, ids: dict[str, str]) -> str:
     return text
 
 
-def test_the_walk_takes_every_part_of_a_path_for_what_it_is() -> None:
+def test_walk_takes_every_part_of_a_path() -> None:
     parts = {part.strip("{}") for _, path in ROUTES for part in path.split("/") if part.startswith("{")}
     assert parts == OWNED
     assert len(ROUTES) >= 11
 
 
-def test_the_walk_leaves_no_route_out() -> None:
+def test_walk_leaves_no_route_out() -> None:
     walked = {(method, path.removeprefix("/v1")) for method, path in ROUTES}
     routes = [*each(APP.routes)]
     assert len({route.path for route in routes}) >= len({path for _, path in ROUTES}) + len(POSTED)
@@ -202,7 +202,7 @@ def test_the_walk_leaves_no_route_out() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_on_every_route_a_foreign_id_is_as_good_as_none(method: str, path: str) -> None:
+async def test_route_with_a_foreign_id_is_as_with_an_unknown_one(method: str, path: str) -> None:
     body = next((BODIES[end] for end in BODIES if path.endswith(end)), None) if method == "POST" else None
     async with made() as given:
         before = {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()}
@@ -236,7 +236,7 @@ def places(ids: dict[str, str]) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
-async def test_in_every_field_a_foreign_id_is_as_good_as_none(path: str, fields: dict[str, Any]) -> None:
+async def test_field_with_a_foreign_id_is_as_with_an_unknown_one(path: str, fields: dict[str, Any]) -> None:
     async with made() as given:
         answers = []
         for ids in (given.ids, unknown(given.ids)):
@@ -249,7 +249,7 @@ async def test_in_every_field_a_foreign_id_is_as_good_as_none(path: str, fields:
         assert own.status_code == 200, own.text
 
 
-async def test_no_foreign_file_is_run_as_a_batch() -> None:
+async def test_foreign_file_is_run_as_no_batch() -> None:
     async with made() as given:
         answers = []
         for ids in (given.ids, unknown(given.ids)):
@@ -269,7 +269,7 @@ async def test_no_foreign_file_is_run_as_a_batch() -> None:
         ("/{own}/file_batches", {"files": [{"file_id": "{file_id}"}]}),
     ],
 )
-async def test_no_foreign_file_gets_into_a_store(path: str, body: dict[str, Any]) -> None:
+async def test_foreign_file_gets_into_no_store(path: str, body: dict[str, Any]) -> None:
     async with made() as given:
         own = (await given.other.post("/v1/vector_stores", json={})).json()["id"]
         answers = []
@@ -283,7 +283,7 @@ async def test_no_foreign_file_gets_into_a_store(path: str, body: dict[str, Any]
 
 
 @pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
-async def test_over_a_websocket_a_foreign_id_is_as_good_as_none_too(fields: dict[str, Any]) -> None:
+async def test_websocket_with_a_foreign_id_is_as_with_an_unknown_one(fields: dict[str, Any]) -> None:
     async with made() as given:
         url = str(given.other.base_url).rstrip("/")
         refusals = []
@@ -297,7 +297,7 @@ async def test_over_a_websocket_a_foreign_id_is_as_good_as_none_too(fields: dict
             assert (await sockets.response(socket, **filled(fields, given.ids)))["status"] == "completed"
 
 
-async def test_what_was_sealed_for_one_key_is_nothing_to_another() -> None:
+async def test_content_encrypted_for_one_key_is_unreadable_to_another() -> None:
     async with made() as given:
         body = {"model": "m", "input": "secret"}
         sealed = (await given.owner.post("/v1/responses/compact", json=body)).json()["output"][-1]

@@ -97,7 +97,7 @@ def offered(upstream: Upstream, request: int = -1) -> set[str]:
     return {tool["function"]["name"] for tool in upstream.requests[request].json.get("tools", ())}
 
 
-async def test_a_model_calls_a_tool_and_answers(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_tool_is_called_and_answered(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab)) as client:
@@ -117,7 +117,7 @@ async def test_a_model_calls_a_tool_and_answers(upstream: Upstream, lab: Lab) ->
     assert response["usage"]["input_tokens"] == 10
 
 
-async def test_the_events_are_those_that_clients_know(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_events_are_those_that_clients_know(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab)) as client:
@@ -146,7 +146,7 @@ async def test_the_events_are_those_that_clients_know(upstream: Upstream, lab: L
     assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
 
 
-async def test_a_list_is_read_once_in_a_conversation(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_list_is_read_once_in_a_conversation(upstream: Upstream, lab: Lab) -> None:
     upstream.always(saying("Hello."))
     async with Lab("other", only="echo").serve() as other:
         both = {"servers": {name: {"url": one.url} for name, one in (("lab", lab), ("other", other))}}
@@ -168,7 +168,7 @@ async def test_a_list_is_read_once_in_a_conversation(upstream: Upstream, lab: La
     assert "lab__add" in offered(upstream, 1)
 
 
-async def test_two_servers_may_have_a_tool_of_one_name(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_servers_with_tools_of_one_name_are_kept_apart(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__echo", {"value": "one"}), ("other__echo", {"value": "two"})))
     upstream.say(saying("Done."))
     async with Lab("other").serve() as other:
@@ -181,7 +181,7 @@ async def test_two_servers_may_have_a_tool_of_one_name(upstream: Upstream, lab: 
     assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ['"one"', '"two"']
 
 
-async def test_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__meet", {}), ("lab__meet", {})))
     upstream.say(saying("Done."))
     async with asked(upstream, declared(lab)) as client:
@@ -189,7 +189,7 @@ async def test_calls_of_one_answer_run_side_by_side(upstream: Upstream, lab: Lab
     assert [item["output"] for item in response["output"] if item["type"] == "mcp_call"] == ["met", "met"]
 
 
-async def test_names_of_tools_of_any_length_are_found_again(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_tool_names_of_any_length_are_found_again(upstream: Upstream, lab: Lab) -> None:
     upstream.say(saying("Hello."))
     async with asked(upstream, declared(lab, allowed_tools=[LONG_NAME])) as client:
         await respond(client)
@@ -201,7 +201,7 @@ async def test_names_of_tools_of_any_length_are_found_again(upstream: Upstream, 
     assert (called["name"], called["output"]) == (LONG_NAME, "long")
 
 
-async def test_images_are_shown_to_the_model(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_images_are_shown_to_the_model(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__picture", {})))
     upstream.say(saying("A pixel."))
     async with asked(upstream, declared(lab)) as client:
@@ -213,7 +213,7 @@ async def test_images_are_shown_to_the_model(upstream: Upstream, lab: Lab) -> No
     assert PIXEL in json.dumps(upstream.requests[-1].json["messages"])
 
 
-async def test_results_that_are_too_long_are_cut(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_results_that_are_too_long_are_cut(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__huge", {})))
     upstream.say(saying("Much."))
     async with (
@@ -233,7 +233,7 @@ async def test_results_that_are_too_long_are_cut(upstream: Upstream, lab: Lab) -
         ("lab__add", "[1, 2]", "JSON object"),
     ],
 )
-async def test_a_call_that_fails_is_reported_and_the_answer_goes_on(
+async def test_mcp_call_that_fails_is_reported_and_the_answer_goes_on(
     upstream: Upstream, lab: Lab, name: str, arguments: Any, words: str
 ) -> None:
     upstream.say(calling((name, arguments)))
@@ -247,7 +247,7 @@ async def test_a_call_that_fails_is_reported_and_the_answer_goes_on(
     assert isinstance(json.loads(called["arguments"]), dict)
 
 
-async def test_an_unavailable_server_is_reported_and_the_answer_goes_on(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_server_that_is_unavailable_is_reported_and_the_answer_goes_on(upstream: Upstream, lab: Lab) -> None:
     upstream.say(saying("I cannot add."))
     servers = {"lab": {"url": lab.url}, "gone": {"url": "http://127.0.0.1:9/mcp"}}
     async with asked(upstream, {"servers": servers}) as client:
@@ -260,7 +260,7 @@ async def test_an_unavailable_server_is_reported_and_the_answer_goes_on(upstream
     assert "response.mcp_list_tools.failed" in {event["type"] for event in seen}
 
 
-async def test_no_more_functions_than_backends_take(upstream: Upstream) -> None:
+async def test_mcp_functions_beyond_the_backends_limit_are_not_offered(upstream: Upstream) -> None:
     many = Lab(only="add")
     for number in range(140):
         many.server.add_tool(many.echo, name=f"tool_{number}")
@@ -276,7 +276,7 @@ SEARCH = {"type": "tool_search"}
 DEFERRED = {**MCP, "defer_loading": True}
 
 
-async def test_deferred_tools_are_searched_for_and_then_called(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_deferred_tools_are_searched_and_called(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("tool_search", {"query": "adding numbers", "limit": 1})))
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.always(saying("It is 7."))
@@ -298,14 +298,14 @@ async def test_deferred_tools_are_searched_for_and_then_called(upstream: Upstrea
     assert types(third)[-1] == "message" and {"lab__add", "lab__echo"} <= offered(upstream)  # nothing searches
 
 
-async def test_a_search_that_can_find_nothing_is_not_offered(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_search_that_can_find_nothing_is_not_offered(upstream: Upstream, lab: Lab) -> None:
     upstream.say(saying("Hello."))
     async with asked(upstream, declared(lab, allowed_tools=["add"])) as client:
         await respond(client, MCP, SEARCH)
     assert offered(upstream) == {"lab__add"}
 
 
-async def test_a_search_of_the_client_finds_them_too(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_deferred_tools_are_found_by_the_clients_search(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("tool_search", {"query": "add"})))
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
@@ -320,7 +320,7 @@ async def test_a_search_of_the_client_finds_them_too(upstream: Upstream, lab: La
     assert (types(first)[-1], text(second), lab.calls) == ("tool_search_call", "It is 7.", [("add", SEVEN)])
 
 
-async def test_names_that_no_backend_takes_are_written_otherwise(upstream: Upstream) -> None:
+async def test_mcp_names_that_no_backend_takes_are_changed(upstream: Upstream) -> None:
     odd = Lab(only="echo")
     for name in ("get.it", "get_it", "get/it"):
         odd.server.add_tool(odd.echo, name=name)
@@ -336,7 +336,7 @@ async def test_names_that_no_backend_takes_are_written_otherwise(upstream: Upstr
     assert called == {"get.it", "get_it", "get/it"}
 
 
-async def test_a_replayed_list_does_if_it_was_encrypted(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_list_that_is_replayed_counts_if_encrypted(upstream: Upstream, lab: Lab) -> None:
     upstream.always(saying("Hello."))
     stateless = {"store": False, "include": ["reasoning.encrypted_content"]}
     async with asked(upstream, declared(lab)) as client:
@@ -358,7 +358,7 @@ def forged(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("how", ["new", "stored", "replaced", "chained", "referred to", "conversation", "encrypted"])
-async def test_a_forged_list_gets_no_tool_run_without_an_approval(upstream: Upstream, lab: Lab, how: str) -> None:
+async def test_mcp_list_that_is_forged_runs_no_tool_without_approval(upstream: Upstream, lab: Lab, how: str) -> None:
     upstream.say(saying("Hello."))
     user = {"role": "user", "content": "Delete all."}
     filters = declared(lab, require_approval={"never": {"read_only": True}})
@@ -399,7 +399,7 @@ def approving(response: dict[str, Any], approve: bool = True, **more: Any) -> di
     return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
 
 
-async def test_a_call_is_run_once_its_user_approves(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_call_that_is_approved_is_run_once(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -415,7 +415,7 @@ async def test_a_call_is_run_once_its_user_approves(upstream: Upstream, lab: Lab
     assert (lab.calls, told(upstream), len(upstream.requests)) == ([("add", SEVEN)], ["7"], 2)
 
 
-async def test_an_approval_is_good_once(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approval_counts_once(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.always(saying("It is 7."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -428,7 +428,7 @@ async def test_an_approval_is_good_once(upstream: Upstream, lab: Lab) -> None:
     assert lab.calls == [("add", SEVEN)]
 
 
-async def test_what_was_stored_is_run_and_not_what_comes_back(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approved_call_is_run_as_stored(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("Done."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -438,9 +438,7 @@ async def test_what_was_stored_is_run_and_not_what_comes_back(upstream: Upstream
     assert lab.calls == [("add", SEVEN)]
 
 
-async def test_a_call_that_is_rejected_is_not_run_and_the_model_is_sent_the_reason(
-    upstream: Upstream, lab: Lab
-) -> None:
+async def test_mcp_call_that_is_denied_is_not_run_and_the_model_gets_the_reason(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("I did not add."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -452,7 +450,7 @@ async def test_a_call_that_is_rejected_is_not_run_and_the_model_is_sent_the_reas
 
 
 @pytest.mark.parametrize("how", ["conversation", "replay", "reference"])
-async def test_approvals_of_every_kind_of_client(upstream: Upstream, lab: Lab, how: str) -> None:
+async def test_mcp_approvals_of_every_kind_of_client_work(upstream: Upstream, lab: Lab, how: str) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is 7."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -472,14 +470,14 @@ async def test_approvals_of_every_kind_of_client(upstream: Upstream, lab: Lab, h
     assert only(second, "mcp_call")["output"] == "7" and lab.calls == [("add", SEVEN)]
 
 
-async def test_an_approval_of_nothing_is_refused(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approval_without_a_request_is_refused(upstream: Upstream, lab: Lab) -> None:
     decision = {"type": "mcp_approval_response", "approval_request_id": "mcpr_nothing", "approve": True}
     async with asked(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": [decision], "tools": [MCP]})
     assert answer.status_code == 400 and "mcpr_nothing" in answer.json()["error"]["message"]
 
 
-async def test_an_approval_does_not_widen_what_is_allowed_now(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_approval_does_not_widen_what_is_allowed_now(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__add", SEVEN)))
     upstream.say(saying("It is gone."))
     async with asked(upstream, declared(lab, require_approval="always")) as client:
@@ -490,9 +488,7 @@ async def test_an_approval_does_not_widen_what_is_allowed_now(upstream: Upstream
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_a_call_that_is_sent_back_has_its_result_even_where_the_client_left_it_out(
-    upstream: Upstream, lab: Lab, whole: bool
-) -> None:
+async def test_mcp_call_that_is_replayed_without_its_result_has_it(upstream: Upstream, lab: Lab, whole: bool) -> None:
     upstream.say(calling(("lab__picture", {})))
     upstream.always(saying("A pixel."))
     async with asked(upstream, declared(lab), key="mine") as client:
@@ -510,7 +506,7 @@ async def test_a_call_that_is_sent_back_has_its_result_even_where_the_client_lef
 # The way out.
 
 
-async def test_secrets_of_a_caller_are_nowhere(
+async def test_mcp_secrets_of_a_caller_are_nowhere(
     upstream: Upstream, lab: Lab, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -549,7 +545,7 @@ async def test_secrets_of_a_caller_are_nowhere(
     assert [text for text in everything if "CANARY" in text] == []
 
 
-async def test_a_server_that_no_caller_may_name(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_server_that_no_caller_may_name_is_refused(upstream: Upstream, lab: Lab) -> None:
     tool = {"type": "mcp", "server_label": "mine", "server_url": lab.url}
     async with asked(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
@@ -572,7 +568,7 @@ async def test_a_server_that_no_caller_may_name(upstream: Upstream, lab: Lab) ->
         ({"server_label": ""}, "server_label", "needs a label"),
     ],
 )
-async def test_an_unknown_server_is_the_same_error_whatever_is_declared(
+async def test_mcp_server_that_is_unknown_is_the_same_error_whatever_is_declared(
     upstream: Upstream, tools: dict[str, Any], fields: dict[str, Any], param: str, words: str
 ) -> None:
     async with antiphon(backend_url=upstream.url, tools=tools) as url, httpx.AsyncClient(base_url=url) as client:
@@ -582,7 +578,7 @@ async def test_an_unknown_server_is_the_same_error_whatever_is_declared(
     assert upstream.requests == []
 
 
-async def test_a_request_cannot_open_any_number_of_connections(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_connections_of_one_request_are_bounded(upstream: Upstream, lab: Lab) -> None:
     many = [{**MCP, "server_label": f"lab{n}", "connector_id": "lab"} for n in range(MAX_DECLARED + 1)]
     async with asked(upstream, declared(lab)) as client:
         answer = await client.post("/responses", json={"model": "m", "input": "Hi.", "tools": many})
@@ -612,7 +608,7 @@ async def test_server_url_without_a_table_for_mcp_is_left_out_with_a_warning(ups
     assert b"mcp.example.com" not in request.body
 
 
-async def test_a_program_is_used_like_any_server(upstream: Upstream) -> None:
+async def test_mcp_program_is_used_like_any_server(upstream: Upstream) -> None:
     upstream.say(calling(("time__get_current_time", {"timezone": "Europe/Lisbon"})))
     upstream.say(saying("It is late."))
     command = [sys.executable, "-m", "mcp_server_time"]
@@ -622,7 +618,7 @@ async def test_a_program_is_used_like_any_server(upstream: Upstream) -> None:
     assert "Europe/Lisbon" in called["output"]
 
 
-async def test_a_client_that_goes_takes_its_calls_with_it(upstream: Upstream, lab: Lab) -> None:
+async def test_mcp_calls_of_a_client_that_disconnects_are_cancelled(upstream: Upstream, lab: Lab) -> None:
     upstream.say(calling(("lab__sleep", {})))
     async with asked(upstream, declared(lab)) as client:
         request = {"model": "m", "input": "Sleep.", "tools": [MCP], "stream": True}

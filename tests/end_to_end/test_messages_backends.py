@@ -129,7 +129,7 @@ async def test_signed_thoughts_go_to_no_other_server(claude: MessagesServer) -> 
         assert other.refusals == []
 
 
-async def test_a_stream_and_a_document_are_the_same_and_keep_the_laws(claude: MessagesServer) -> None:
+async def test_stream_and_a_document_are_the_same_and_keep_the_laws(claude: MessagesServer) -> None:
     async with antiphon(backend_url=claude.url, backend_profile="anthropic") as url, client(url) as http:
         claude.say(thinks_and_calls())
         claude.say(thinks_and_calls())
@@ -163,7 +163,7 @@ async def test_tokens_of_the_cache_are_in_the_usage_and_priced(claude: MessagesS
     assert float(answer.headers["x-antiphon-cost"]) == pytest.approx(cost)
 
 
-async def test_the_server_counts_the_tokens_of_a_prompt(claude: MessagesServer) -> None:
+async def test_server_counts_the_tokens_of_a_prompt(claude: MessagesServer) -> None:
     async with antiphon(backend_url=claude.url, backend_profile="anthropic") as url, client(url) as http:
         counted = (await http.post("/v1/responses/input_tokens", json=FIRST)).json()
     assert counted["input_tokens"] == 17
@@ -172,14 +172,14 @@ async def test_the_server_counts_the_tokens_of_a_prompt(claude: MessagesServer) 
     assert "max_tokens" not in request.json and "stream" not in request.json
 
 
-async def test_an_overloaded_server_is_asked_again(claude: MessagesServer) -> None:
+async def test_overloaded_server_is_asked_again(claude: MessagesServer) -> None:
     claude.say(error(529, "overloaded_error", "Overloaded"))
     async with antiphon(backend_url=claude.url, backend_profile="anthropic") as url, client(url) as http:
         answer = (await http.post("/v1/responses", json={"model": "claude-opus-5", "input": "Hi"})).json()
     assert answer["status"] == "completed" and len(claude.requests) == 2
 
 
-async def test_a_refusal_reaches_the_caller_as_one(claude: MessagesServer) -> None:
+async def test_refusal_reaches_the_caller_as_one(claude: MessagesServer) -> None:
     claude.say(
         message(
             text("To build"),
@@ -193,7 +193,7 @@ async def test_a_refusal_reaches_the_caller_as_one(claude: MessagesServer) -> No
     assert item["content"][-1] == {"type": "refusal", "refusal": "I will not."}
 
 
-async def test_a_message_that_the_server_paused_is_continued_as_one_answer(claude: MessagesServer) -> None:
+async def test_message_that_the_server_paused_is_continued_as_one_answer(claude: MessagesServer) -> None:
     usage = {"input_tokens": 10, "cache_read_input_tokens": 3, "output_tokens": 4}
     claude.say(
         message(thinking("I should search."), text("Let me", " see."), *searched("x"), stop="pause_turn", usage=usage)
@@ -228,7 +228,7 @@ async def test_a_message_that_the_server_paused_is_continued_as_one_answer(claud
     assert len(third[1]["content"]) == 6
 
 
-async def test_a_fallback_is_asked_by_its_own_api(claude: MessagesServer) -> None:
+async def test_fallback_is_asked_by_its_own_api(claude: MessagesServer) -> None:
     async with Upstream() as chat:
         chat.always(sse(chunk("By chat."), finish(), DONE))
         backends = {

@@ -161,7 +161,7 @@ async def test_reasoning_that_the_server_cannot_read_any_more_is_left_out(upstre
     ]
 
 
-async def test_a_model_without_reasoning_is_asked_without_encrypted_content(upstream: Upstream) -> None:
+async def test_model_without_reasoning_is_asked_without_encrypted_content(upstream: Upstream) -> None:
     refusal = {"message": "Encrypted content is not supported with this model.", "param": "include", "code": None}
     upstream.say(status(400, {"error": refusal}))
     upstream.always(seen().steps())
@@ -171,7 +171,7 @@ async def test_a_model_without_reasoning_is_asked_without_encrypted_content(upst
     assert ["include" in request.json for request in upstream.requests] == [True, False, False]
 
 
-def test_the_scripted_events_are_those_of_openai() -> None:
+def test_scripted_events_are_those_of_openai() -> None:
     for events in (thinks_and_calls(), seen(), Native().message("a", phase="commentary").incomplete()):
         for event in events.events:
             check_event(event)

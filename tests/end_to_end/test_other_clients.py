@@ -16,7 +16,7 @@ HELLO: list[Step] = [{"choices": [{"index": 0, "delta": {"content": "Hello."}, "
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
-async def test_vs_code_writes_the_models_words_as_input_and_may_forget_a_call() -> None:
+async def test_vs_code_input_of_the_models_words_is_accepted() -> None:
     backend = Scripted(HELLO)
     said = [
         {"type": "message", "role": "system", "content": [{"type": "input_text", "text": "Be brief."}]},
@@ -41,7 +41,7 @@ async def test_vs_code_writes_the_models_words_as_input_and_may_forget_a_call() 
     assert again == {"role": "user", "content": "And now?"}
 
 
-async def test_a_body_may_be_packed_as_codex_packs_it() -> None:
+async def test_body_compressed_as_by_codex_is_read() -> None:
     backend = Scripted(HELLO)
     body = zstandard.compress(b'{"model": "m", "input": "Hi.", "stream": false}')
     headers = {"content-type": "application/json", "content-encoding": "zstd"}
@@ -51,7 +51,7 @@ async def test_a_body_may_be_packed_as_codex_packs_it() -> None:
     assert backend.asked[0]["messages"] == [{"role": "user", "content": "Hi."}]
 
 
-async def test_a_template_that_only_openai_has_is_not_passed_over() -> None:
+async def test_prompt_template_of_openai_is_refused() -> None:
     """Without it the model would not know what it is there for, and nobody would be told."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -63,7 +63,7 @@ async def test_a_template_that_only_openai_has_is_not_passed_over() -> None:
 
 
 @pytest.mark.parametrize("tier", ["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"])
-async def test_every_tier_of_openais_client_is_taken(tier: str) -> None:
+async def test_service_tier_of_openai_is_accepted(tier: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": "Hi.", "service_tier": tier, "safety_identifier": "a" * 128}
         assert (await client.post("/v1/responses", json=body)).status_code == 200
@@ -98,7 +98,7 @@ def _image(url: str) -> dict[str, str]:
         ({"type": "input_image", "image_url": {"url": PIXEL}, "detail": "high"}, {"url": PIXEL, "detail": "high"}),
     ],
 )
-async def test_an_image_may_be_written_as_in_chat(sent: dict[str, Any], told: dict[str, str]) -> None:
+async def test_image_in_the_form_of_chat_is_accepted(sent: dict[str, Any], told: dict[str, str]) -> None:
     """LangChain for Node does so where an image is in its newer form; the model would see nothing."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -110,7 +110,7 @@ async def test_an_image_may_be_written_as_in_chat(sent: dict[str, Any], told: di
     assert listed["content"][0]["image_url"] == PIXEL
 
 
-async def test_a_file_may_be_written_as_in_chat() -> None:
+async def test_file_in_the_form_of_chat_is_accepted() -> None:
     backend = Scripted(HELLO)
     file = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
@@ -127,7 +127,7 @@ async def test_a_file_may_be_written_as_in_chat() -> None:
         ({"type": "file", "file": {"file_data": 5}}, "file_data"),
     ],
 )
-async def test_an_invalid_part_is_refused_with_its_field(part: dict[str, Any], param: str) -> None:
+async def test_part_that_is_invalid_is_refused_with_its_field(part: dict[str, Any], param: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         body = {"model": "m", "input": [{"role": "user", "content": [part]}]}
         error = (await client.post("/v1/responses", json=body)).json()["error"]
@@ -143,7 +143,7 @@ async def test_an_invalid_part_is_refused_with_its_field(part: dict[str, Any], p
         ("data:audio/ogg;codecs=opus;base64", "ogg"),
     ],
 )
-async def test_sound_may_be_a_data_url(head: str, format: str) -> None:
+async def test_audio_as_a_data_url_is_accepted(head: str, format: str) -> None:
     """Codex sends it so where its catalog says that the model hears, also in what tools return."""
     sound = {"type": "input_audio", "audio_url": f"{head},UklGRg=="}
     call = {"type": "function_call", "call_id": "call_1", "name": "record", "arguments": "{}"}
@@ -159,7 +159,7 @@ async def test_sound_may_be_a_data_url(head: str, format: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["https://example.com/a.wav", "data:audio/wav,RIFF", "data:image/png;base64,AA==", 5])
-async def test_sound_that_is_somewhere_else_is_refused(place: object) -> None:
+async def test_audio_at_another_url_is_refused(place: object) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         content = [{"type": "input_audio", "audio_url": place}]
         answer = await client.post(
@@ -170,7 +170,7 @@ async def test_sound_that_is_somewhere_else_is_refused(place: object) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_prompt_may_be_sent_ahead(stream: bool) -> None:
+async def test_prompt_sent_ahead_is_accepted(stream: bool) -> None:
     """ "Prepares the prompt cache without generating output": it is kept, to be continued from."""
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:

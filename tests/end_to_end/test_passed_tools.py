@@ -66,7 +66,7 @@ async def test_items_and_events_come_through_under_our_ids(upstream: Upstream) -
     assert message["content"][0]["text"] == "Sunny."
 
 
-async def test_a_stored_response_can_be_streamed_again(upstream: Upstream) -> None:
+async def test_stored_response_can_be_streamed_again(upstream: Upstream) -> None:
     upstream.say(searched().steps())
     async with antiphon(**settings(upstream)) as url, client(url) as http:
         headers = {"Idempotency-Key": "key"}
@@ -97,7 +97,7 @@ async def test_items_go_back_to_the_server_in_their_place(upstream: Upstream, st
     }
 
 
-async def test_a_server_by_chat_answers_without_the_tool_and_with_a_warning(upstream: Upstream) -> None:
+async def test_server_by_chat_answers_without_the_tool_and_with_a_warning(upstream: Upstream) -> None:
     async with Upstream() as other:
         other.always(sse(chunk("Look outside."), finish(), DONE))
         async with antiphon(**settings(upstream, other)) as url, client(url) as http:

@@ -116,7 +116,7 @@ async def by_the_client_and_sealed(http: httpx.AsyncClient, first: Delta) -> Del
 
 
 @pytest.mark.parametrize("profile", WANTED)
-async def test_a_thought_that_led_to_a_call_goes_back_with_its_result(upstream: Upstream, profile: str) -> None:
+async def test_reasoning_before_a_call_is_sent_back_with_its_result(upstream: Upstream, profile: str) -> None:
     name, _, _ = profile.partition(",")
     async with antiphon(backend_url=upstream.url, backend_profile=name) as url, client(url) as http:
         for kept in (by_the_server, in_a_conversation, by_the_client_and_sealed):
@@ -141,7 +141,7 @@ async def test_a_thought_that_led_to_a_call_goes_back_with_its_result(upstream: 
         ("minimax", True),
     ],
 )
-async def test_a_thought_that_led_to_no_call_goes_back_only_where_all_are_wanted(
+async def test_reasoning_without_a_call_is_sent_back_where_all_is_wanted(
     upstream: Upstream, profile: str, back: bool
 ) -> None:
     upstream.say(sse(*(chunk(**delta) for delta in WANTED[profile][0]), chunk("Four."), finish(), END))

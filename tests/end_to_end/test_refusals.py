@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from app.api.routes.responses import _warning_headers
+from app.api.request_body import warning_headers
 from app.errors import BackendError
 from tests.support import sockets
 from tests.support.build import delta
@@ -43,14 +42,14 @@ async def served(backend: Any = None, **settings: Any) -> Any:
         "/healthz": {"GET", "HEAD"},
     }.items(),
 )
-async def test_a_method_that_is_not_allowed_gets_those_that_are(path: str, methods: set[str]) -> None:
+async def test_method_that_is_not_allowed_is_refused_with_those_that_are(path: str, methods: set[str]) -> None:
     async with served() as http:
         answer = await http.put(path, json={})
     assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
     assert set(answer.headers["allow"].split(", ")) == methods
 
 
-async def test_a_late_refusal_has_the_time_to_retry() -> None:
+async def test_late_refusal_has_retry_after() -> None:
     busy = BackendError(
         "Busy.", status=429, error_type="too_many_requests", code="rate_limit_exceeded", retry_after=2.5
     )
@@ -62,7 +61,7 @@ async def test_a_late_refusal_has_the_time_to_retry() -> None:
     assert "headers" not in events[-1]["response"]["error"]
 
 
-async def test_a_late_failure_for_which_there_is_no_such_time_has_no_headers() -> None:
+async def test_late_failure_without_retry_after_has_no_headers() -> None:
     async with served(Scripted([0.3, BackendError("Broken.")]), open_after=0.05) as http:
         text = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "stream": True})).text
     (error,) = (json.loads(line[6:]) for line in text.splitlines() if line.startswith('data: {"type":"error"'))
@@ -70,7 +69,7 @@ async def test_a_late_failure_for_which_there_is_no_such_time_has_no_headers() -
 
 
 @pytest.mark.parametrize(("conversation", "status"), [("conv_x", 404), ("x", 400)])
-async def test_a_conversation_that_cannot_be_is_named(conversation: str, status: int) -> None:
+async def test_conversation_that_cannot_be_sent_is_named(conversation: str, status: int) -> None:
     async with served() as http:
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", "conversation": conversation})
         there = await http.get(f"/v1/conversations/{conversation}")
@@ -92,9 +91,8 @@ async def test_readyz_does_not_return_the_backends_messages() -> None:
     assert answer.json() == {"status": "unavailable", "backend": "503 overloaded", "store": "ok"}
 
 
-def test_no_warning_ends_its_header() -> None:
-    run: Any = SimpleNamespace(warnings=["one\r\nx-mine: yes", "two\x00\x1b\x7f", "thr\u00e9e"])
-    (value,) = _warning_headers(run).values()
+def test_warning_with_a_line_break_does_not_end_its_header() -> None:
+    (value,) = warning_headers(["one\r\nx-mine: yes", "two\x00\x1b\x7f", "thr\u00e9e"]).values()
     assert value == "one x-mine: yes; two ; thr?e"
 
 
@@ -109,7 +107,7 @@ def test_no_warning_ends_its_header() -> None:
         ({"stream_options": {}}, []),
     ],
 )
-async def test_what_is_not_supported_is_warned_of(fields: dict[str, Any], said: list[str]) -> None:
+async def test_unsupported_fields_are_a_warning(fields: dict[str, Any], said: list[str]) -> None:
     async with served() as http:
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", **fields})
     assert answer.status_code == 200
@@ -119,7 +117,7 @@ async def test_what_is_not_supported_is_warned_of(fields: dict[str, Any], said: 
     assert len(warning) < 400
 
 
-async def test_a_connection_that_dies_of_a_bug_is_in_the_log(
+async def test_websocket_that_ends_by_a_bug_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: Any) -> None:
@@ -133,7 +131,7 @@ async def test_a_connection_that_dies_of_a_bug_is_in_the_log(
     assert [record for record in caplog.records if record.exc_info and record.exc_info[0] is ZeroDivisionError]
 
 
-async def test_a_stored_turn_after_one_that_is_not_stored_has_a_warning(
+async def test_stored_turn_after_an_unstored_one_has_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What was not to be stored is not, so over HTTP a part of the conversation is missing."""

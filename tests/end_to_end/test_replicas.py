@@ -116,7 +116,7 @@ def followers(replica: Replica, id: str, points: range) -> list[asyncio.Task[lis
     return [asyncio.create_task(events_of(replica.http, id, starting_after=point)) for point in points]
 
 
-async def test_a_response_is_followed_from_another_replica(store_url: str, upstream: Upstream) -> None:
+async def test_response_is_followed_from_another_replica(store_url: str, upstream: Upstream) -> None:
     go = asyncio.Event()
     upstream.say(sse(chunk("Hel"), 0.02, chunk("lo"), go, chunk(", "), 0.02, chunk("world"), finish(), usage(), DONE))
     async with replicas(2, store_url, upstream, background_lease=60) as (one, other):
@@ -139,7 +139,7 @@ async def test_a_response_is_followed_from_another_replica(store_url: str, upstr
         assert events[-1]["response"]["output"][0]["content"][0]["text"] == "Hello, world"
 
 
-async def test_a_response_is_cancelled_from_another_replica(store_url: str, upstream: Upstream) -> None:
+async def test_response_is_cancelled_from_another_replica(store_url: str, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), asyncio.Event()))
     upstream.say(sse(asyncio.Event()))
     async with replicas(2, store_url, upstream, background_lease=60) as (one, other):
@@ -157,7 +157,7 @@ async def test_a_response_is_cancelled_from_another_replica(store_url: str, upst
             assert cancelled == await one.get(id) == events[-1]["response"]
 
 
-async def test_a_response_whose_process_is_killed_ends_as_failed(store_url: str, upstream: Upstream) -> None:
+async def test_response_of_a_killed_process_ends_failed(store_url: str, upstream: Upstream) -> None:
     upstream.say(
         sse(chunk(reasoning_content="Hm."), chunk("Hel"), call(id="c", name="f", arguments='{"a'), asyncio.Event())
     )
@@ -194,7 +194,7 @@ async def events_until(replica: Replica, id: str, type: str) -> list[Event]:
     return events
 
 
-async def test_who_polls_sees_a_killed_response_fail(store_url: str, upstream: Upstream) -> None:
+async def test_polled_response_of_a_killed_process_fails(store_url: str, upstream: Upstream) -> None:
     upstream.say(sse(asyncio.Event()))
     async with replicas(2, store_url, upstream) as (one, other):
         id = await one.post()
@@ -205,7 +205,7 @@ async def test_who_polls_sees_a_killed_response_fail(store_url: str, upstream: U
         assert (await until_ended(other.http, id))["status"] == "failed"
 
 
-async def test_a_killed_response_fails_without_a_request_for_it(store_url: str, upstream: Upstream) -> None:
+async def test_killed_response_fails_without_a_request_for_it(store_url: str, upstream: Upstream) -> None:
     upstream.say(sse(asyncio.Event()))
     async with replicas(1, store_url, upstream) as (one,):
         id = await one.post()
@@ -228,7 +228,7 @@ async def test_a_killed_response_fails_without_a_request_for_it(store_url: str, 
     await store.aclose()
 
 
-async def test_a_process_that_slept_too_long_does_not_undo_the_end(store_url: str, upstream: Upstream) -> None:
+async def test_process_that_slept_too_long_does_not_undo_the_end(store_url: str, upstream: Upstream) -> None:
     go = asyncio.Event()
     upstream.say(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
     async with replicas(2, store_url, upstream) as (one, other):
@@ -250,7 +250,7 @@ async def test_a_process_that_slept_too_long_does_not_undo_the_end(store_url: st
         laws.check(events)
 
 
-async def test_a_process_that_receives_sigterm_lets_its_responses_end(store_url: str, upstream: Upstream) -> None:
+async def test_process_at_sigterm_lets_its_responses_end(store_url: str, upstream: Upstream) -> None:
     go = asyncio.Event()
     upstream.say(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
     async with replicas(2, store_url, upstream, shutdown_grace=60, background_lease=60) as (one, other):
@@ -266,7 +266,7 @@ async def test_a_process_that_receives_sigterm_lets_its_responses_end(store_url:
         assert response["output"][0]["content"][0]["text"] == "Hello"
 
 
-async def test_and_when_they_do_not_end_they_fail_at_once(store_url: str, upstream: Upstream) -> None:
+async def test_process_at_sigterm_fails_responses_that_do_not_end(store_url: str, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), asyncio.Event()))
     async with replicas(2, store_url, upstream, background_lease=600) as (one, other):
         id = await one.post()

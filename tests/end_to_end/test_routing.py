@@ -40,7 +40,7 @@ async def until(condition: Any) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_a_request_goes_to_the_backend_of_its_model_in_that_ones_terms(three: list[Upstream]) -> None:
+async def test_request_goes_to_the_backend_of_its_model_in_its_terms(three: list[Upstream]) -> None:
     backends = {
         "local": {"url": three[0].url, "models": ["qwen*"], "profile": "vllm"},
         "cloud": {"url": three[1].url, "aliases": {"fast": "gpt-5-mini"}, "profile": "openai", "api_key": "sk-cloud"},
@@ -57,7 +57,7 @@ async def test_a_request_goes_to_the_backend_of_its_model_in_that_ones_terms(thr
     assert cloud.headers["authorization"] == "Bearer sk-cloud"
 
 
-async def test_the_models_of_all_backends_are_listed_and_can_be_looked_up(three: list[Upstream]) -> None:
+async def test_models_of_all_backends_are_listed_and_retrieved(three: list[Upstream]) -> None:
     three[0].models = [{"id": "qwen3"}, {"id": "whisper"}]
     backends = {
         "local": {"url": three[0].url, "models": ["qwen*"], "aliases": {"small": "qwen3"}},
@@ -70,7 +70,7 @@ async def test_the_models_of_all_backends_are_listed_and_can_be_looked_up(three:
         assert (await http.get("/readyz")).status_code == 200
 
 
-async def test_a_model_that_nobody_serves_is_not_found(three: list[Upstream]) -> None:
+async def test_model_that_nobody_serves_is_not_found(three: list[Upstream]) -> None:
     async with antiphon(backends={"local": {"url": three[0].url, "models": ["qwen*"]}}) as url, client(url) as http:
         for stream in (False, True):
             answer = await http.post("/v1/responses", json={"model": "gpt-5", "input": "Hi", "stream": stream})
@@ -85,7 +85,7 @@ async def test_a_model_that_nobody_serves_is_not_found(three: list[Upstream]) ->
             }
 
 
-async def test_a_fallback_answers_in_place_of_a_backend_that_is_down(three: list[Upstream]) -> None:
+async def test_fallback_answers_for_a_backend_that_is_down(three: list[Upstream]) -> None:
     three[0].always(DOWN)
     three[1].always(sse(call(0, id="call_1", name="get_weather", arguments="{}"), finish("tool_calls"), END))
     backends = {
@@ -110,7 +110,7 @@ async def test_a_fallback_answers_in_place_of_a_backend_that_is_down(three: list
     assert cloud["tool_choice"] == {"type": "function", "function": {"name": "get_weather"}}
 
 
-async def test_a_prompt_that_was_shortened_stays_short_for_the_fallback(three: list[Upstream]) -> None:
+async def test_prompt_that_was_truncated_stays_so_for_the_fallback(three: list[Upstream]) -> None:
     three[0].say(status(400, {"error": {"message": "maximum context length is 50 tokens, but you asked for 100"}}))
     three[0].always(DOWN)
     backends = {"local": {"url": three[0].url}, "cloud": {"url": three[1].url, "profile": "openai"}}
@@ -124,7 +124,7 @@ async def test_a_prompt_that_was_shortened_stays_short_for_the_fallback(three: l
     assert len(shortened) < 7 and shortened[-1]["content"] == "And now?"
 
 
-async def test_a_full_backend_answers_429_with_retry_after(three: list[Upstream]) -> None:
+async def test_backend_that_is_full_is_a_429_with_retry_after(three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     backends = {"local": {"url": three[0].url, "max_concurrency": 1, "max_queue": 0}}
@@ -174,7 +174,7 @@ async def test_completion_window_of_a_response_that_does_not_wait_is_refused(
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "background_options.completion_window")
 
 
-async def test_the_turns_of_a_conversation_go_to_one_replica(three: list[Upstream]) -> None:
+async def test_conversation_turns_go_to_one_replica(three: list[Upstream]) -> None:
     replicas = {"url": three[0].url, "replicas": [three[1].url, three[2].url]}
     async with antiphon(backends={"local": replicas}) as url, client(url) as http:
         for _ in range(8):
@@ -188,7 +188,7 @@ async def test_the_turns_of_a_conversation_go_to_one_replica(three: list[Upstrea
             assert homes == [homes[0]] * 3
 
 
-async def test_a_prompt_cache_key_names_the_conversation(three: list[Upstream]) -> None:
+async def test_prompt_cache_key_names_the_conversation(three: list[Upstream]) -> None:
     replicas = {"url": three[0].url, "replicas": [three[1].url, three[2].url]}
     async with antiphon(backends={"local": replicas}) as url, client(url) as http:
         for n in range(6):
@@ -196,7 +196,7 @@ async def test_a_prompt_cache_key_names_the_conversation(three: list[Upstream]) 
     assert sorted(len(server.requests) for server in three) == [0, 0, 6]
 
 
-async def test_when_a_replica_is_killed_nothing_is_lost_that_had_not_begun_and_what_had_fails_truthfully() -> None:
+async def test_replica_that_is_killed_loses_nothing_that_had_not_begun() -> None:
     killed = asyncio.Event()
     begins = sse(chunk("Once"), chunk(" upon"), killed, chunk(" a time"), finish(), END)
     waits = sse(killed, chunk("Once"), finish(), END)  # the status line has come, and no token yet
@@ -246,7 +246,7 @@ async def tell(http: httpx.AsyncClient, name: str, begun: set[str]) -> dict[str,
 # The settings, and how they are read anew.
 
 
-def test_the_examples_of_the_docs_can_be_used(
+def test_examples_of_the_docs_are_valid_settings(
     configure: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
@@ -259,7 +259,7 @@ def test_the_examples_of_the_docs_can_be_used(
         assert list(load_settings().served()) == list(tomllib.loads(example)["backends"])
 
 
-def test_every_key_of_a_backend_is_explained() -> None:
+def test_keys_of_a_backends_table_are_documented() -> None:
     page = (ROOT / "docs/backends.md").read_text(encoding="utf-8")
     assert [name for name in BackendSettings.model_fields if f"`{name}`" not in page] == []
 
@@ -283,7 +283,7 @@ async def ask(http: httpx.AsyncClient, model: str = "m") -> str:
     return text(answer.json()) if answer.is_success else answer.json()["error"]["message"]
 
 
-async def test_at_sighup_new_requests_see_the_new_backends_and_streams_go_on_with_the_old(
+async def test_reload_at_sighup_serves_new_requests_by_the_new_backends(
     configure: Callable[[str], None], three: list[Upstream], capsys: pytest.CaptureFixture[str]
 ) -> None:
     go = asyncio.Event()
@@ -303,7 +303,7 @@ async def test_at_sighup_new_requests_see_the_new_backends_and_streams_go_on_wit
         assert await running == "old"
 
 
-async def test_a_websocket_that_is_open_at_sighup_takes_the_new_limits_of_a_response(
+async def test_reload_at_sighup_applies_limits_to_open_websockets(
     configure: Callable[[str], None], three: list[Upstream], capsys: pytest.CaptureFixture[str]
 ) -> None:
     backend = f'[backends.local]\nurl = "{three[0].url}"\n'
@@ -329,7 +329,7 @@ async def test_a_websocket_that_is_open_at_sighup_takes_the_new_limits_of_a_resp
         ('[backends.local]\nbackend = "no.such:Backend"\n', "cannot import"),
     ],
 )
-async def test_invalid_settings_change_nothing_and_the_reason_is_logged(
+async def test_reload_of_invalid_settings_changes_nothing_and_is_logged(
     configure: Callable[[str], None], three: list[Upstream], caplog: pytest.LogCaptureFixture, text: str, why: str
 ) -> None:
     configure(f'[backends.local]\nurl = "{three[0].url}"\n')
@@ -341,7 +341,7 @@ async def test_invalid_settings_change_nothing_and_the_reason_is_logged(
         assert await ask(http) == "Hello"
 
 
-async def test_at_sighup_a_key_that_was_replaced_is_sent(
+async def test_reload_at_sighup_sends_a_replaced_key(
     configure: Callable[[str], None], three: list[Upstream], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / ".env").write_text("LOCAL_KEY=sk-one")
@@ -359,7 +359,7 @@ async def test_at_sighup_a_key_that_was_replaced_is_sent(
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/compact", "/v1/responses/input_tokens"])
-async def test_a_models_name_has_a_bound_since_it_is_remembered(three: list[Upstream], path: str) -> None:
+async def test_model_name_is_bounded(three: list[Upstream], path: str) -> None:
     async with antiphon(backend_url=three[0].url) as url, client(url) as http:
         answers = [await http.post(path, json={"model": "m" * length, "input": "Hi"}) for length in (512, 513)]
     assert [answer.status_code for answer in answers] == [200, 400]

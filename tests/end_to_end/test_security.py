@@ -42,7 +42,7 @@ def kept(path: Path) -> bytes:
     return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
 
 
-async def test_the_store_has_no_key_but_its_hash(tmp_path: Path) -> None:
+async def test_store_has_the_hash_of_a_key_alone(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     values = {"api_keys": KEY, "backend_api_key": BACKEND, "secret_key": "sealing-key-5d"}
     async with Upstream() as upstream:
@@ -63,7 +63,7 @@ async def test_the_store_has_no_key_but_its_hash(tmp_path: Path) -> None:
         assert key.encode() not in written
 
 
-async def test_what_is_not_to_be_stored_is_nowhere(tmp_path: Path) -> None:
+async def test_response_with_store_false_is_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     async with sockets.listening(Scripted([delta(content="an answer")]), None, store_url=f"sqlite:///{path}") as url:
         async with await client(url) as http:
@@ -78,7 +78,7 @@ async def test_what_is_not_to_be_stored_is_nowhere(tmp_path: Path) -> None:
     assert b"an answer" not in written
 
 
-async def test_what_callers_name_is_not_fetched() -> None:
+async def test_urls_of_callers_are_not_fetched() -> None:
     async with Upstream() as upstream, Upstream() as named:
         upstream.always(HI)
         there = f"{named.url}/picture.png"
@@ -102,7 +102,7 @@ async def test_what_callers_name_is_not_fetched() -> None:
         assert named.connections == 0
 
 
-async def test_of_a_requests_head_nothing_goes_on_to_the_backend() -> None:
+async def test_request_headers_are_not_sent_to_the_backend() -> None:
     mine = {"x-mine": "yes", "cookie": "a=b", "user-agent": "mine/1", "x-forwarded-for": "1.2.3.4", "traceparent": "00"}
     async with Upstream() as upstream:
         upstream.always(HI)
@@ -114,7 +114,7 @@ async def test_of_a_requests_head_nothing_goes_on_to_the_backend() -> None:
     assert "mine" not in request.headers.get("user-agent", "")
 
 
-async def test_the_address_of_the_backend_is_not_shown() -> None:
+async def test_backend_address_is_not_shown() -> None:
     async with Upstream() as upstream:
         port = f":{upstream.port}"  # its digits alone may be those of an id
     async with antiphon(backend_url=f"http://user:hush@127.0.0.1{port}/v1", backend_retries=0) as url:
@@ -181,7 +181,7 @@ def logged() -> Iterator[io.StringIO]:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])
-async def test_credentials_of_tools_are_nowhere(
+async def test_tool_credentials_are_nowhere(
     store: str, tmp_path: Path, logged: io.StringIO, request: pytest.FixtureRequest
 ) -> None:
     path = tmp_path / "store.db"

@@ -59,13 +59,13 @@ async def stopped_while(store_url: str, stream: list[Any] | None, background: li
         ([*HELLO, 60.0], [*HELLO, 3.4], "failed"),
     ],
 )
-async def test_background_responses_have_the_time_that_streams_have(
+async def test_background_responses_at_shutdown_have_the_time_of_streams(
     stream: list[Any] | None, background: list[Any], status: str, tmp_path: Path
 ) -> None:
     assert await stopped_while(f"sqlite:///{tmp_path}/store.db", stream, background) == status
 
 
-async def test_a_client_that_goes_in_the_same_moment_does_not_keep_a_request_from_being_stopped() -> None:
+async def test_client_that_disconnects_at_shutdown_keeps_no_request_running() -> None:
     begun, gone = asyncio.Event(), asyncio.Event()
 
     async def receive() -> Any:

@@ -30,7 +30,7 @@ def test_text_and_calls_of_a_turn_are_one_message() -> None:
     ]
 
 
-def test_text_before_between_and_behind_calls_is_of_the_same_turn() -> None:
+def test_text_around_calls_is_of_the_same_turn() -> None:
     items = [assistant("One."), call("a"), assistant("Two."), call("b"), assistant("Three."), output("a"), output("b")]
     assert messages(user("Hi"), *items) == [
         user("Hi"),
@@ -40,7 +40,7 @@ def test_text_before_between_and_behind_calls_is_of_the_same_turn() -> None:
     ]
 
 
-def test_calls_one_after_the_other_are_turns_of_their_own() -> None:
+def test_calls_in_sequence_are_turns_of_their_own() -> None:
     assert messages(user("Hi"), call("a"), output("a"), call("b"), output("b"), assistant("Done.")) == [
         user("Hi"),
         called("a"),
@@ -51,7 +51,7 @@ def test_calls_one_after_the_other_are_turns_of_their_own() -> None:
     ]
 
 
-def test_two_messages_of_the_assistant_stay_two() -> None:
+def test_assistant_messages_in_sequence_stay_two() -> None:
     assert messages(user("Hi"), assistant("One."), assistant("Two."), call("a"), output("a")) == [
         user("Hi"),
         {"role": "assistant", "content": "One."},
@@ -70,11 +70,11 @@ def test_two_messages_of_the_assistant_stay_two() -> None:
         [output("b"), call("a"), call("b"), output("a")],
     ],
 )
-def test_results_follow_in_the_order_of_the_calls_however_they_came(items: list[Any]) -> None:
+def test_results_in_any_order_follow_the_order_of_the_calls(items: list[Any]) -> None:
     assert messages(user("Hi"), *items) == [user("Hi"), called("a", "b"), tool("a"), tool("b")]
 
 
-def test_a_call_between_the_results_of_a_turn_that_is_not_over_belongs_to_it() -> None:
+def test_call_between_the_results_of_an_open_turn_belongs_to_it() -> None:
     items = [call("a"), call("b"), output("a"), call("c"), output("b"), output("c"), call("d"), output("d")]
     assert messages(user("Hi"), *items) == [
         user("Hi"),
@@ -87,7 +87,7 @@ def test_a_call_between_the_results_of_a_turn_that_is_not_over_belongs_to_it() -
     ]
 
 
-def test_a_user_message_before_a_result_is_sent_after_it() -> None:
+def test_user_message_before_a_result_is_sent_after_it() -> None:
     assert messages(user("Hi"), call("a"), user("Hurry!"), output("a")) == [
         user("Hi"),
         called("a"),
@@ -96,7 +96,7 @@ def test_a_user_message_before_a_result_is_sent_after_it() -> None:
     ]
 
 
-def test_a_call_without_output_is_answered_all_the_same() -> None:
+def test_call_without_output_is_answered() -> None:
     chat = ask(user("Hi"), call("a"), user("Never mind."))
     assert chat.body["messages"] == [user("Hi"), called("a"), tool("a", "(no output)"), user("Never mind.")]
     assert chat.warnings == ("The call 'a' has no output; '(no output)' was sent in its place.",)
@@ -105,13 +105,13 @@ def test_a_call_without_output_is_answered_all_the_same() -> None:
 LATER = "(This runs on; its result comes later.)"
 
 
-def test_the_output_of_an_asynchronous_call_is_not_demanded() -> None:
+def test_asynchronous_call_without_output_is_accepted() -> None:
     chat = ask(user("Hi"), call("a", **{"async": True}), call("b"), output("b"), user("Meanwhile?"))
     assert chat.body["messages"] == [user("Hi"), called("a", "b"), tool("a", LATER), tool("b"), user("Meanwhile?")]
     assert chat.warnings == ()
 
 
-def test_the_output_of_an_asynchronous_call_stands_where_it_came() -> None:
+def test_asynchronous_output_keeps_its_place() -> None:
     items = [user("Hi"), call("a", **{"async": True}), user("Meanwhile?"), assistant("Well."), output("a")]
     chat = ask(*items)
     assert chat.body["messages"] == [
@@ -125,7 +125,7 @@ def test_the_output_of_an_asynchronous_call_stands_where_it_came() -> None:
     assert chat.warnings == ()
 
 
-def test_a_message_after_another_result_stays_after_it() -> None:
+def test_message_after_another_result_stays_after_it() -> None:
     items = [call("a", **{"async": True}), call("b"), output("b"), assistant("B is done."), output("a")]
     assert [message.get("content") for message in messages(user("Hi"), *items)] == [
         *("Hi", None, LATER, "seen", "B is done."),
@@ -133,13 +133,13 @@ def test_a_message_after_another_result_stays_after_it() -> None:
     ]
 
 
-def test_the_output_of_an_asynchronous_call_that_comes_at_once_is_its_result() -> None:
+def test_asynchronous_output_that_comes_at_once_is_its_result() -> None:
     custom = {"type": "custom_tool_call", "call_id": "b", "name": "look", "input": "", "async": True}
     items = [call("a", **{"async": True}), custom, output("a"), {**output("b"), "type": "custom_tool_call_output"}]
     assert [message.get("content") for message in messages(user("Hi"), *items)] == ["Hi", None, "seen", "seen"]
 
 
-def test_an_output_without_call_is_kept_as_context() -> None:
+def test_output_without_call_is_kept_as_context() -> None:
     chat = ask(user("Hi"), output("a", [{"type": "input_text", "text": "42"}, IMAGE]))
     about = "The result of the tool call 'a', which is not in this conversation:"
     parts = [{"type": "text", "text": about}, {"type": "text", "text": "42"}, CHAT_IMAGE]
@@ -147,20 +147,20 @@ def test_an_output_without_call_is_kept_as_context() -> None:
     assert chat.warnings == ("The output of 'a' answers no call of this conversation; it goes as a message.",)
 
 
-def test_the_first_of_two_outputs_answers_the_call_and_the_other_is_kept_as_context() -> None:
+def test_output_given_twice_answers_once_and_is_kept_as_context() -> None:
     chat = ask(user("Hi"), call("a"), output("a", "41"), output("a", "42"))
     context = user("Another result of the tool call 'a':\n42")
     assert chat.body["messages"] == [user("Hi"), called("a"), tool("a", "41"), context]
     assert chat.warnings == ("The call 'a' has more than one output; those after the first go as messages.",)
 
 
-def test_a_repeated_output_is_sent_once() -> None:
+def test_output_that_is_repeated_is_sent_once() -> None:
     chat = ask(user("Hi"), call("a"), output("a"), output("a"))
     assert chat.body["messages"] == [user("Hi"), called("a"), tool("a")]
     assert chat.warnings == ()
 
 
-def test_a_backend_that_counts_its_calls_anew_in_each_turn_gets_its_results_right() -> None:
+def test_call_ids_that_count_anew_in_each_turn_get_their_results() -> None:
     first, second = messages(call("0"), output("0", "one"), call("0"), output("0", "two"))[1::2]
     assert (first["content"], second["content"]) == ("one", "two")
     assert first["tool_call_id"] != second["tool_call_id"]
@@ -181,13 +181,13 @@ def test_results_of_text_are_strings(result: Any, content: str) -> None:
     assert messages(call("a"), output("a", result))[1] == tool("a", content)
 
 
-def test_results_as_lists_for_backends_that_want_them() -> None:
+def test_results_are_lists_for_backends_that_want_them() -> None:
     assert messages(call("a"), output("a"), content__tool_content="array")[1] == tool(
         "a", [{"type": "text", "text": "seen"}]
     )
 
 
-def test_what_is_no_text_in_results_is_hoisted_behind_the_whole_batch_in_order() -> None:
+def test_results_that_are_not_text_follow_the_whole_batch_in_order() -> None:
     audio = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
     both = [{"type": "input_text", "text": "Here."}, IMAGE]
     assert messages(call("a"), call("b"), output("b", [audio]), output("a", both), user("Well?")) == [
@@ -206,21 +206,21 @@ def test_what_is_no_text_in_results_is_hoisted_behind_the_whole_batch_in_order()
     ]
 
 
-def test_images_stay_in_results_where_the_backend_takes_them_there() -> None:
+def test_images_stay_in_results_where_the_backend_takes_them() -> None:
     assert messages(call("a"), output("a", [IMAGE]), content__tool_images="inline") == [
         called("a"),
         tool("a", [CHAT_IMAGE]),
     ]
 
 
-def test_images_in_results_are_dropped_and_never_refused_where_nothing_can_be_done_with_them() -> None:
+def test_images_in_results_are_dropped_where_the_backend_takes_none() -> None:
     chat = ask(call("a"), output("a", [IMAGE]), content__tool_images="drop", content__images="error")
     assert chat.body["messages"] == [called("a"), tool("a", "(what the tool returned cannot be shown)")]
     assert chat.warnings == ("This backend takes only text from tools; what else they returned was left out.",)
 
 
 @pytest.mark.parametrize("items", [[call("a")], []])
-def test_images_in_results_are_refused_if_the_profile_has_it_so(items: list[Any]) -> None:
+def test_images_in_results_are_refused_if_the_profile_says_so(items: list[Any]) -> None:
     error = refused(user("Hi"), *items, output("a", [IMAGE]), content__tool_images="error")
     assert error.param == f"input[{len(items) + 1}].output"
 
@@ -229,7 +229,7 @@ def test_images_in_results_are_refused_if_the_profile_has_it_so(items: list[Any]
 
 
 @pytest.mark.parametrize("option, content", [("omit", {}), ("null", {"content": None}), ("empty", {"content": ""})])
-def test_content_of_a_message_that_only_calls(option: str, content: Any) -> None:
+def test_message_with_calls_alone_has_the_profiles_content(option: str, content: Any) -> None:
     assert messages(call("a"), output("a"), content__assistant_null=option)[0] == called("a", **content)
 
 
@@ -245,20 +245,20 @@ def test_content_of_a_message_that_only_calls(option: str, content: Any) -> None
         ("NaN", '{"_raw": "NaN"}'),
     ],
 )
-def test_arguments_are_an_object_for_certain(arguments: str, sent: str) -> None:
+def test_arguments_are_an_object_where_the_backend_demands_it(arguments: str, sent: str) -> None:
     assert messages(call("a", arguments), output("a"))[0] == called("a", arguments=sent)
 
 
 @pytest.mark.parametrize("arguments, sent", [('{"a": ', '{"a": '), ("", "{}")])
-def test_arguments_are_left_as_they_are_where_the_backend_does_not_mind(arguments: str, sent: str) -> None:
+def test_arguments_are_unchanged_where_the_backend_does_not_mind(arguments: str, sent: str) -> None:
     assert messages(call("a", arguments), output("a"), repair_arguments=False)[0] == called("a", arguments=sent)
 
 
-def test_ids_of_calls_go_as_they_came() -> None:
+def test_call_ids_are_sent_unchanged() -> None:
     assert messages(call("functions.look:0"), output("functions.look:0"))[1] == tool("functions.look:0")
 
 
-def test_ids_that_the_backend_does_not_take_become_others_always_the_same() -> None:
+def test_call_ids_that_the_backend_refuses_are_replaced_consistently() -> None:
     items = [call("call_1"), call("AbCdEf123"), output("call_1"), output("AbCdEf123")]
     first, second = messages(*items, tool_ids="[A-Za-z0-9]{9}"), messages(*items, tool_ids="[A-Za-z0-9]{9}")
     assert first == second
@@ -267,14 +267,14 @@ def test_ids_that_the_backend_does_not_take_become_others_always_the_same() -> N
     assert [one["tool_call_id"] for one in first[1:]] == [made, kept]
 
 
-def test_ids_that_are_too_long_for_everybody_are_shortened() -> None:
+def test_call_ids_that_are_too_long_are_shortened() -> None:
     asked, answered = messages(call("x" * 65), output("x" * 65))
     assert asked["tool_calls"][0]["id"] == answered["tool_call_id"]
     assert len(answered["tool_call_id"]) <= 64
 
 
 @pytest.mark.parametrize("field", ["original_id", "said_id"], ids=["", "stored by an earlier version"])
-def test_a_server_gets_back_its_own_id_that_was_too_long_to_be_returned(field: str) -> None:
+def test_call_id_that_was_too_long_to_return_is_sent_back_to_its_server(field: str) -> None:
     made = "call_1__thought__" + "c2ln" * 20
     items = [{**call("call_1"), "id": "fc_1"}, output("call_1")]
     asked, answered = messages(*items, upstream={"fc_1": {field: made}})
@@ -283,23 +283,23 @@ def test_a_server_gets_back_its_own_id_that_was_too_long_to_be_returned(field: s
     assert asked["tool_calls"][0]["id"] == answered["tool_call_id"] == "call_1"
 
 
-def test_a_call_into_a_namespace_has_the_name_that_the_backend_knows() -> None:
+def test_call_in_a_namespace_has_the_name_that_the_backend_knows() -> None:
     sent = messages(call("a", name="add", namespace="mcp__lab"), output("a"))
     assert sent[0]["tool_calls"][0]["function"]["name"] == "mcp__lab__add"
 
 
-def test_a_long_conversation_with_the_same_id_in_every_turn_keeps_its_ids_apart() -> None:
+def test_call_ids_that_repeat_in_every_turn_are_kept_apart() -> None:
     sent = messages(*(item for _ in range(2000) for item in (call("call_0"), output("call_0"))))
     assert len({message["tool_call_id"] for message in sent[1::2]}) == 2000
 
 
-def test_ids_stay_apart_even_where_the_backend_has_too_few() -> None:
+def test_call_ids_are_kept_apart_where_the_backend_has_too_few() -> None:
     items = [item for name in "abcdefghijkl" for item in (call(name), output(name))]
     ids = [message["tool_call_id"] for message in messages(*items, tool_ids="[0-9]")[1::2]]
     assert len(set(ids)) == 12 and sum(id.isdigit() and len(id) == 1 for id in ids) == 10
 
 
-def test_a_second_output_of_a_call_does_not_answer_the_next_of_its_id() -> None:
+def test_output_of_a_call_does_not_answer_the_next_of_its_id() -> None:
     chat = ask(call("0"), output("0", "one"), output("0", "more"), call("0"), output("0", "two"))
     sent = [message["content"] for message in chat.body["messages"] if "content" in message]
     assert sent == ["one", "Another result of the tool call '0':\nmore", "two"]

@@ -55,7 +55,13 @@ class Fault(NamedTuple):
     @property
     def row(self) -> str:
         """The line of docs/faults.md."""
-        cells = (self.name, self.asked, self.streamed, self.background, f"`test_backend.py::test_backend[{self.name}]`")
+        cells = (
+            self.name,
+            self.asked,
+            self.streamed,
+            self.background,
+            f"`test_backend.py::test_backend_fault_ends_as_documented[{self.name}]`",
+        )
         return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -154,7 +160,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("api", "fault"), CASES)
-async def test_backend(api: Spoken, fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
+async def test_backend_fault_ends_as_documented(api: Spoken, fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
     upstream.native = True
     hello = [*said(*api.begin("Hel"), *api.more("lo"), *api.end(), *api.last, headers={"Connection": "close"}), CLOSE]
     overrides = {**api.settings, **fault.settings.get("backend_overrides", {})}
@@ -181,7 +187,7 @@ async def test_backend(api: Spoken, fault: Fault, upstream: Upstream, tmp_path: 
 
 
 @LINUX
-async def test_100_megabytes_are_not_buffered(upstream: Upstream) -> None:
+async def test_backend_sending_100_megabytes_is_not_buffered(upstream: Upstream) -> None:
     with server(backend_url=upstream.url, backend_retries=0) as served:
         async with calling(served.url) as caller:
             upstream.always(HELLO)

@@ -29,7 +29,7 @@ from tests.support.scripted import Scripted
 from tests.support.sockets import listening
 
 SECRET = "what only operators may read"
-TABLES = {"buggy": {"tool": "tests.faults.test_bugs:BuggyTool"}}
+TABLES = {"buggy": {"tool": "tests.faults.test_bug_ends_as_documented:BuggyTool"}}
 HEL, LO = delta(content="Hel"), delta(content="lo")
 CALLED: list[Any] = [HEL, call(0, "c0", "buggy__roll", "{}"), finish("tool_calls")]
 
@@ -149,7 +149,13 @@ class Bug(NamedTuple):
     @property
     def row(self) -> str:
         """The line of docs/faults.md."""
-        cells = (self.name, self.asked, self.streamed, self.background, f"`test_bugs.py::test_bugs[{self.name}]`")
+        cells = (
+            self.name,
+            self.asked,
+            self.streamed,
+            self.background,
+            f"`test_bugs.py::test_bug_ends_as_documented[{self.name}]`",
+        )
         return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -172,7 +178,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("bug", FAULTS, ids=lambda bug: bug.name)
-async def test_bugs(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bug_ends_as_documented(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"tools": [{"type": "buggy"}]} if bug.tool else {}
     store = BuggyStore(ttl=60)
     async with listening(BuggyBackend(), store, tools=TABLES, open_after=0, background_lease=0.5) as url:
@@ -200,7 +206,9 @@ async def broken_off(url: str, way: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("event", ["response.output_text.done", "response.completed"])
 @pytest.mark.parametrize("way", ["sse", "websocket"])
-async def test_an_event_that_cannot_be_encoded(way: str, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_that_cannot_be_encoded_ends_the_stream_failed(
+    way: str, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def encode(value: Any) -> bytes:
         if isinstance(value, dict) and value.get("type") == event:
             may_break("encode", once=True)
@@ -219,7 +227,7 @@ async def test_an_event_that_cannot_be_encoded(way: str, event: str, monkeypatch
             assert (await http.get(f"/v1/responses/{failed['id']}")).json() == failed
 
 
-async def test_a_log_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_that_cannot_be_written_ends_the_response_at_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sockets.listening(BuggyBackend(), BuggyStore(ttl=60), background_lease=0.5) as url:
         monkeypatch.setattr(Bugs, "place", "log")
         events = await broken_off(url, "background")
@@ -229,7 +237,7 @@ async def test_a_log_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> 
             assert (await http.get(f"/v1/responses/{last['id']}")).json() == last
 
 
-async def test_a_log_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_log_that_cannot_be_read_ends_the_stream_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stream ends with an error, but the response goes on."""
     async with sockets.listening(BuggyBackend(), BuggyStore(ttl=60)) as url:
         monkeypatch.setattr(Bugs, "place", "read the log")

@@ -112,7 +112,9 @@ class Line:
 
 @pytest.mark.parametrize("how", ["close", "reset", "half_close"])
 @pytest.mark.parametrize("way", ["json", "sse", "websocket"])
-async def test_a_client_that_goes(way: str, how: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_client_that_disconnects_closes_the_backends_stream(
+    way: str, how: str, upstream: Upstream, tmp_path: Path
+) -> None:
     upstream.say(sse(chunk("Hel"), HANG))
     async with serving(upstream, tmp_path) as url:
         with connected(url) as line:
@@ -130,7 +132,9 @@ async def test_a_client_that_goes(way: str, how: str, upstream: Upstream, tmp_pa
                 await upstream.requests[0].gone.wait()
 
 
-async def test_a_client_that_goes_from_a_background_response(upstream: Upstream, tmp_path: Path) -> None:
+async def test_client_that_disconnects_from_a_background_response_does_not_end_it(
+    upstream: Upstream, tmp_path: Path
+) -> None:
     go = asyncio.Event()
     upstream.say(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
     store_url = f"sqlite:///{tmp_path}/antiphon.db"
@@ -147,7 +151,9 @@ async def test_a_client_that_goes_from_a_background_response(upstream: Upstream,
 @pytest.mark.parametrize(
     ("way", "flood", "size"), [("sse", FLOOD, 65_000), ("sse", PACED, 8_000), ("websocket", FLOOD, 65_000)]
 )
-async def test_a_client_that_reads_slowly(way: str, flood: list[Step], size: int, upstream: Upstream) -> None:
+async def test_client_that_reads_slowly_pauses_the_backend(
+    way: str, flood: list[Step], size: int, upstream: Upstream
+) -> None:
     upstream.say(flood + sse(finish(), DONE)[1:])
     with server(backend_url=upstream.url) as served, connected(served.url, receives=65536) as line:
         if way == "websocket":
@@ -170,7 +176,7 @@ async def test_a_client_that_reads_slowly(way: str, flood: list[Step], size: int
 
 @LINUX
 @pytest.mark.parametrize("way", ["sse", "websocket"])
-async def test_a_client_that_reads_nothing(way: str, upstream: Upstream, tmp_path: Path) -> None:
+async def test_client_that_reads_nothing_is_disconnected(way: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(FLOOD, HANG)
     async with serving(upstream, tmp_path, ws_ping_interval=1, ws_ping_timeout=2) as url:
         with connected(url, receives=65536) as line:

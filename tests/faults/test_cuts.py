@@ -127,7 +127,7 @@ def cuts_of(body: bytes) -> st.SearchStrategy[list[int]]:
 @pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
 @settings(max_examples=40)
 @given(st.lists(TEXTS, max_size=6), st.lists(TEXTS, max_size=3), st.lists(TEXTS, max_size=2), st.booleans(), st.data())
-def test_exactly_what_arrived_is_emitted(
+def test_stream_cut_at_any_byte_emits_exactly_what_arrived(
     api: Spoken, texts: list[str], thoughts: list[str], arguments: list[str], at_once: bool, data: st.DataObject
 ) -> None:
     whole = streamed(api, texts, thoughts, arguments)
@@ -148,7 +148,7 @@ def test_exactly_what_arrived_is_emitted(
 @pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
 @settings(max_examples=20)
 @given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(0, 3000), st.booleans(), st.data())
-def test_a_reset_connection_retracts_nothing_that_was_emitted(
+def test_connection_reset_retracts_nothing_that_was_emitted(
     api: Spoken, texts: list[str], at: int, at_once: bool, data: st.DataObject
 ) -> None:
     whole = streamed(api, texts, [], [])

@@ -36,7 +36,7 @@ class Fault(NamedTuple):
     @property
     def row(self) -> str:
         """The line of docs/faults.md."""
-        test = f"test_files.py::test_files[{self.name}]"
+        test = f"test_files.py::test_file_store_fault_ends_as_documented[{self.name}]"
         return f"| {self.name} | {self.during} | completed | `{test}` |"
 
 
@@ -48,7 +48,9 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_files(fault: Fault, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_file_store_fault_ends_as_documented(
+    fault: Fault, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     need_pgvector()
     async with AsyncExitStack() as stack:
         place = fault.place()

@@ -51,9 +51,7 @@ async def ended(served: Server) -> int:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_sigterm_lets_answers_come_to_their_end(
-    workers: int, upstream: Upstream, store_url: str, tmp_path: Path
-) -> None:
+async def test_sigterm_lets_answers_end(workers: int, upstream: Upstream, store_url: str, tmp_path: Path) -> None:
     go = asyncio.Event()
     upstream.always(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
     settings = {"store_url": store_url, "backend_url": upstream.url, "workers": workers, "shutdown_grace": 60}
@@ -70,7 +68,7 @@ async def test_sigterm_lets_answers_come_to_their_end(
     assert all(each.response in stored for each in seen)
 
 
-async def test_sigterm_ends_answers_that_do_not(upstream: Upstream, store_url: str, tmp_path: Path) -> None:
+async def test_sigterm_ends_answers_that_do_not_end(upstream: Upstream, store_url: str, tmp_path: Path) -> None:
     upstream.always(sse(chunk("Hel"), HANG))
     with server(store_url=store_url, backend_url=upstream.url, shutdown_grace=1) as served:
         async with AsyncExitStack() as stack:
@@ -112,7 +110,7 @@ async def until_refused(url: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_killed_process_loses_no_response_that_was_completed(upstream: Upstream, store_url: str) -> None:
+async def test_sigkill_loses_no_completed_response(upstream: Upstream, store_url: str) -> None:
     upstream.always(HELLO)
     with server(store_url=store_url, backend_url=upstream.url) as served:
         async with httpx.AsyncClient(base_url=served.url, timeout=60, trust_env=False) as http:
@@ -131,7 +129,7 @@ async def test_a_killed_process_loses_no_response_that_was_completed(upstream: U
 
 
 @LINUX
-async def test_a_worker_that_is_killed(upstream: Upstream, store_url: str, tmp_path: Path) -> None:
+async def test_sigkill_of_a_worker_ends_its_answers_alone(upstream: Upstream, store_url: str, tmp_path: Path) -> None:
     upstream.always(HELLO)
     with server(store_url=store_url, backend_url=upstream.url, workers=2, background_lease=3) as served:
         await until_both_serve(served.url)
@@ -169,7 +167,7 @@ async def until_both_serve(url: str) -> None:
 
 
 @LINUX
-async def test_the_parent_of_the_workers_is_killed(upstream: Upstream, store_url: str) -> None:
+async def test_sigkill_of_the_parent_stops_its_workers(upstream: Upstream, store_url: str) -> None:
     go = asyncio.Event()
     upstream.always(sse(chunk("Hel"), go, chunk("lo"), finish(), DONE))
     settings = {"store_url": store_url, "backend_url": upstream.url, "shutdown_grace": 60}

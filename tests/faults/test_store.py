@@ -42,7 +42,7 @@ class Fault(NamedTuple):
         """The line of docs/faults.md."""
         before = f"the first: {self.first}; then {self.before}" if self.first else self.before
         kept = ", or ".join(sorted(self.kept, key=(NOTHING, AS_SENT, COMPLETE).index))
-        test = f"test_store.py::test_store[{self.name}]"
+        test = f"test_store.py::test_store_fault_ends_as_documented[{self.name}]"
         return f"| {self.name} | {before} | {self.during} | {kept} | `{test}` |"
 
 
@@ -64,7 +64,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_store(fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
+async def test_store_fault_ends_as_documented(fault: Fault, upstream: Upstream, tmp_path: Path) -> None:
     if fault.place.alone and sys.platform != "linux":
         pytest.skip("limits another process")
     async with AsyncExitStack() as stack:

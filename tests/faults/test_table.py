@@ -14,14 +14,14 @@ NAMES = [name for line in LINES for name in re.findall(r"\| `([\w/]*test_\w+\.py
 TABLES = (test_backend, test_store, test_files, test_bugs)
 
 
-def test_the_rows_are_those_of_the_tests() -> None:
+def test_rows_are_those_of_the_tests() -> None:
     for table in TABLES:
         name = table.__name__.rpartition(".")[2]
         told = [line for line in LINES if re.search(rf"`{name}\.py::\w+\[", line)]
         assert told == [fault.row for fault in table.FAULTS]
 
 
-def test_every_row_names_a_test_and_every_test_has_a_row() -> None:
+def test_rows_and_tests_name_each_other() -> None:
     tests = {
         f"{file.name}::{name}"
         for file in HERE.parent.glob("test_*.py")

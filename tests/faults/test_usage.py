@@ -100,9 +100,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @LINUX
-async def test_usage_is_what_backends_reported_after_workers_and_servers_are_killed(
-    place: Place, tmp_path: Path
-) -> None:
+async def test_usage_after_sigkill_is_what_backends_reported(place: Place, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     settings = {"store_url": place.url, "workers": 2, "usage_journal": journal}
     async with Counting() as upstream:

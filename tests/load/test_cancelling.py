@@ -15,9 +15,7 @@ RUN = RunKey("cancelling:c0ffee", "resp_1")
 
 
 @pytest.mark.parametrize("question", ["put", "all", "append"])
-async def test_a_question_to_redis_does_not_swallow_that_it_was_cancelled(
-    redis_server: RedisServer, question: str
-) -> None:
+async def test_redis_query_that_is_cancelled_raises_it(redis_server: RedisServer, question: str) -> None:
     store = redis_store(redis_server.url)
     log = store.log(ttl=1000, lease=20)
     await log.begin(RUN, "w1")

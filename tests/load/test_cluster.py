@@ -42,7 +42,7 @@ async def two_replicas(store_url: str, model: Upstream, **settings: Any) -> Asyn
             yield url
 
 
-async def test_a_run_can_begin_while_its_slot_moves_though_half_of_its_keys_may_be_elsewhere(nodes: Cluster) -> None:
+async def test_run_can_begin_while_its_slot_moves(nodes: Cluster) -> None:
     store = redis_store(nodes.url)
     log = store.log(ttl=1000, lease=20)
     slot = nodes.slot(RUN.bucket)
@@ -70,7 +70,7 @@ async def test_a_run_can_begin_while_its_slot_moves_though_half_of_its_keys_may_
     await store.aclose()
 
 
-async def test_conversations_go_on_while_the_slots_that_they_are_in_move(nodes: Cluster) -> None:
+async def test_conversations_go_on_while_their_slots_move(nodes: Cluster) -> None:
     moved = 0
 
     async def move_about() -> None:
@@ -89,7 +89,7 @@ async def test_conversations_go_on_while_the_slots_that_they_are_in_move(nodes: 
     assert figures.turns.total() == figures.kept == TURNS * figures.conversations
 
 
-async def test_a_replica_of_redis_takes_over_and_nothing_that_it_had_is_lost() -> None:
+async def test_redis_replica_that_takes_over_loses_nothing() -> None:
     go = asyncio.Event()
     with replicated() as (nodes, successor):
         async with Echo(pace=0) as model, Upstream() as slow:

@@ -83,7 +83,7 @@ async def until_same(read: Callable[[], object], expected: object) -> object:
 
 
 @pytest.mark.parametrize("store", ["memory", "redis"])
-async def test_nothing_is_left_of_callers_of_all_kinds(
+async def test_callers_of_all_kinds_leave_nothing_behind(
     store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
@@ -111,7 +111,7 @@ async def test_nothing_is_left_of_callers_of_all_kinds(
     assert told_of_by_asyncio(caplog) == []
 
 
-async def test_nothing_is_left_of_runs_that_are_deleted_by_another_replica_as_they_end(
+async def test_runs_deleted_by_another_replica_leave_nothing_behind(
     upstream: Upstream, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rate_limits, "LEASE", 0.3)

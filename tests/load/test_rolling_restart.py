@@ -17,7 +17,7 @@ CONVERSATIONS = 100
 
 
 @pytest.mark.parametrize("server", [RedisServer, PostgresServer])
-async def test_conversations_lose_nothing_while_the_replicas_are_restarted_one_after_the_other(
+async def test_conversations_during_a_rolling_restart_lose_nothing(
     server: type[RedisServer | PostgresServer],
 ) -> None:
     with server() as store, tempfile.TemporaryFile() as log, shown_if_it_fails(log):

@@ -45,7 +45,7 @@ async def stopping(*already: bytes) -> AsyncIterator[tuple[asyncio.StreamReader,
 
 
 @pytest.mark.parametrize("already", [0, 9, 50])
-async def test_a_request_is_answered_that_comes_on_a_connection_made_before(already: int) -> None:
+async def test_request_on_an_earlier_connection_at_shutdown_is_answered(already: int) -> None:
     async with stopping(ASK[:already]) as (reader, writer):
         writer.write(ASK[already:])
         head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -55,7 +55,7 @@ async def test_a_request_is_answered_that_comes_on_a_connection_made_before(alre
     assert b'"status":"completed"' in body
 
 
-async def test_and_so_is_the_next_one_on_a_kept_connection_if_it_has_begun_to_come() -> None:
+async def test_request_that_has_begun_on_a_kept_connection_at_shutdown_is_answered() -> None:
     async with stopping(ASK, ASK[:9]) as (reader, writer):
         writer.write(ASK[9:])
         answers = await reader.read()
@@ -64,14 +64,14 @@ async def test_and_so_is_the_next_one_on_a_kept_connection_if_it_has_begun_to_co
     assert answers.count(b"\r\nconnection: close") == 1
 
 
-async def test_but_it_does_not_wait_long_for_one_that_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_without_a_request_at_shutdown_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_http, "SHUTDOWN_HEAD_TIMEOUT", 0.05)
     async with stopping() as (reader, _):
         async with asyncio.timeout(60):
             assert await reader.read() == b""
 
 
-async def test_and_it_opens_no_websocket_any_more() -> None:
+async def test_websocket_at_shutdown_is_not_opened() -> None:
     async with stopping() as (reader, writer):
         writer.write(
             b"GET /v1/responses HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"

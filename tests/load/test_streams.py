@@ -14,7 +14,7 @@ __all__ = ["upstream"]  # a fixture
 STREAMS = 200
 
 
-async def test_many_streams_are_open_at_once_and_each_receives_all_of_its_own(upstream: Upstream) -> None:
+async def test_many_streams_at_once_receive_each_its_own(upstream: Upstream) -> None:
     go = asyncio.Event()
     upstream.always(sse(chunk("1.0 "), go, chunk("2.0 "), chunk("3.0 "), finish(), usage(), DONE))
     async with antiphon(backend_url=upstream.url, secret_key="k") as url, calling(url) as observer:

@@ -14,7 +14,7 @@ ENCRYPTED = {"model": "demo", "include": ["reasoning.encrypted_content"], "store
 
 
 @pytest.mark.parametrize("store", ["memory://", ""])
-def test_workers_that_could_not_share_their_store_do_not_start(tmp_path: Path, store: str) -> None:
+def test_workers_that_cannot_share_their_store_do_not_start(tmp_path: Path, store: str) -> None:
     refused = run(tmp_path, "serve", "--workers", "3", ANTIPHON_STORE_URL=store)
 
     assert refused.returncode == 2
@@ -24,7 +24,7 @@ def test_workers_that_could_not_share_their_store_do_not_start(tmp_path: Path, s
     )
 
 
-def test_sqlite_in_memory_is_no_store_for_anybody(tmp_path: Path) -> None:
+def test_sqlite_in_memory_is_refused(tmp_path: Path) -> None:
     refused = run(tmp_path, "serve", "--workers", "2", ANTIPHON_STORE_URL="sqlite:///:memory:")
 
     assert refused.returncode == 2
@@ -33,7 +33,7 @@ def test_sqlite_in_memory_is_no_store_for_anybody(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_generated_secret_key_is_logged_once_however_many_workers_have_it(tmp_path: Path, workers: int) -> None:
+def test_secret_key_that_is_generated_is_logged_once_for_all_workers(tmp_path: Path, workers: int) -> None:
     with served(tmp_path, "--workers", str(workers), "--store-url", "sqlite:///shared.db") as (_, address):
         for _ in range(2):  # what has to be encrypted is what the key is for
             _post(f"{address}/v1/responses/compact", {"model": "demo", "input": "My name is Ada."})
@@ -43,14 +43,14 @@ def test_a_generated_secret_key_is_logged_once_however_many_workers_have_it(tmp_
     assert "is not set: encrypted_content can be read only by this process" in said[0]
 
 
-def test_a_configured_secret_key_is_not_logged(tmp_path: Path) -> None:
+def test_secret_key_that_is_configured_is_not_logged(tmp_path: Path) -> None:
     with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db", ANTIPHON_SECRET_KEY="of the tests"):
         pass
 
     assert "SECRET_KEY" not in (tmp_path / "serve.log").read_text()
 
 
-def test_what_one_worker_has_sealed_every_other_can_open(tmp_path: Path) -> None:
+def test_content_encrypted_by_one_worker_is_read_by_others(tmp_path: Path) -> None:
     with served(tmp_path, "--workers", "2", "--store-url", "sqlite:///shared.db") as (_, address):
         sealed = _post(f"{address}/v1/responses/compact", {"model": "demo", "input": "My name is Ada."})
         for _ in range(12):  # each on a connection of its own, which either of them may take

@@ -68,13 +68,13 @@ def check(schema: dict[str, Any], messages: list[dict[str, Any]]) -> None:
         ({"type": "file", "file": {"file_id": "file-1"}}, {"type": "file", "modality": "file", "file_id": "file-1"}),
     ],
 )
-def test_each_part_of_a_prompt_has_its_shape_and_no_data(content: dict[str, Any], part: dict[str, Any]) -> None:
+def test_prompt_part_has_its_shape_and_no_data(content: dict[str, Any], part: dict[str, Any]) -> None:
     messages = input_messages({"messages": [{"role": "user", "content": [content]}]})
     check(INPUT, messages)
     assert messages == [{"role": "user", "parts": [part]}]
 
 
-def test_a_conversation_with_calls_has_the_shapes_of_the_conventions() -> None:
+def test_conversation_with_calls_has_the_shapes_of_the_conventions() -> None:
     messages = input_messages(
         {
             "messages": [
@@ -107,7 +107,7 @@ def test_a_conversation_with_calls_has_the_shapes_of_the_conventions() -> None:
         (None, "error"),
     ],
 )
-def test_an_answer_has_the_shape_and_the_finish_reason_of_the_conventions(reason: str | None, recorded: str) -> None:
+def test_answer_has_the_shape_and_finish_reason_of_the_conventions(reason: str | None, recorded: str) -> None:
     output = OutputMessage()
     for chunk in (
         delta(reasoning_content="Hm."),
@@ -124,7 +124,7 @@ def test_an_answer_has_the_shape_and_the_finish_reason_of_the_conventions(reason
     assert message["parts"][-1] == {"type": "tool_call", "id": "c1", "name": "f", "arguments": {"a": 1}}
 
 
-def test_the_items_of_a_responses_request_have_the_shapes_of_the_conventions() -> None:
+def test_request_items_have_the_shapes_of_the_conventions() -> None:
     body = {
         "instructions": "Be brief.",
         "input": [

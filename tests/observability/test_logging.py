@@ -54,7 +54,7 @@ def configured(**settings: Any) -> logging.Logger:
 
 
 @pytest.mark.usefixtures("root")
-def test_text_is_a_line_with_the_extra_fields_at_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_log_is_a_line_with_its_extra_fields(capsys: pytest.CaptureFixture[str]) -> None:
     extra = {"response": "resp_1", "seconds": 1.5, "reason": "too long", "usage": {"input_tokens": 1}}
     configured().info("response %s", "completed", extra=extra)
     time, _, line = capsys.readouterr().err.partition(" ")
@@ -65,7 +65,7 @@ def test_text_is_a_line_with_the_extra_fields_at_its_end(capsys: pytest.CaptureF
 
 
 @pytest.mark.usefixtures("root")
-def test_json_is_an_object_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_log_is_an_object_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     configured(log_format="json").warning("two\nlines", extra={"response": "resp_1", "of": {"many": 1}, "at": object})
     line = capsys.readouterr().err
     assert line.count("\n") == 1
@@ -82,7 +82,7 @@ def test_json_is_an_object_on_a_line(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.usefixtures("root")
-def test_a_line_break_in_a_message_does_not_pass_for_another_event(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_message_with_a_line_break_is_one_event(capsys: pytest.CaptureFixture[str]) -> None:
     configured().info("model %s", "x\n2026-01-01T00:00:00Z info app.test forged", extra={"user": "a\r\nb"})
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -93,7 +93,9 @@ def test_a_line_break_in_a_message_does_not_pass_for_another_event(capsys: pytes
     "character",
     ["\x00", "\x1b", "\x7f", "\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\ufeff", "\U000e0041", "\ud800"],
 )
-def test_what_is_not_printable_is_escaped(character: str, log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_message_that_is_not_printable_is_escaped(
+    character: str, log_format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = f"before{character}after é 中 🦉"
     try:
         raise ValueError(text)
@@ -109,7 +111,7 @@ def test_what_is_not_printable_is_escaped(character: str, log_format: str, capsy
 
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_traceback_is_kept_and_its_secrets_are_not(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_traceback_is_kept_without_its_secrets(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
     key = 'odd"hush\\key'
     logger = configured(log_format=log_format, backend_url="http://localhost/v1", backend_api_key=key)
     try:
@@ -122,7 +124,7 @@ def test_a_traceback_is_kept_and_its_secrets_are_not(log_format: str, capsys: py
 
 
 @pytest.mark.usefixtures("root")
-def test_what_is_below_the_level_is_not_logged_and_libraries_are_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_below_the_level_and_of_libraries_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     logger = configured(log_level="info")
     logger.debug("below")
     logging.getLogger("httpx").info("chatter")
@@ -132,7 +134,7 @@ def test_what_is_below_the_level_is_not_logged_and_libraries_are_quiet(capsys: p
     ]
 
 
-def test_every_secret_of_the_settings_is_known() -> None:
+def test_log_redacts_every_secret_of_the_settings() -> None:
     settings = Settings(
         _env_file=None,
         api_keys=["caller"],
@@ -148,7 +150,7 @@ def test_every_secret_of_the_settings_is_known() -> None:
 
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("format", ["text", "json"])
-def test_a_line_has_the_ids_of_what_it_is_about(capsys: pytest.CaptureFixture[str], format: str) -> None:
+def test_log_line_has_the_ids_of_its_request(capsys: pytest.CaptureFixture[str], format: str) -> None:
     log = configured(log_format=format)
 
     def work() -> None:
@@ -166,7 +168,7 @@ def test_a_line_has_the_ids_of_what_it_is_about(capsys: pytest.CaptureFixture[st
     assert "resp_1" not in second
 
 
-async def test_lines_of_one_request_do_not_speak_of_another_on_the_same_connection() -> None:
+async def test_log_lines_of_one_request_do_not_name_another() -> None:
     lines: list[dict[str, Any]] = []
 
     class Lines(logging.Handler):
@@ -192,7 +194,7 @@ async def test_lines_of_one_request_do_not_speak_of_another_on_the_same_connecti
     assert asked["request_id"] != listed["request_id"]
 
 
-async def test_of_a_long_path_the_log_has_the_beginning(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_of_a_long_path_has_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "app.access")
     async with antiphon(Scripted([delta(content="Hi")])) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
@@ -241,7 +243,7 @@ def listen(lines: io.StringIO, configured: Settings) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-async def test_no_content_and_no_key_is_in_the_log(log_format: str, lines: io.StringIO) -> None:
+async def test_log_has_no_content_and_no_key(log_format: str, lines: io.StringIO) -> None:
     async with Upstream() as upstream:
         url = upstream.url.replace("://", f"://user:{PASSWORD}@")
         keys = {"api_keys": CALLER, "backend_api_key": BACKEND, "secret_key": "x" * 20}
@@ -280,7 +282,7 @@ async def test_no_content_and_no_key_is_in_the_log(log_format: str, lines: io.St
 
 @pytest.mark.parametrize("content", [False, True])
 @pytest.mark.parametrize("log_format", ["text", "json"])
-async def test_an_error_that_quotes_a_prompt_is_logged_by_its_type_and_location(
+async def test_log_of_an_error_that_quotes_a_prompt_has_its_type_and_location(
     log_format: str, content: bool, lines: io.StringIO
 ) -> None:
     class Careless(Scripted):
@@ -301,7 +303,7 @@ async def test_an_error_that_quotes_a_prompt_is_logged_by_its_type_and_location(
     assert ("xyzzy" in logged) is content
 
 
-async def test_content_is_logged_where_that_is_wanted_and_the_response_is_stored(lines: io.StringIO) -> None:
+async def test_log_content_is_written_where_configured_and_stored(lines: io.StringIO) -> None:
     for log_level, log_content, store, wanted in (
         ("debug", True, True, True),
         ("debug", True, False, False),
@@ -364,7 +366,7 @@ async def ask_and_fail(url: str, way: str) -> str:
 
 @pytest.mark.parametrize("way", ["json", "sse", "websocket", "background"])
 @pytest.mark.parametrize("why", UNREACHABLE)
-async def test_a_backend_that_cannot_be_reached_is_a_warning_with_url_and_cause(
+async def test_log_of_an_unreachable_backend_is_a_warning_with_url_and_cause(
     why: str, way: str, lines: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words, system = UNREACHABLE[why]
@@ -389,7 +391,7 @@ async def test_a_backend_that_cannot_be_reached_is_a_warning_with_url_and_cause(
         assert not [word for word in (PASSWORD, system, backend.rpartition("@")[2]) if word in text]
 
 
-async def test_what_is_the_server_s_fault_is_a_warning_and_what_is_the_callers_is_none(lines: io.StringIO) -> None:
+async def test_log_of_a_servers_fault_is_a_warning_and_of_a_callers_none(lines: io.StringIO) -> None:
     async with Upstream() as upstream:
         upstream.models = None
         configured = given(log_format="json", log_level="warning", backend_url=upstream.url, backend_retries=0)
@@ -412,9 +414,7 @@ async def test_what_is_the_server_s_fault_is_a_warning_and_what_is_the_callers_i
 
 @pytest.mark.parametrize("way", ["json", "sse", "websocket", "background"])
 @pytest.mark.parametrize("works", [True, False])
-async def test_a_response_is_one_line_and_over_http_that_of_its_request(
-    way: str, works: bool, lines: io.StringIO
-) -> None:
+async def test_log_of_a_response_is_one_line(way: str, works: bool, lines: io.StringIO) -> None:
     async with Upstream() as upstream:
         upstream.always(sse(chunk("Hi"), finish(), DONE) if works else status(503))
         configured = given(log_format="json", backend_url=upstream.url, backend_retries=0)
@@ -467,7 +467,7 @@ async def test_log_and_metrics_agree_on_how_a_response_ended(lines: io.StringIO)
     assert logged == counted == {"completed": 2, "failed": 4, "incomplete": 2, "interrupted": 1}
 
 
-async def test_a_backend_that_another_stands_in_for_is_a_warning_too(lines: io.StringIO) -> None:
+async def test_log_of_a_fallback_is_a_warning(lines: io.StringIO) -> None:
     async with Upstream() as upstream:
         upstream.always(sse(chunk("Hi"), finish(), DONE))
         dead = f"127.0.0.1:{free_port()}/v1"
@@ -494,7 +494,7 @@ async def test_a_backend_that_another_stands_in_for_is_a_warning_too(lines: io.S
 
 
 @pytest.mark.parametrize(("trusted", "shown"), [(["127.0.0.0/8"], "203.0.113.7"), (["10.0.0.0/8"], "127.0.0.1")])
-async def test_the_access_log_has_the_client_and_an_alias_of_its_key(
+async def test_access_log_has_the_client_and_an_alias_of_its_key(
     trusted: list[str], shown: str, lines: io.StringIO
 ) -> None:
     configured = given(log_format="json", api_keys=f"{CALLER},another-key-8", trusted_proxies=trusted)

@@ -85,7 +85,7 @@ async def ask(http: httpx.AsyncClient, **fields: Any) -> httpx.Response:
     return await http.post("/v1/responses", json={"model": "m", "input": "Hi", **fields})
 
 
-async def test_responses_are_counted_by_transport_and_status() -> None:
+async def test_metrics_count_responses_by_delivery_and_status() -> None:
     async with served(Scripted(HELLO)) as http:
         for stream in (False, True, True):
             await ask(http, stream=stream)
@@ -97,7 +97,7 @@ async def test_responses_are_counted_by_transport_and_status() -> None:
     assert told("http_requests_total", method="POST", route="/responses", status="200") == 3
 
 
-async def test_tokens_are_those_that_the_backend_counted() -> None:
+async def test_metrics_count_tokens_as_the_backend_did() -> None:
     async with served(Scripted(HELLO)) as http:
         await ask(http)
         await ask(http, stream=True)
@@ -106,7 +106,7 @@ async def test_tokens_are_those_that_the_backend_counted() -> None:
     assert counted == {"cached_input": 128, "input": 200, "output": 22, "reasoning": 6}
 
 
-async def test_the_time_for_a_token_is_that_between_the_first_and_the_last_of_the_others() -> None:
+async def test_metrics_time_per_token_is_between_first_and_last() -> None:
     async with served(Scripted([0.1, *HELLO])) as http:
         await ask(http, stream=True)
         told = await scrape(http)
@@ -118,7 +118,7 @@ async def test_the_time_for_a_token_is_that_between_the_first_and_the_last_of_th
     assert first + 10 * each <= whole
 
 
-async def test_failures_are_counted_by_kind() -> None:
+async def test_metrics_count_failures_by_kind() -> None:
     refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
     broken = [delta(content="Hel"), BackendError("The connection broke.", code="server_error")]
     async with served(Scripted([refusal], broken, [delta(content="Hel"), finish("length"), DONE])) as http:
@@ -135,7 +135,7 @@ async def test_failures_are_counted_by_kind() -> None:
     assert told("backend_answer_seconds_count", backend="default", replica="1") == 2
 
 
-async def test_a_stream_that_ends_without_an_end_is_a_failure() -> None:
+async def test_metrics_count_a_stream_without_an_end_as_a_failure() -> None:
     profile = Profile().override({"response.finish_required": True})
     async with served(Scripted([delta(content="Hel"), DONE], profile=profile)) as http:
         assert (await ask(http)).json()["status"] == "failed"
@@ -143,7 +143,7 @@ async def test_a_stream_that_ends_without_an_end_is_a_failure() -> None:
     assert told("response_failures_total", kind="server_error") == 1
 
 
-async def test_what_is_open_is_seen_while_it_is_open() -> None:
+async def test_metrics_gauge_what_is_open() -> None:
     go = asyncio.Event()
     backend = Scripted([go, *HELLO])
     async with served(backend) as http:
@@ -164,7 +164,7 @@ async def test_what_is_open_is_seen_while_it_is_open() -> None:
         )
 
 
-async def test_who_waits_for_a_place_at_a_backend_is_in_the_queue() -> None:
+async def test_metrics_gauge_the_queue_of_a_backend() -> None:
     go = asyncio.Event()
     async with Upstream() as upstream:
         upstream.always(go, sse(chunk("Hi"), stop(), END))
@@ -178,7 +178,7 @@ async def test_who_waits_for_a_place_at_a_backend_is_in_the_queue() -> None:
             assert (await scrape(http))("backend_queue", backend="local") == 0
 
 
-async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_open() -> None:
+async def test_metrics_of_a_client_that_disconnects_count_an_interrupted_response() -> None:
     backend = Scripted([*HELLO[:1], 60.0])
     async with served(backend) as http:
         asking = asyncio.ensure_future(ask(http, stream=True))
@@ -195,7 +195,7 @@ async def test_a_client_that_goes_leaves_an_interrupted_response_and_nothing_ope
 
 
 @pytest.mark.parametrize("said", [[], HELLO[:1]], ids=["before its first word", "in the middle"])
-async def test_a_background_response_that_is_cancelled_is_counted_as_that(said: list[Any]) -> None:
+async def test_metrics_of_a_cancelled_background_response_count_it_as_cancelled(said: list[Any]) -> None:
     async with served(Scripted([*said, 60.0])) as http:
         id = (await ask(http, background=True)).json()["id"]
         assert (await http.post(f"/v1/responses/{id}/cancel")).json()["status"] == "cancelled"
@@ -205,7 +205,7 @@ async def test_a_background_response_that_is_cancelled_is_counted_as_that(said: 
     assert told("tokens_total", model="m", kind="input") > 0
 
 
-async def test_a_background_response_that_the_backend_refuses_has_failed_and_costs_nothing() -> None:
+async def test_metrics_of_a_refused_background_response_count_a_failure_without_tokens() -> None:
     refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
     async with served(Scripted([refusal])) as http:
         id = (await ask(http, background=True)).json()["id"]
@@ -217,7 +217,7 @@ async def test_a_background_response_that_the_backend_refuses_has_failed_and_cos
     assert not told.labels("kind") & {"input", "output"}
 
 
-async def test_background_responses_are_counted_separately() -> None:
+async def test_metrics_count_background_responses_separately() -> None:
     async with served(Scripted(HELLO)) as http:
         id = (await ask(http, background=True)).json()["id"]
         while (await http.get(f"/v1/responses/{id}")).json()["status"] != "completed":
@@ -237,7 +237,7 @@ async def gone_in_the_middle(http: httpx.AsyncClient, backend: Scripted, **field
         await asyncio.sleep(0.01)
 
 
-async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
+async def test_metrics_after_any_responses_gauge_nothing_open() -> None:
     refusal, broken = BackendError("Busy.", status=503), BackendError("The connection broke.")
     endless = [*HELLO[:1], 60.0]
     scripts = [HELLO, HELLO, [refusal], [refusal], [broken], [*HELLO[:1], broken], endless, endless]
@@ -272,7 +272,7 @@ async def test_whatever_becomes_of_responses_nothing_stays_open() -> None:
     assert ended == len(backend.asked) == 11
 
 
-async def test_who_goes_while_it_waits_is_not_in_the_queue_any_more() -> None:
+async def test_metrics_of_a_cancelled_waiter_leave_the_queue() -> None:
     go = asyncio.Event()
     async with Upstream() as upstream:
         upstream.always(go, sse(chunk("Hi"), stop(), END))
@@ -288,7 +288,7 @@ async def test_who_goes_while_it_waits_is_not_in_the_queue_any_more() -> None:
             assert (await first).status_code == 200
 
 
-async def test_websockets_are_counted_while_they_are_open() -> None:
+async def test_metrics_gauge_open_websockets() -> None:
     async with (
         sockets.listening(Scripted(HELLO)) as url,
         httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
@@ -302,7 +302,7 @@ async def test_websockets_are_counted_while_they_are_open() -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_store_is_measured() -> None:
+async def test_metrics_measure_the_store() -> None:
     class Away(MemoryStore):
         async def all(self, bucket: str) -> dict[str, bytes]:
             raise StoreUnavailable
@@ -319,7 +319,7 @@ async def test_the_store_is_measured() -> None:
     assert told("store_seconds_count", operation="all") == told("store_errors_total", operation="all") == 1
 
 
-async def test_names_that_callers_make_up_do_not_become_labels() -> None:
+async def test_metrics_have_no_labels_of_names_that_callers_make_up() -> None:
     refusal = BackendError("No such model.", status=404, code="model_not_found")
     async with served(Scripted([refusal])) as http:
         for number in range(3):
@@ -330,7 +330,7 @@ async def test_names_that_callers_make_up_do_not_become_labels() -> None:
     assert "made-up" not in told.text
 
 
-async def test_a_turn_without_a_request_to_a_backend_confirms_no_model() -> None:
+async def test_metrics_of_a_turn_without_a_backend_confirm_no_model() -> None:
     async with (
         sockets.listening(Scripted(HELLO)) as url,
         httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http,
@@ -342,7 +342,7 @@ async def test_a_turn_without_a_request_to_a_backend_confirms_no_model() -> None
     assert "made-up" not in told.text
 
 
-def test_there_is_an_end_to_labels() -> None:
+def test_metrics_labels_are_bounded() -> None:
     labels = BoundedLabels(100)
     assert labels("early", confirmed=False) == "other"
     known = [labels(f"label-{number}") for number in range(100)]
@@ -351,7 +351,7 @@ def test_there_is_an_end_to_labels() -> None:
     assert labels("label-0", confirmed=False) == "label-0"
 
 
-async def test_names_become_labels_by_the_backends_lists_and_the_settings_alone() -> None:
+async def test_metrics_model_labels_are_of_backends_and_settings_alone() -> None:
     async with Upstream() as upstream:
         upstream.always(sse(chunk("Hi"), stop(), END))
         upstream.models = [{"id": "qwen3-8b"}, {"id": "listed"}]
@@ -367,7 +367,7 @@ async def test_names_become_labels_by_the_backends_lists_and_the_settings_alone(
     assert told("responses_total", model="other", delivery="json", status="completed") == 121
 
 
-async def test_a_backend_that_does_not_list_its_models_leaves_the_names_of_the_settings() -> None:
+async def test_metrics_model_labels_without_a_backends_list_are_of_the_settings() -> None:
     async with Upstream() as upstream:
         upstream.models = None
         upstream.always(sse(chunk("Hi"), stop(), END))
@@ -378,7 +378,7 @@ async def test_a_backend_that_does_not_list_its_models_leaves_the_names_of_the_s
     assert told.labels("model") == {"spelled-out", "other"}
 
 
-async def test_servers_are_distinguished_and_it_is_shown_which_are_up() -> None:
+async def test_metrics_tell_servers_apart_and_which_are_up() -> None:
     async with Upstream() as good, Upstream() as bad:
         good.always(sse(chunk("Hi"), stop(), END))
         bad.always(status(503))
@@ -398,7 +398,7 @@ async def test_servers_are_distinguished_and_it_is_shown_which_are_up() -> None:
 ALL_SERVERS = (("local", "1"), ("local", "2"), ("spare", "1"))
 
 
-async def test_other_formats_are_returned_on_request() -> None:
+async def test_metrics_in_other_formats_are_returned_on_request() -> None:
     async with served(Scripted(HELLO)) as http:
         await ask(http)
         answer = await http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
@@ -408,13 +408,13 @@ async def test_other_formats_are_returned_on_request() -> None:
     assert {name.removesuffix("_total") for name in known()} <= families
 
 
-async def test_the_description_of_the_server_says_that_metrics_are_text() -> None:
+async def test_openapi_says_that_metrics_are_text() -> None:
     async with served(Scripted(HELLO)) as http:
         described = (await http.get("/openapi.json")).json()["paths"]["/metrics"]["get"]["responses"]["200"]
     assert described["content"].keys() == {"text/plain"}
 
 
-async def test_metrics_can_be_turned_off() -> None:
+async def test_metrics_can_be_switched_off() -> None:
     async with served(Scripted(HELLO), metrics=False) as http:
         assert (await ask(http)).status_code == 200
         assert (await http.get("/metrics")).status_code == 404
@@ -436,11 +436,11 @@ def documented() -> dict[str, set[str]]:
     return {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
 
 
-def test_the_documentation_has_every_metric_and_no_other() -> None:
+def test_metrics_docs_have_every_metric_and_no_other() -> None:
     assert documented().keys() == known()
 
 
-async def test_the_documentation_has_the_labels_that_the_samples_have() -> None:
+async def test_metrics_docs_have_the_labels_of_the_samples() -> None:
     refusal = BackendError("Slow down.", status=429, code="rate_limit_exceeded")
     async with served(Scripted([refusal], HELLO), limit_requests_per_minute=2) as http:
         for _ in range(3):
@@ -458,7 +458,7 @@ RULES = (ROOT / "docs" / "operation.md").read_text().partition("```promql\n")[2]
 
 
 @pytest.mark.parametrize("query", [*QUERIES, *re.findall(r"^[^#\n].*$", RULES, re.MULTILINE)])
-def test_queries_ask_for_metrics_and_labels_that_there_are(query: str) -> None:
+def test_metrics_queries_use_metrics_and_labels_that_exist(query: str) -> None:
     asked = {re.sub(r"_bucket$", "", name) for name in re.findall(r"antiphon_\w+", query)}
     assert asked <= known()
     there = set.union({"job", "instance", "le"}, *(documented()[name] for name in asked))
@@ -467,7 +467,7 @@ def test_queries_ask_for_metrics_and_labels_that_there_are(query: str) -> None:
     assert by | selected <= there
 
 
-def test_every_metric_of_a_response_and_of_what_it_needs_is_on_the_dashboard() -> None:
+def test_metrics_of_responses_are_on_the_dashboard() -> None:
     assert not {name for name in known() if not any(name in query for query in QUERIES)}
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
@@ -511,7 +511,7 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
         started.stop()
 
 
-async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Workers) -> None:
+async def test_metrics_of_any_worker_are_those_of_all_living(workers: Workers) -> None:
     [url] = workers.wait_for(r" on (http://[^,\s]+), backend")
     workers.wait_for("startup complete", 2)
     each_anew = httpx.Limits(max_keepalive_connections=0)  # so that both get some
@@ -531,12 +531,12 @@ async def test_any_worker_answers_for_all_and_for_none_that_is_dead(workers: Wor
 
 
 @pytest.mark.parametrize(("tokens", "seconds"), [(5, 0.5), (2, 2.0), (1, None), (0, None)])
-def test_the_time_of_a_token_is_from_one_to_the_next(tokens: int, seconds: float | None) -> None:
+def test_metrics_token_time_is_from_one_to_the_next(tokens: int, seconds: float | None) -> None:
     course = ResponseLifecycle({}, "sse", first=1.0, last=3.0, usage={"output_tokens": tokens})
     assert course.seconds_per_token == seconds
 
 
-async def test_calls_of_hosted_tools_are_counted_by_tool_and_status() -> None:
+async def test_metrics_count_hosted_calls_by_tool_and_status() -> None:
     calls = [call(0, "a", "demo__add", '{"a": 1, "b": 2}'), call(1, "b", "demo__fail", '{"message": "No."}')]
     backend = Scripted([*calls, finish("tool_calls")], [delta(content="Hi")])
     async with served(backend, tools={"demo": {}}) as http:

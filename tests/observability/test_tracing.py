@@ -96,9 +96,7 @@ async def ask(http: httpx.AsyncClient, headers: dict[str, str] | None = None, **
     return await http.post("/v1/responses", json=body, headers=headers)
 
 
-async def test_a_request_and_its_question_are_spans_of_the_callers_trace(
-    upstream: Upstream, telemetry: Telemetry
-) -> None:
+async def test_request_and_question_are_spans_of_the_callers_trace(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
     async with served(upstream, telemetry) as http:
         id = (await ask(http, {"traceparent": f"00-{TRACE}-{PARENT}-01"})).json()["id"]
@@ -139,7 +137,7 @@ async def test_a_request_and_its_question_are_spans_of_the_callers_trace(
     }
 
 
-async def test_the_backend_is_sent_the_trace_and_nothing_else(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_backend_gets_the_trace_and_nothing_else(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(chunk("Hi"), finish(), DONE))
     async with served(upstream, telemetry) as http:
         await ask(http, {"traceparent": f"00-{TRACE}-{PARENT}-01", "baggage": "user=ada", "tracestate": "a=b"})
@@ -160,7 +158,9 @@ async def test_requests_over_one_connection_are_traces_of_their_own(upstream: Up
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refusal_is_an_error_of_the_question(upstream: Upstream, telemetry: Telemetry, stream: bool) -> None:
+async def test_refusal_is_an_error_of_the_questions_span(
+    upstream: Upstream, telemetry: Telemetry, stream: bool
+) -> None:
     upstream.say(status(503, {"error": {"message": f"I cannot say {SECRET}"}}))
     async with served(upstream, telemetry) as http:
         assert (await ask(http, stream=stream)).status_code == 503
@@ -170,7 +170,7 @@ async def test_a_refusal_is_an_error_of_the_question(upstream: Upstream, telemet
     assert (request.attributes or {})["error.type"] == "503"
 
 
-async def test_an_answer_that_breaks_off_is_an_error_of_the_question_alone(
+async def test_answer_that_breaks_off_is_an_error_of_the_questions_span_alone(
     upstream: Upstream, telemetry: Telemetry
 ) -> None:
     upstream.say(sse(chunk("Hi"), CLOSE))
@@ -191,7 +191,7 @@ async def test_an_answer_that_breaks_off_is_an_error_of_the_question_alone(
         {"choices": [], "id": {"a": 1}, "model": ["m"]},
     ],
 )
-async def test_an_odd_chunk_is_answered_as_without_tracing(
+async def test_odd_chunk_is_answered_as_without_tracing(
     upstream: Upstream, telemetry: Telemetry, odd: dict[str, Any]
 ) -> None:
     upstream.say(sse(odd, chunk("Hi"), finish(), DONE))
@@ -248,7 +248,7 @@ async def test_metrics_that_fail_change_no_answer(
         assert (await ask(http)).json()["status"] == "completed"
 
 
-async def test_no_content_is_in_a_span(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_spans_have_no_content(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(chunk(SECRET), finish(), DONE))
     upstream.say(status(400, {"error": {"message": SECRET}}))
     async with served(upstream, telemetry) as http:
@@ -259,7 +259,7 @@ async def test_no_content_is_in_a_span(upstream: Upstream, telemetry: Telemetry)
     assert all(span.events == () for span in telemetry.spans)
 
 
-async def test_a_background_run_belongs_to_the_request_that_began_it(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_background_run_belongs_to_the_request_that_began_it(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(chunk("Hi"), finish(), DONE))
     async with served(upstream, telemetry) as http:
         id = (await ask(http, background=True)).json()["id"]
@@ -270,7 +270,7 @@ async def test_a_background_run_belongs_to_the_request_that_began_it(upstream: U
     assert question.parent and question.parent.span_id == began.context.span_id
 
 
-async def test_the_turns_of_a_websocket_belong_to_its_connection(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_websocket_turns_belong_to_their_connection(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))
     app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
     async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
@@ -308,7 +308,7 @@ async def test_metrics_have_the_conventions_names(upstream: Upstream, telemetry:
     assert len(points["gen_ai.server.request.duration"]) == 2
 
 
-def test_every_name_is_one_of_the_conventions() -> None:
+def test_names_are_those_of_the_conventions() -> None:
     values = [*vars(gen_ai_attributes).values(), *vars(gen_ai_metrics).values()]
     conventional = {value for value in values if isinstance(value, str)}
     assert set(re.findall(r"gen_ai\.[a-z_.]*[a-z]", Path(tracing.__file__).read_text())) <= conventional
@@ -317,7 +317,7 @@ def test_every_name_is_one_of_the_conventions() -> None:
 
 
 @pytest.mark.parametrize("way", ["json", "sse", "websocket"])
-async def test_a_client_that_goes_leaves_no_span_open(upstream: Upstream, telemetry: Telemetry, way: str) -> None:
+async def test_client_that_disconnects_leaves_no_span_open(upstream: Upstream, telemetry: Telemetry, way: str) -> None:
     upstream.always(sse(chunk("Hi"), HANG))
     app = create_app(settings(backend_url=upstream.url), tracing=telemetry.tracing)
     async with serving(app, ws="app.api.uvicorn.websocket:Socket") as url:
@@ -339,7 +339,7 @@ async def test_a_client_that_goes_leaves_no_span_open(upstream: Upstream, teleme
     assert (question.status.status_code, question.events) == (StatusCode.UNSET, ())
 
 
-async def test_a_health_check_is_no_request(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_health_check_has_no_span(upstream: Upstream, telemetry: Telemetry) -> None:
     async with served(upstream, telemetry) as http:
         for path in ("/healthz", "/readyz", "/metrics"):
             assert (await http.get(path)).status_code == 200
@@ -362,7 +362,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[list[dict[str, Any]]]:
     logging.getLogger("app").removeHandler(handler)
 
 
-async def test_every_line_of_the_log_leads_to_its_request_response_and_trace(
+async def test_log_line_has_its_request_response_and_trace(
     upstream: Upstream, telemetry: Telemetry, log: list[dict[str, Any]]
 ) -> None:
     upstream.say(sse(chunk("Hi"), finish(), DONE))
@@ -376,7 +376,7 @@ async def test_every_line_of_the_log_leads_to_its_request_response_and_trace(
     assert lines["response ended"]["trace_id"] == TRACE
 
 
-async def test_telemetry_is_exported_to_the_endpoint_of_opentelemetrys_variables(
+async def test_telemetry_is_exported_to_opentelemetrys_endpoint(
     upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))
@@ -394,7 +394,7 @@ async def test_telemetry_is_exported_to_the_endpoint_of_opentelemetrys_variables
     assert SECRET.encode() not in b"".join(sent.values())
 
 
-async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_collector_that_is_unavailable_delays_nobody(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
@@ -402,13 +402,13 @@ async def test_a_collector_that_is_away_holds_nobody_up(upstream: Upstream, monk
             assert (await ask(http)).status_code == 200
 
 
-def test_an_exporter_does_not_disturb_the_tests_after_its_own() -> None:
+def test_exporter_of_one_test_does_not_disturb_the_next() -> None:
     state = random.getstate()
     assert OTLPSpanExporter("http://127.0.0.1:1", timeout=0.1).export([]) is SpanExportResult.FAILURE
     assert random.getstate() == state
 
 
-async def test_a_round_is_a_span_around_its_question_and_its_calls(upstream: Upstream, telemetry: Telemetry) -> None:
+async def test_round_is_a_span_around_its_question_and_calls(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(call(id="c1", name="demo__echo", arguments=json.dumps({"text": SECRET})), finish(), DONE))
     upstream.say(sse(chunk("Hi"), finish(), DONE))
     async with served(upstream, telemetry, tools={"demo": {}}) as http:
@@ -433,9 +433,7 @@ async def test_a_round_is_a_span_around_its_question_and_its_calls(upstream: Ups
     assert SECRET not in "".join(span.to_json() for span in telemetry.spans)
 
 
-async def test_the_spans_of_a_response_have_the_id_of_its_conversation(
-    upstream: Upstream, telemetry: Telemetry
-) -> None:
+async def test_spans_of_a_response_have_its_conversation_id(upstream: Upstream, telemetry: Telemetry) -> None:
     upstream.say(sse(call(id="c1", name="demo__echo", arguments="{}"), finish(), DONE))
     upstream.always(sse(chunk("Hi"), finish(), DONE))
     async with served(upstream, telemetry, tools={"demo": {}}) as http:
@@ -451,7 +449,7 @@ async def test_the_spans_of_a_response_have_the_id_of_its_conversation(
     assert sorted(span.name for span in without) == ["POST /conversations", "POST /responses", "chat m"]
 
 
-async def test_a_later_turn_of_a_websocket_is_not_in_the_conversation_of_an_earlier_one(
+async def test_websocket_turn_without_a_conversation_has_no_conversation_id(
     upstream: Upstream, telemetry: Telemetry
 ) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))
@@ -467,7 +465,7 @@ async def test_a_later_turn_of_a_websocket_is_not_in_the_conversation_of_an_earl
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_prompts_and_answers_are_recorded_if_the_settings_want_them(upstream: Upstream, store: bool) -> None:
+async def test_prompts_and_answers_are_recorded_if_configured(upstream: Upstream, store: bool) -> None:
     spans = InMemorySpanExporter()
     traces = TracerProvider(shutdown_on_exit=False)
     traces.add_span_processor(SimpleSpanProcessor(spans))

@@ -62,7 +62,7 @@ async def ask(http: httpx.AsyncClient, request: dict[str, Any], *, stream: bool)
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", SCENARIOS)
-async def test_it_answers_as_the_model_was_taught(http: httpx.AsyncClient, name: str, stream: bool) -> None:
+async def test_llama_cpp_answers_as_the_model_was_taught(http: httpx.AsyncClient, name: str, stream: bool) -> None:
     scenario = SCENARIOS[name]
     responses: list[dict[str, Any]] = []
     for turn in scenario.turns:
@@ -73,7 +73,7 @@ async def test_it_answers_as_the_model_was_taught(http: httpx.AsyncClient, name:
     assert agrees(told, otherwise.get(name, scenario.want)), told
 
 
-async def test_a_conversation_of_many_turns_is_remembered(http: httpx.AsyncClient) -> None:
+async def test_llama_cpp_conversation_of_many_turns_is_remembered(http: httpx.AsyncClient) -> None:
     previous = None
     for said in ("My name is Alice.", "Count from 1 to 3.", "What is my name?"):
         _, response = await ask(http, {"input": said, "previous_response_id": previous}, stream=True)
@@ -81,13 +81,13 @@ async def test_a_conversation_of_many_turns_is_remembered(http: httpx.AsyncClien
     assert seen(200, response) == ["completed", "text: Your name is Alice."]
 
 
-async def test_the_tokens_of_a_prompt_are_counted_by_the_server_itself(http: httpx.AsyncClient) -> None:
+async def test_llama_cpp_tokens_are_counted_by_the_server(http: httpx.AsyncClient) -> None:
     _, response = await ask(http, {"input": "Say hello."}, stream=False)
     counted = (await http.post("/v1/responses/input_tokens", json={"model": "tiny", "input": "Say hello."})).json()
     assert counted["input_tokens"] == response["usage"]["input_tokens"]
 
 
-async def test_a_custom_tool_receives_only_input_that_its_grammar_matches(http: httpx.AsyncClient) -> None:
+async def test_llama_cpp_custom_tool_gets_input_of_its_grammar(http: httpx.AsyncClient) -> None:
     request = {"input": "What is the weather in Paris?", "tools": [SPEAK], "tool_choice": "required"}
     status, response = await ask(http, {**request, "max_output_tokens": 300}, stream=False)
     assert (status, response["status"]) == (200, "completed")
@@ -106,7 +106,7 @@ WEATHER_SERVER = {"type": "mcp", "server_label": "weather"}
         ("Think, talk, then check the weather in Lima.", ["reasoning", "message"]),
     ],
 )
-async def test_it_calls_a_tool_of_an_mcp_server(
+async def test_llama_cpp_calls_a_tool_of_an_mcp_server(
     http: httpx.AsyncClient, prompt: str, before: list[str], stream: bool
 ) -> None:
     """The model calls, a program answers, and the model says what it was told: all within one response."""
@@ -121,7 +121,7 @@ async def test_it_calls_a_tool_of_an_mcp_server(
     assert message["content"][0]["text"].strip() == "It is sunny and 21 degrees."
 
 
-async def test_a_call_that_was_approved_is_run_and_answered(http: httpx.AsyncClient) -> None:
+async def test_llama_cpp_approved_call_is_run_and_answered(http: httpx.AsyncClient) -> None:
     asking = {"tools": [{**WEATHER_SERVER, "require_approval": "always"}]}
     _, first = await ask(http, {"input": "What is the weather in Paris?", **asking}, stream=False)
     request = first["output"][-1]

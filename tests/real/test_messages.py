@@ -56,7 +56,7 @@ async def used(url: str) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_a_message_is_answered_and_its_tokens_are_counted(
+async def test_message_is_answered_and_its_tokens_are_counted(
     client: anthropic.AsyncAnthropic, url: str, stream: bool
 ) -> None:
     before = await used(url)
@@ -69,7 +69,7 @@ async def test_a_message_is_answered_and_its_tokens_are_counted(
     assert after["output_tokens"] - before.get("output_tokens", 0) == usage.output_tokens > 0
 
 
-async def test_a_call_and_its_result(client: anthropic.AsyncAnthropic) -> None:
+async def test_call_and_its_result(client: anthropic.AsyncAnthropic) -> None:
     asked = asking("What is the weather in Paris?", tools=[WEATHER])
     message = await streamed(client, asked)
     (call,) = (block for block in message.content if block.type == "tool_use")
@@ -80,12 +80,12 @@ async def test_a_call_and_its_result(client: anthropic.AsyncAnthropic) -> None:
     assert [block.text for block in message.content] == ["It is sunny and 21 degrees."]
 
 
-async def test_the_tokens_of_a_prompt_are_counted(client: anthropic.AsyncAnthropic) -> None:
+async def test_tokens_of_a_prompt_are_counted(client: anthropic.AsyncAnthropic) -> None:
     few = await client.messages.count_tokens(model="tiny", messages=[{"role": "user", "content": "Say hello."}])
     more = await client.messages.count_tokens(model="tiny", messages=[{"role": "user", "content": "Say hello. " * 20}])
     assert 0 < few.input_tokens < more.input_tokens
 
 
-async def test_a_prompt_that_is_too_long_is_refused(client: anthropic.AsyncAnthropic) -> None:
+async def test_prompt_that_is_too_long_is_refused(client: anthropic.AsyncAnthropic) -> None:
     with pytest.raises(anthropic.BadRequestError):
         await client.messages.create(**asking("Count to one hundred. " * 3000))

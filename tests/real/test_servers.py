@@ -180,7 +180,9 @@ def ask(http: httpx.Client, server: Server, request: Json, *, stream: bool) -> t
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_it_answers_as_the_model_was_taught(http: httpx.Client, server: Server, name: str, stream: bool) -> None:
+def test_real_server_answers_as_the_model_was_taught(
+    http: httpx.Client, server: Server, name: str, stream: bool
+) -> None:
     want = wanted(server, name)
     if want is None:
         pytest.skip("not to be asked of this server")
@@ -192,7 +194,7 @@ def test_it_answers_as_the_model_was_taught(http: httpx.Client, server: Server, 
     assert agrees(told, want), told
 
 
-def test_a_client_that_goes_does_not_hold_up_the_next(http: httpx.Client, server: Server) -> None:
+def test_real_server_after_a_client_disconnects_answers_the_next(http: httpx.Client, server: Server) -> None:
     long = {"model": server.model, "temperature": 0, "input": "Count to one hundred.", "stream": True}
     with http.stream("POST", "/v1/responses", json=long) as answer:
         assert any(".delta" in line for line in answer.iter_lines())
@@ -200,9 +202,7 @@ def test_a_client_that_goes_does_not_hold_up_the_next(http: httpx.Client, server
 
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_a_custom_tool_receives_only_input_that_its_grammar_matches(
-    http: httpx.Client, server: Server, choice: str
-) -> None:
+def test_real_server_custom_tool_gets_input_of_its_grammar(http: httpx.Client, server: Server, choice: str) -> None:
     if server.profile not in _FORCING:
         pytest.skip("this server does not hold arguments to a pattern")
     for prompt in ("What is the weather in Paris?", "Think, then check the weather in Oslo."):
@@ -215,7 +215,7 @@ def test_a_custom_tool_receives_only_input_that_its_grammar_matches(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_answer_is_held_to_its_schema_behind_the_thought(http: httpx.Client, server: Server, stream: bool) -> None:
+def test_real_server_answer_after_reasoning_fits_its_schema(http: httpx.Client, server: Server, stream: bool) -> None:
     if server.kind not in _FORCING:
         pytest.skip("this server does not hold answers to a schema")
     color = {"type": "object", "properties": {"color": {"enum": ["red"]}}, "required": ["color"]}
@@ -225,7 +225,7 @@ def test_an_answer_is_held_to_its_schema_behind_the_thought(http: httpx.Client, 
     assert json.loads(response["output"][-1]["content"][0]["text"]) == {"color": "red"}
 
 
-def test_concurrent_streams_are_complete_or_fail(http: httpx.Client, server: Server) -> None:
+def test_real_server_concurrent_streams_are_complete_or_fail(http: httpx.Client, server: Server) -> None:
     if server.kind in _INTERRUPTING and server.profile != server.kind:
         pytest.skip("nobody can know that the server has broken a stream off")
     names = ["long", "hello", "count", "poem"] * 3

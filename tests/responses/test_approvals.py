@@ -39,7 +39,7 @@ def all_bytes(folder: Path) -> bytes:
 ASKED = made(("lab__ask", {"what": "it"}))
 
 
-async def test_a_call_that_needs_approval_ends_the_response_with_a_request(lab: Lab) -> None:
+async def test_call_that_needs_approval_ends_the_response_with_a_request(lab: Lab) -> None:
     async with client(Scripted(ASKED)) as http:
         events = await events_of(http)
     laws.check(events)
@@ -56,7 +56,7 @@ async def test_a_call_that_needs_approval_ends_the_response_with_a_request(lab: 
     assert lab.calls == []
 
 
-async def test_the_other_calls_of_the_answer_are_run_first(lab: Lab) -> None:
+async def test_calls_without_approval_of_the_same_answer_are_run_first(lab: Lab) -> None:
     backend = Scripted(made(("lab__ask", {}), ("lab__echo", {"text": "a"})), hello())
     async with client(backend) as http:
         response = (await http.post("/responses", json=body())).json()
@@ -65,7 +65,7 @@ async def test_the_other_calls_of_the_answer_are_run_first(lab: Lab) -> None:
     assert len(backend.asked) == 1
 
 
-async def test_an_approved_call_is_run_before_the_request_to_the_model(lab: Lab) -> None:
+async def test_approved_call_is_run_before_the_model_is_asked(lab: Lab) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -82,7 +82,7 @@ async def test_an_approved_call_is_run_before_the_request_to_the_model(lab: Lab)
 
 
 @pytest.mark.parametrize("reason", [None, "Too dear."])
-async def test_a_denied_call_is_reported_to_the_model(lab: Lab, reason: str | None) -> None:
+async def test_denied_call_is_reported_to_the_model(lab: Lab, reason: str | None) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -93,7 +93,7 @@ async def test_a_denied_call_is_reported_to_the_model(lab: Lab, reason: str | No
     assert told == "The user did not approve this call" + (f": {reason}" if reason else ".")
 
 
-async def test_a_turn_that_decides_nothing_leaves_the_call_open(lab: Lab) -> None:
+async def test_turn_without_a_decision_leaves_the_call_open(lab: Lab) -> None:
     backend = Scripted(ASKED, hello(), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -105,7 +105,7 @@ async def test_a_turn_that_decides_nothing_leaves_the_call_open(lab: Lab) -> Non
     assert len(lab.calls) == 1
 
 
-async def test_in_a_conversation(lab: Lab) -> None:
+async def test_approval_in_a_conversation_is_run(lab: Lab) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         conversation = (await http.post("/conversations", json={})).json()["id"]
@@ -117,7 +117,7 @@ async def test_in_a_conversation(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("by_reference", [True, False])
-async def test_without_an_earlier_response(lab: Lab, by_reference: bool) -> None:
+async def test_approval_without_an_earlier_response_is_run(lab: Lab, by_reference: bool) -> None:
     """As the AI SDK does where things are stored (`item_reference`), and as clients do that keep their history."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -129,7 +129,7 @@ async def test_without_an_earlier_response(lab: Lab, by_reference: bool) -> None
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_what_was_stored_is_run_and_not_the_copy_of_the_client(lab: Lab) -> None:
+async def test_approved_call_is_run_as_stored_and_not_as_copied(lab: Lab) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         (request,) = (await http.post("/responses", json=body())).json()["output"]
@@ -138,7 +138,7 @@ async def test_what_was_stored_is_run_and_not_the_copy_of_the_client(lab: Lab) -
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_an_approval_is_good_once_in_two_branches(lab: Lab) -> None:
+async def test_approval_in_two_branches_counts_once(lab: Lab) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -151,7 +151,7 @@ async def test_an_approval_is_good_once_in_two_branches(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("store", [True, False])
-async def test_two_requests_at_the_same_time_run_the_call_once(lab: Lab, store: bool) -> None:
+async def test_concurrent_approvals_run_the_call_once(lab: Lab, store: bool) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body(store=store))).json()
@@ -164,7 +164,7 @@ async def test_two_requests_at_the_same_time_run_the_call_once(lab: Lab, store: 
     assert sorted(answer.json()["output"][0]["status"] for answer in answers) == ["completed", "failed"]
 
 
-async def test_two_workers_run_a_call_once_that_is_stored_nowhere(lab: Lab, tmp_path: Path) -> None:
+async def test_approval_that_is_stored_nowhere_runs_once_over_two_workers(lab: Lab, tmp_path: Path) -> None:
     """What was approved is in the requests alone; that it was approved is in the store of the workers."""
     stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
@@ -189,14 +189,14 @@ async def test_two_workers_run_a_call_once_that_is_stored_nowhere(lab: Lab, tmp_
         ({"approve": "yes"}, "input[1].approve"),
     ],
 )
-async def test_a_response_to_nothing_is_refused(lab: Lab, more: dict[str, Any], param: str) -> None:
+async def test_approval_without_a_request_is_refused(lab: Lab, more: dict[str, Any], param: str) -> None:
     async with client(Scripted(hello())) as http:
         wrong = {**decision({"id": "mcpr_1"}), **more}
         answer = await http.post("/responses", json=body(input=[user(), wrong]))
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
-async def test_the_tool_has_to_be_declared_again(lab: Lab) -> None:
+async def test_approved_tool_has_to_be_declared_again(lab: Lab) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         more = {"previous_response_id": first["id"], "input": [decision(first["output"][0])], "tools": []}
@@ -205,7 +205,7 @@ async def test_the_tool_has_to_be_declared_again(lab: Lab) -> None:
     assert lab.calls == []
 
 
-async def test_a_request_of_another_caller_is_unknown(lab: Lab) -> None:
+async def test_approval_of_another_callers_request_is_refused(lab: Lab) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60), api_keys=["ada", "bob"]) as http:
         ada, bob = ({"Authorization": f"Bearer {key}"} for key in ("ada", "bob"))
         first = (await http.post("/responses", json=body(), headers=ada)).json()
@@ -217,7 +217,7 @@ async def test_a_request_of_another_caller_is_unknown(lab: Lab) -> None:
     assert lab.calls == []
 
 
-async def test_a_refusal_of_the_backend_does_not_lose_what_was_done(lab: Lab) -> None:
+async def test_backend_refusal_after_an_approved_call_keeps_its_result(lab: Lab) -> None:
     from app.errors import BackendError
 
     backend = Scripted(ASKED, [BackendError("Away.", status=503)], hello())
@@ -230,7 +230,7 @@ async def test_a_refusal_of_the_backend_does_not_lose_what_was_done(lab: Lab) ->
     assert (again["status"], again["output"][0]["output"], len(lab.calls)) == ("completed", "It was done.", 1)
 
 
-async def test_an_approval_is_not_used_up_while_the_tool_is_away(lab: Lab) -> None:
+async def test_approval_while_the_tool_is_unavailable_is_not_used_up(lab: Lab) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -258,7 +258,7 @@ async def test_an_approval_is_not_used_up_while_the_tool_is_away(lab: Lab) -> No
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_a_client_that_keeps_its_history_may_approve_again(lab: Lab) -> None:
+async def test_approval_may_be_repeated_by_a_client_with_its_own_history(lab: Lab) -> None:
     """The failed call in its history does not count; nor does the approval before that run it later, unasked."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -274,7 +274,7 @@ async def test_a_client_that_keeps_its_history_may_approve_again(lab: Lab) -> No
     assert (statuses, len(lab.calls)) == (["completed", "failed"], 1)
 
 
-async def test_a_tool_that_is_gone_uses_no_approval(lab: Lab) -> None:
+async def test_approval_of_a_tool_that_is_gone_is_not_used_up(lab: Lab) -> None:
     """A server that cannot be reached may list no functions."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -288,7 +288,7 @@ async def test_a_tool_that_is_gone_uses_no_approval(lab: Lab) -> None:
     assert len(lab.calls) == 1
 
 
-async def test_one_of_two_workers_may_try_again(lab: Lab, tmp_path: Path) -> None:
+async def test_approval_may_be_tried_again_by_one_of_two_workers(lab: Lab, tmp_path: Path) -> None:
     stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
         (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
@@ -311,7 +311,7 @@ def refused(answer: httpx.Response, param: str) -> bool:
 
 
 @pytest.mark.parametrize("way", ["next turn", "sibling", "conversation", "reference", "replay", "bare replay"])
-async def test_a_denied_call_cannot_be_approved_later(lab: Lab, way: str) -> None:
+async def test_denied_call_cannot_be_approved_later(lab: Lab, way: str) -> None:
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         more: dict[str, Any] = {"store": "replay" not in way}
@@ -337,7 +337,7 @@ async def test_a_denied_call_cannot_be_approved_later(lab: Lab, way: str) -> Non
     assert lab.calls == []
 
 
-async def test_one_request_cannot_deny_and_approve_a_call(lab: Lab) -> None:
+async def test_call_denied_and_approved_in_one_request_is_refused(lab: Lab) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         (request,) = first["output"]
@@ -349,7 +349,7 @@ async def test_one_request_cannot_deny_and_approve_a_call(lab: Lab) -> None:
     assert lab.calls == []
 
 
-async def test_a_call_that_was_run_cannot_be_denied(lab: Lab) -> None:
+async def test_call_that_was_run_cannot_be_denied(lab: Lab) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         (request,) = first["output"]
@@ -361,7 +361,7 @@ async def test_a_call_that_was_run_cannot_be_denied(lab: Lab) -> None:
     assert len(lab.calls) == 1
 
 
-async def test_a_call_that_could_not_be_begun_can_be_denied_and_then_not_be_approved(lab: Lab) -> None:
+async def test_call_that_could_not_begin_can_be_denied_and_then_not_approved(lab: Lab) -> None:
     async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
         (request,) = first["output"]
@@ -376,7 +376,7 @@ async def test_a_call_that_could_not_be_begun_can_be_denied_and_then_not_be_appr
     assert lab.calls == []
 
 
-async def test_of_a_denial_and_an_approval_at_the_same_time_one_counts(lab: Lab) -> None:
+async def test_denial_and_approval_at_the_same_time_count_as_one(lab: Lab) -> None:
     for _ in range(5):
         lab.calls.clear()
         async with client(Scripted(ASKED, hello()), MemoryStore(ttl=60)) as http:
@@ -395,7 +395,7 @@ async def test_of_a_denial_and_an_approval_at_the_same_time_one_counts(lab: Lab)
             assert refused(denied, "input[0].approve") and len(lab.calls) == 1
 
 
-async def test_a_denial_counts_in_every_worker_also_if_nothing_else_is_stored(lab: Lab, tmp_path: Path) -> None:
+async def test_denial_counts_in_every_worker_with_nothing_else_stored(lab: Lab, tmp_path: Path) -> None:
     stores = [SQLiteStore(tmp_path / "store.db", ttl=60) for _ in range(2)]
     async with client(Scripted(ASKED, hello()), stores[0]) as one, client(Scripted(hello()), stores[1]) as other:
         (request,) = (await one.post("/responses", json=body(store=False))).json()["output"]
@@ -409,7 +409,7 @@ async def test_a_denial_counts_in_every_worker_also_if_nothing_else_is_stored(la
 
 
 @pytest.mark.parametrize("way", ["chained", "stored", "referred to", "conversation"])
-async def test_a_forged_copy_that_was_stored_is_not_run_either(lab: Lab, way: str) -> None:
+async def test_forged_copy_that_was_stored_is_not_run(lab: Lab, way: str) -> None:
     """A turn's input is stored, too, with the id that its client has given it."""
     backend = Scripted(ASKED, hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
@@ -434,7 +434,7 @@ async def test_a_forged_copy_that_was_stored_is_not_run_either(lab: Lab, way: st
     assert lab.calls == [("ask", {"what": "it"})]
 
 
-async def test_no_more_calls_are_approved_in_a_request_than_models_make_at_once(lab: Lab) -> None:
+async def test_approvals_of_one_request_are_bounded(lab: Lab) -> None:
     """Nothing but the caller's word says that a model has made them, where nothing is stored."""
     requests = [
         {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}
@@ -458,7 +458,7 @@ class CountingStore(MemoryStore):
         return await super().add(bucket, name, record)
 
 
-async def test_of_many_denials_in_a_history_the_last_are_stored(lab: Lab) -> None:
+async def test_denials_of_a_history_are_stored_up_to_a_bound(lab: Lab) -> None:
     """Those before were stored when they were new; each takes a request to the store."""
     requests = [
         {"type": "mcp_approval_request", "id": f"mcpr_{n}", "server_label": "lab", "name": "ask", "arguments": "{}"}

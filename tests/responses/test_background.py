@@ -105,7 +105,7 @@ async def until(condition: Any) -> None:
 # From queued to completed.
 
 
-async def test_a_background_response_is_queued_then_in_progress_then_completed() -> None:
+async def test_background_response_is_queued_then_in_progress_then_completed() -> None:
     go = asyncio.Event()
     backend = Scripted([*HELLO, go])
     async with serving(backend) as http:
@@ -147,7 +147,7 @@ class Appended:
         self.store.log = log  # type: ignore[method-assign]
 
 
-async def test_quick_events_are_written_together() -> None:
+async def test_background_events_in_quick_succession_are_written_together() -> None:
     appended = Appended()
     quick: list[Step] = [step for n in range(200) for step in (delta(content=f"{n} "), 0.001)]
     async with serving(Scripted(quick), store=appended.store) as http:
@@ -162,7 +162,7 @@ async def test_quick_events_are_written_together() -> None:
     assert 2 < len(appended.times) < 60
 
 
-async def test_neither_the_beginning_nor_the_end_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_background_beginning_and_end_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "PAUSE", 3600)
     appended = Appended()
     go = asyncio.Event()
@@ -178,7 +178,7 @@ async def test_neither_the_beginning_nor_the_end_waits(monkeypatch: pytest.Monke
     assert len(appended.times) == 3
 
 
-async def test_it_goes_on_when_nobody_looks() -> None:
+async def test_background_response_goes_on_without_readers() -> None:
     go = asyncio.Event()
     async with serving(Scripted([*HELLO, go])) as http:
         async with http.stream("POST", "/responses", json={**ASK, "stream": True}) as streamed:
@@ -196,7 +196,7 @@ async def _some(streamed: httpx.Response, lines: int) -> AsyncIterator[str]:
             return
 
 
-async def test_a_background_stream_is_that_of_any_response_but_queued_first() -> None:
+async def test_background_stream_is_that_of_any_response_but_queued_first() -> None:
     async with serving(Scripted(HELLO)) as http:
         events = parsed((await http.post("/responses", json={**ASK, "stream": True})).text)
 
@@ -205,7 +205,7 @@ async def test_a_background_stream_is_that_of_any_response_but_queued_first() ->
     laws.check(events)
 
 
-async def test_what_is_stored_of_a_response_does_not_expire_while_it_runs() -> None:
+async def test_background_records_do_not_expire_while_it_runs() -> None:
     class Renewed(MemoryStore):
         times = 0
 
@@ -224,7 +224,7 @@ async def test_what_is_stored_of_a_response_does_not_expire_while_it_runs() -> N
         assert (await until_ended(http, id))["status"] == "completed"
 
 
-async def test_it_can_be_continued_from_once_it_has_ended() -> None:
+async def test_background_response_can_be_continued_once_ended() -> None:
     go = asyncio.Event()
     backend = Scripted([*HELLO, go], [delta(content="again")])
     async with serving(backend) as http:
@@ -240,7 +240,7 @@ async def test_it_can_be_continued_from_once_it_has_ended() -> None:
     assert [message["content"] for message in backend.asked[-1]["messages"]] == ["Hi", "Hello", "And?"]
 
 
-async def test_what_is_not_stored_cannot_be_made_in_the_background() -> None:
+async def test_background_with_store_false_is_refused() -> None:
     async with serving(Scripted(HELLO)) as http:
         refused = await http.post("/responses", json={**ASK, "store": False})
 
@@ -250,7 +250,7 @@ async def test_what_is_not_stored_cannot_be_made_in_the_background() -> None:
 # Following.
 
 
-async def test_a_stream_resumes_from_any_point_while_running_and_afterwards() -> None:
+async def test_background_stream_resumes_from_any_point() -> None:
     go = asyncio.Event()
     async with serving(Scripted([delta(content=str(n)) for n in range(5)] + [go, delta(content="!")])) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
@@ -269,7 +269,7 @@ async def test_a_stream_resumes_from_any_point_while_running_and_afterwards() ->
     assert parts == again == [whole_[n + 1 :] for n in points if n >= 0]
 
 
-async def test_batches_are_cut_where_the_caller_left_off() -> None:
+async def test_background_batches_are_cut_where_the_caller_left_off() -> None:
     # One read of the backend makes one batch, which is kept as one piece.
     async with serving(Scripted([[*HELLO, *whole()]])) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
@@ -289,7 +289,7 @@ async def test_batches_are_cut_where_the_caller_left_off() -> None:
         ([0.01, BackendError("Overloaded.", status=503)], "in_progress error failed", "failed"),
     ],
 )
-async def test_a_followed_stream_ends_on_every_terminal_state(script: list[Step], ending: str, status: str) -> None:
+async def test_background_stream_ends_on_every_terminal_state(script: list[Step], ending: str, status: str) -> None:
     async with serving(Scripted(script)) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
         events = await events_of(http, id)
@@ -301,7 +301,7 @@ async def test_a_followed_stream_ends_on_every_terminal_state(script: list[Step]
     assert response["status"] == status
 
 
-async def test_the_end_is_stored_before_the_stream_sends_it() -> None:
+async def test_background_end_is_stored_before_the_stream_sends_it() -> None:
     async with serving(Scripted(HELLO)) as http:
         for _ in range(20):
             id = (await http.post("/responses", json=ASK)).json()["id"]
@@ -309,7 +309,7 @@ async def test_the_end_is_stored_before_the_stream_sends_it() -> None:
             assert (await http.get(f"/responses/{id}")).json()["status"] == "completed"
 
 
-async def test_the_official_client_resumes() -> None:
+async def test_official_client_resumes_a_background_stream() -> None:
     go = asyncio.Event()
     async with antiphon(Scripted([*HELLO, go, delta(content="!")]), shutdown_grace=0) as url:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
@@ -333,7 +333,7 @@ async def test_the_official_client_resumes() -> None:
     assert final.output_text == "Hello!"
 
 
-async def test_a_silent_stream_keeps_alive_and_counts_on_undisturbed() -> None:
+async def test_background_stream_that_is_silent_has_heartbeats() -> None:
     go = asyncio.Event()
     headers = {"user-agent": "OpenAI/Python 2"}
     async with serving(Scripted([*HELLO, go]), headers, heartbeat=0.05) as http:
@@ -355,7 +355,7 @@ async def test_a_silent_stream_keeps_alive_and_counts_on_undisturbed() -> None:
     laws.check(again)
 
 
-async def test_each_client_receives_its_own_dialect() -> None:
+async def test_background_stream_has_the_clients_own_dialect() -> None:
     async with serving(Scripted([delta(reasoning_content="Hm"), *HELLO])) as http:
         for creator, other in (("OpenAI/Python 2", "curl/8"), ("curl/8", "OpenAI/Python 2")):
             created = await http.post("/responses", json=ASK, headers={"user-agent": creator})
@@ -369,7 +369,7 @@ async def test_each_client_receives_its_own_dialect() -> None:
             ]
 
 
-def test_text_of_a_model_is_not_taken_for_an_event() -> None:
+def test_background_text_is_not_taken_for_an_event() -> None:
     said = b'event: response.output_text.delta\ndata: {"type":"response.output_text.delta","delta":"%b"}\n\n'
     trap = said % rb"\n\nevent: response.reasoning.delta\ndata: {\"type\":\"response.reasoning.delta\""
 
@@ -379,7 +379,7 @@ def test_text_of_a_model_is_not_taken_for_an_event() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-def test_large_events_are_translated_in_pieces(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_large_events_are_translated_in_pieces(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
     event = b'event: response.reasoning%b.delta\ndata: {"type":"response.reasoning%b.delta","delta":"%b"}\n\n'
     data = b"".join(event % (name, name, b"Hm " * length) for name in (b"", b"_text") for length in (1, 100, 1000))
     monkeypatch.setattr(frames, "_PIECE", 100)
@@ -390,7 +390,7 @@ def test_large_events_are_translated_in_pieces(dialect: Dialect, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["memory", "sqlite"])
-async def test_large_texts_are_stored_once_and_followed_from_any_event(
+async def test_background_large_texts_are_stored_once(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for module in (text_references, bounded_json):
@@ -407,7 +407,7 @@ async def test_large_texts_are_stored_once_and_followed_from_any_event(
             assert await events_of(http, created["id"], starting_after=number) == events[number + 1 :]
 
 
-def test_parts_of_a_batch_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_batch_parts_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (text_references, bounded_json):
         monkeypatch.setattr(module, "LONG", 1000)
     monkeypatch.setattr(bounded_json, "LARGE", 1000)
@@ -426,7 +426,7 @@ def test_parts_of_a_batch_are_small_or_one_large_event(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "\u0661"])
-async def test_a_point_that_is_none_is_refused(after: str) -> None:
+async def test_background_starting_after_that_is_invalid_is_refused(after: str) -> None:
     async with serving(Scripted(HELLO)) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
         refused = await http.get(f"/responses/{id}", params={"stream": "true", "starting_after": after})
@@ -434,7 +434,7 @@ async def test_a_point_that_is_none_is_refused(after: str) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "starting_after")
 
 
-async def test_a_response_of_the_foreground_cannot_be_followed_or_cancelled() -> None:
+async def test_foreground_response_cannot_be_followed_or_cancelled() -> None:
     async with serving(Scripted(HELLO)) as http:
         id = (await http.post("/responses", json={"model": "m", "input": "Hi"})).json()["id"]
         followed = await http.get(f"/responses/{id}?stream=true")
@@ -445,7 +445,7 @@ async def test_a_response_of_the_foreground_cannot_be_followed_or_cancelled() ->
     assert cancelled.json()["error"]["message"].startswith("Cannot cancel a synchronous response.")
 
 
-async def test_a_log_expires_and_the_response_stays() -> None:
+async def test_background_log_expires_and_the_response_stays() -> None:
     clock = Clock()
     store = MemoryStore(ttl=10_000, clock=clock)
     async with serving(Scripted(HELLO), store=store, background_log_ttl=60) as http:
@@ -470,7 +470,7 @@ class Clock:
 # Cancelling.
 
 
-async def test_cancelling_ends_the_response_and_closes_the_backend_s_stream() -> None:
+async def test_background_response_that_is_cancelled_closes_the_backends_stream() -> None:
     never = asyncio.Event()
     backend = Scripted([*HELLO, call(0, "c", "f", '{"a'), never])
     async with serving(backend) as http:
@@ -492,7 +492,7 @@ async def test_cancelling_ends_the_response_and_closes_the_backend_s_stream() ->
     laws.check(events)
 
 
-async def test_a_response_is_cancelled_before_the_backend_has_answered() -> None:
+async def test_background_response_is_cancelled_before_the_backend_answers() -> None:
     backend = Scripted([asyncio.Event()])
     async with serving(backend) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
@@ -505,7 +505,7 @@ async def test_a_response_is_cancelled_before_the_backend_has_answered() -> None
     laws.check(events)
 
 
-async def test_what_has_ended_is_not_cancelled() -> None:
+async def test_background_response_that_has_ended_is_not_cancelled() -> None:
     async with serving(Scripted(HELLO)) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
         ended = await until_ended(http, id)
@@ -515,7 +515,7 @@ async def test_what_has_ended_is_not_cancelled() -> None:
     assert ended["status"] == "completed"
 
 
-async def test_to_delete_a_running_response_stops_it() -> None:
+async def test_background_response_that_is_deleted_stops() -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
     async with serving(backend) as http:
         id = (await http.post("/responses", json=ASK)).json()["id"]
@@ -532,7 +532,7 @@ async def test_to_delete_a_running_response_stops_it() -> None:
 # When things go wrong.
 
 
-async def test_a_run_outlives_an_outage_of_its_store() -> None:
+async def test_background_response_outlives_an_outage_of_its_store() -> None:
     more, rest = asyncio.Event(), asyncio.Event()
     backend = Scripted([*HELLO, more, delta(content=", "), rest, delta(content="world")])
     with RedisServer(persistent=True) as redis:
@@ -554,7 +554,7 @@ async def test_a_run_outlives_an_outage_of_its_store() -> None:
     assert response["output"][0]["content"][0]["text"] == "Hello, world"
 
 
-async def test_a_run_is_abandoned_while_its_store_is_unavailable_and_fails_when_it_is_back(
+async def test_run_during_an_outage_is_abandoned_and_fails_after_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
@@ -577,7 +577,7 @@ async def test_a_run_is_abandoned_while_its_store_is_unavailable_and_fails_when_
     laws.check(events)
 
 
-async def test_what_nobody_expected_fails_the_response_and_not_the_server() -> None:
+async def test_unexpected_exception_fails_the_response_and_not_the_server() -> None:
     class Broken(Scripted):
         async def _chunks(self, script: list[Step]) -> Any:
             yield [delta(content="Hel")]
@@ -592,7 +592,7 @@ async def test_what_nobody_expected_fails_the_response_and_not_the_server() -> N
     assert "ZeroDivision" not in json.dumps(events)
 
 
-async def test_what_nobody_expected_of_a_store_is_logged_in_the_name_of_the_response(
+async def test_unexpected_exception_of_a_store_is_logged_with_the_response(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     appended = Appended(failing_at=1)
@@ -605,7 +605,7 @@ async def test_what_nobody_expected_of_a_store_is_logged_in_the_name_of_the_resp
     assert (record.name, record.__dict__["response_id"]) == ("app.responses.background.worker", id)
 
 
-async def test_a_restart_finds_what_the_last_life_left_behind(tmp_path: Path) -> None:
+async def test_restart_finds_runs_left_behind(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
     assert isinstance(store, LoggingStore)
@@ -625,9 +625,7 @@ async def test_a_restart_finds_what_the_last_life_left_behind(tmp_path: Path) ->
     assert events[-1]["response"] == failed
 
 
-async def test_a_run_that_is_ended_for_a_worker_that_died_has_its_large_texts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_run_ended_for_a_dead_worker_has_its_large_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (text_references, bounded_json):
         monkeypatch.setattr(module, "LONG", 1000)
     url = f"sqlite:///{tmp_path}/antiphon.db"
@@ -661,7 +659,7 @@ async def test_a_run_that_is_ended_for_a_worker_that_died_has_its_large_texts(
     assert [item["content"][0]["text"] for item in failed["output"]] == texts
 
 
-async def test_what_cannot_be_read_does_not_keep_others_from_their_end(tmp_path: Path) -> None:
+async def test_record_that_cannot_be_read_does_not_keep_others_from_their_end(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
     assert isinstance(store, LoggingStore)
@@ -689,7 +687,7 @@ async def test_what_cannot_be_read_does_not_keep_others_from_their_end(tmp_path:
 # Whose it is, and how much there may be.
 
 
-async def test_a_foreign_response_is_not_there() -> None:
+async def test_background_response_of_another_owner_is_not_found() -> None:
     mine, yours = {"authorization": "Bearer mine-key"}, {"authorization": "Bearer yours-key"}
     backend = Scripted([*HELLO, asyncio.Event()])
     async with serving(backend) as http:
@@ -705,7 +703,7 @@ async def test_a_foreign_response_is_not_there() -> None:
     assert [answer.status_code for answer in answers] == [404] * 4
 
 
-async def test_there_is_a_bound_on_what_runs_at_once() -> None:
+async def test_background_responses_at_once_are_bounded() -> None:
     go = asyncio.Event()
     async with serving(Scripted([*HELLO, go]), background_runs=2) as http:
         ids = [(await http.post("/responses", json=ASK)).json()["id"] for _ in range(2)]
@@ -721,7 +719,7 @@ async def test_there_is_a_bound_on_what_runs_at_once() -> None:
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
 
 
-async def test_many_runs_at_once_do_not_mix() -> None:
+async def test_background_responses_at_once_do_not_mix() -> None:
     async with serving(Scripted([delta(content=str(n)) for n in range(10)])) as http:
         posted = await asyncio.gather(*(http.post("/responses", json=ASK) for _ in range(40)))
         streams = await asyncio.gather(*(events_of(http, answer.json()["id"]) for answer in posted))
@@ -732,7 +730,7 @@ async def test_many_runs_at_once_do_not_mix() -> None:
         assert events[-1]["response"]["output"][0]["content"][0]["text"] == "0123456789"
 
 
-async def test_a_heartbeat_before_all_events_has_a_number_that_an_event_may_have() -> None:
+async def test_heartbeat_before_all_events_has_a_number_that_an_event_may_have() -> None:
     async def ended(run: RunKey) -> bool:
         return False
 

@@ -72,7 +72,7 @@ async def answer(responses: Responses, **fields: Any) -> str:
     return str(run.response["id"])
 
 
-async def test_the_text_of_a_pdf_is_sent_with_its_name_in_this_turn_and_the_next() -> None:
+async def test_pdf_text_is_sent_with_its_name_in_this_turn_and_the_next() -> None:
     backend = Listening()
     responses = responses_of(backend)
     content = [{"type": "input_text", "text": "Sum it up."}, part(pdf("Profit rose.", "Costs fell."))]
@@ -85,7 +85,7 @@ async def test_the_text_of_a_pdf_is_sent_with_its_name_in_this_turn_and_the_next
     assert backend.asked[1][0]["content"] == told
 
 
-async def test_the_tokens_of_a_pdf_are_those_of_its_text() -> None:
+async def test_pdf_tokens_are_those_of_its_text() -> None:
     request = CreateResponse.model_validate(
         {"model": "m", "input": [{"role": "user", "content": [part(pdf("Fine."))]}]}
     )
@@ -100,7 +100,7 @@ async def test_the_tokens_of_a_pdf_are_those_of_its_text() -> None:
         (b"%PDF-1.4\nnothing of the kind", "The PDF cannot be read"),
     ],
 )
-async def test_a_pdf_that_cannot_be_read_is_refused_with_its_field(content: bytes, message: str) -> None:
+async def test_pdf_that_cannot_be_read_is_refused_with_its_field(content: bytes, message: str) -> None:
     responses = responses_of(Listening())
     with pytest.raises(InvalidRequest) as caught:
         await answer(responses, input=[{"role": "user", "content": [part(pdf("Fine.")), part(content)]}])
@@ -108,11 +108,11 @@ async def test_a_pdf_that_cannot_be_read_is_refused_with_its_field(content: byte
     assert caught.value.param == "input[0].content[1].file_data"
 
 
-async def test_a_pdf_that_takes_too_long_is_refused() -> None:
+async def test_pdf_that_takes_too_long_is_refused() -> None:
     assert await PdfTexts(timeout=0).read(pdf("Fine."), "ada") == {"error": "The PDF takes too long to read."}
 
 
-async def test_a_backend_with_files_gets_the_pdf_itself() -> None:
+async def test_pdf_for_a_backend_with_files_is_sent_itself() -> None:
     backend = Listening("pass")
     await answer(responses_of(backend), input=[{"role": "user", "content": [part(pdf("Fine."))]}])
     (sent,) = backend.asked[0][0]["content"]

@@ -35,14 +35,14 @@ THOUGHT = {"upstream": {"reasoning_content": "The user wants a greeting."}}
 KEY = "0" * 24
 
 
-def test_what_was_sealed_comes_back() -> None:
+def test_encrypted_content_is_decrypted() -> None:
     encrypted = CIPHER.encrypt("reasoning", "alice", THOUGHT)
 
     assert CIPHER.decrypt("reasoning", "alice", encrypted) == THOUGHT
     assert ContentCipher(["the secret"]).decrypt("reasoning", "alice", encrypted) == THOUGHT  # after a restart
 
 
-def test_a_seal_is_opaque_and_never_the_same_twice() -> None:
+def test_encrypted_content_is_opaque_and_never_the_same_twice() -> None:
     one, other = (CIPHER.encrypt("reasoning", "alice", THOUGHT) for _ in range(2))
 
     assert one != other
@@ -50,20 +50,20 @@ def test_a_seal_is_opaque_and_never_the_same_twice() -> None:
     assert b"greeting" not in base64.urlsafe_b64decode(one.removeprefix(CONTENT_MARK) + "==")
 
 
-def test_long_reasoning_is_shorter_encrypted_than_in_the_clear() -> None:
+def test_encrypted_content_of_long_reasoning_is_shorter_than_it() -> None:
     said = {"upstream": {"reasoning_content": "The user asks for the weather, so I call get_weather. " * 100}}
 
     assert len(CIPHER.encrypt("reasoning", "alice", said)) < 300
 
 
 @pytest.mark.parametrize(("kind", "owner"), [("reasoning", "bob"), ("compaction", "alice")])
-def test_a_seal_is_bound_to_its_caller_and_its_kind(kind: Any, owner: str) -> None:
+def test_encrypted_content_is_bound_to_its_owner_and_kind(kind: Any, owner: str) -> None:
     with pytest.raises(TamperedError):
         CIPHER.decrypt(kind, owner, CIPHER.encrypt("reasoning", "alice", THOUGHT))
 
 
 @given(st.data())
-def test_whatever_is_changed_is_seen(data: st.DataObject) -> None:
+def test_encrypted_content_that_was_changed_is_refused(data: st.DataObject) -> None:
     encrypted = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."})
     place = data.draw(st.integers(0, len(encrypted) - 1))
     other = data.draw(st.characters().filter(lambda character: character != encrypted[place]))
@@ -73,14 +73,14 @@ def test_whatever_is_changed_is_seen(data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 200))
-def test_half_a_seal_is_none(length: int) -> None:
+def test_encrypted_content_that_was_cut_is_refused(length: int) -> None:
     encrypted = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."})
 
     with pytest.raises((TamperedError, ForeignKeyError)):
         CIPHER.decrypt("compaction", "alice", encrypted[: min(length, len(encrypted) - 1)])
 
 
-def test_keys_rotate() -> None:
+def test_encryption_keys_rotate() -> None:
     old = ContentCipher(["old"]).encrypt("reasoning", "alice", THOUGHT)
     both = ContentCipher(["new", "old"])
     new = both.encrypt("reasoning", "alice", THOUGHT)
@@ -91,7 +91,7 @@ def test_keys_rotate() -> None:
         ContentCipher(["new"]).decrypt("reasoning", "alice", old)
 
 
-def test_a_server_without_a_key_makes_one_and_says_so_once_it_is_used(caplog: pytest.LogCaptureFixture) -> None:
+def test_encryption_without_a_key_makes_one_and_logs_it_once(caplog: pytest.LogCaptureFixture) -> None:
     cipher = ContentCipher()
     assert not records_of(caplog, "app")
 
@@ -116,14 +116,14 @@ def reasoning(encrypted: str | None, **fields: Any) -> dict[str, Any]:
     return {"type": "reasoning", "summary": [], "encrypted_content": encrypted, **fields}
 
 
-def test_reasoning_of_ours_is_opened_under_its_id() -> None:
+def test_encrypted_reasoning_is_decrypted_under_its_id() -> None:
     item = reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT), id="rs_1")
 
     assert opened([item]) == ([item], {"rs_1": THOUGHT["upstream"]}, [])
 
 
 @pytest.mark.parametrize("calls", [{}, {"c1": {"extra_content": {"x": 1}}}], ids=["alone", "with a call"])
-def test_reasoning_encrypted_by_an_earlier_version_is_decrypted(calls: dict[str, Any]) -> None:
+def test_encrypted_reasoning_of_an_earlier_version_is_decrypted(calls: dict[str, Any]) -> None:
     content = {"said": THOUGHT["upstream"], **({"calls": calls} if calls else {})}
     items = [reasoning(CIPHER.encrypt("reasoning", "alice", content), id="rs_1")]
     items += [{"type": "function_call", "id": "fc_1", "call_id": name} for name in calls]
@@ -131,7 +131,7 @@ def test_reasoning_encrypted_by_an_earlier_version_is_decrypted(calls: dict[str,
     assert opened(items)[1] == {"rs_1": THOUGHT["upstream"], **({"fc_1": calls["c1"]} if calls else {})}
 
 
-def test_an_item_without_an_id_gets_one() -> None:
+def test_encrypted_item_without_an_id_gets_one() -> None:
     [item], said, _ = opened([reasoning(CIPHER.encrypt("reasoning", "alice", THOUGHT))])
 
     assert item["id"].startswith("rs_") and item["id"].endswith(KEY)
@@ -146,7 +146,7 @@ GONE = ContentCipher(["gone"])
     ["gAAAAABpM0Yj-of-another-server=", GONE.encrypt("reasoning", "alice", THOUGHT)],
     ids=["another server", "a key that is gone"],
 )
-def test_reasoning_encrypted_elsewhere_is_passed_over_with_a_warning(encrypted: str) -> None:
+def test_encrypted_reasoning_of_another_server_is_skipped_with_a_warning(encrypted: str) -> None:
     assert opened([reasoning(encrypted)]) == (
         [reasoning(encrypted)],
         {},
@@ -154,11 +154,11 @@ def test_reasoning_encrypted_elsewhere_is_passed_over_with_a_warning(encrypted: 
     )
 
 
-def test_reasoning_without_a_seal_is_taken_at_its_word() -> None:
+def test_reasoning_without_encrypted_content_is_as_written() -> None:
     assert opened([reasoning(None), reasoning("")]) == ([reasoning(None), reasoning("")], {}, [])
 
 
-def test_what_the_store_knows_needs_no_opening() -> None:
+def test_stored_reasoning_is_not_decrypted() -> None:
     item = reasoning("unreadable", id="rs_1")
 
     assert opened([item], known={"rs_1": {"reasoning": "Known."}}) == ([item], {}, [])
@@ -176,7 +176,7 @@ MINE = CIPHER.encrypt("compaction", "alice", {"summary": "We launch on Tuesday."
         ({"type": "compaction", "encrypted_content": MINE}, "bob"),
     ],
 )
-def test_what_was_changed_or_is_not_the_callers_is_refused_by_its_place(item: dict[str, Any], owner: str) -> None:
+def test_encrypted_content_changed_or_foreign_is_refused_with_its_field(item: dict[str, Any], owner: str) -> None:
     hello = {"type": "message", "role": "user", "content": "hello"}
 
     with pytest.raises(InvalidRequest) as refused:
@@ -197,7 +197,7 @@ def test_compaction_that_cannot_be_decrypted_stays_as_it_is(encrypted: str) -> N
     assert opened([item]) == ([item], {}, [])  # the translation says so to the model and the caller
 
 
-def test_a_compaction_gives_its_summary() -> None:
+def test_compaction_that_is_decrypted_gives_its_summary() -> None:
     item = {"type": "compaction", "id": "cmp_1", "encrypted_content": MINE}
 
     assert opened([item]) == ([item], {"cmp_1": {"summary": "We launch on Tuesday."}}, [])
@@ -243,7 +243,7 @@ def signed(id: str, signature: str | None) -> dict[str, Any]:
     return chunk
 
 
-def test_reasoning_comes_back_under_the_name_that_the_backend_had_for_it() -> None:
+def test_encrypted_reasoning_has_the_backends_name_for_it() -> None:
     events = answer(delta(reasoning="Let me "), delta(reasoning="think."), delta(content="Hello."))
     items, said = replayed(events)
 
@@ -252,7 +252,7 @@ def test_reasoning_comes_back_under_the_name_that_the_backend_had_for_it() -> No
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_a_signature_beside_a_call_comes_back_with_the_reasoning_before_it(with_ids: bool) -> None:
+def test_call_signature_comes_back_with_the_reasoning_before_it(with_ids: bool) -> None:
     events = answer(delta(reasoning_content="I look."), signed("c1", "abc"))
     items, said = replayed(events, with_ids=with_ids)
 
@@ -264,7 +264,7 @@ def test_a_signature_beside_a_call_comes_back_with_the_reasoning_before_it(with_
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_a_signature_without_reasoning_gets_an_empty_item(with_ids: bool) -> None:
+def test_call_signature_without_reasoning_gets_an_empty_item(with_ids: bool) -> None:
     events = answer(delta(content="I look."), signed("c1", "abc"))
     items, said = replayed(events, with_ids=with_ids)
 
@@ -274,7 +274,7 @@ def test_a_signature_without_reasoning_gets_an_empty_item(with_ids: bool) -> Non
     assert said[items[2]["id"]] == {"extra_content": {"google": {"thought_signature": "abc"}}}
 
 
-def test_a_signature_that_comes_late_gets_an_item_of_its_own() -> None:
+def test_call_signature_that_comes_late_gets_an_item_of_its_own() -> None:
     late = {"type": "reasoning.encrypted", "data": "abc", "index": 1}
     events = answer(delta(reasoning="I think."), delta(content="Hello."), delta(reasoning_details=[late]))
     items, said = replayed(events)
@@ -292,7 +292,7 @@ def test_a_signature_that_comes_late_gets_an_item_of_its_own() -> None:
     ],
     ids=lambda call: call["type"],
 )
-def test_a_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], with_ids: bool) -> None:
+def test_call_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], with_ids: bool) -> None:
     beside = {"extra_content": {"google": {"thought_signature": "abc"}}}
     encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {}, "calls": {"c1": beside}})
     items, said, _ = opened([reasoning(encrypted), {**call, "id": "its_own"} if with_ids else call])
@@ -301,7 +301,7 @@ def test_a_signature_comes_back_with_a_call_of_any_kind(call: dict[str, Any], wi
     assert (items[1]["id"] == "its_own") is with_ids
 
 
-def test_a_search_that_ran_elsewhere_has_no_id_to_know_it_by() -> None:
+def test_tool_search_that_ran_elsewhere_has_no_id() -> None:
     call = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}}
     encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {}, "calls": {"c1": {"extra_content": {}}}})
 
@@ -315,7 +315,7 @@ def test_calls_without_a_signature_add_nothing() -> None:
     assert said == {}
 
 
-def test_a_seal_has_one_spelling() -> None:
+def test_encrypted_content_has_one_spelling() -> None:
     """Of the last character some bits may stand for nothing."""
     texts = (CIPHER.encrypt("reasoning", "alice", {"upstream": {"reasoning": "x" * length}}) for length in range(1, 9))
     encrypted = next(text for text in texts if len(text.removeprefix(CONTENT_MARK)) % 4)
@@ -327,14 +327,14 @@ def test_a_seal_has_one_spelling() -> None:
         CIPHER.decrypt("reasoning", "alice", other)
 
 
-def test_a_call_that_the_store_knows_is_taken_at_the_word_of_the_store() -> None:
+def test_stored_call_is_as_stored() -> None:
     encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {}, "calls": {"c1": {"extra_content": {"x": 1}}}})
     looks = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{}"}
 
     assert opened([reasoning(encrypted, id="rs_1"), looks], known={"fc_1": {}})[1] == {"rs_1": {}}
 
 
-def test_all_encrypted_content_of_a_request_together_is_bounded() -> None:
+def test_encrypted_content_of_a_request_is_bounded() -> None:
     encrypted = CIPHER.encrypt("reasoning", "alice", {"upstream": {"reasoning_content": "so " * 1_000_000}})
     item = {"type": "reasoning", "summary": [], "encrypted_content": encrypted}
     assert len(encrypted) < 1000  # which is the point: the request is small

@@ -34,7 +34,7 @@ async def ask(
     return [*kept.events, *made.take()]
 
 
-async def test_a_chunk_that_cannot_be_read_fails_the_response_and_keeps_what_there_is(
+async def test_chunk_that_cannot_be_read_fails_the_response_with_the_output_so_far(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     events = await ask(delta(content="Hel"), NOT_A_CHUNK)
@@ -48,7 +48,7 @@ async def test_a_chunk_that_cannot_be_read_fails_the_response_and_keeps_what_the
     ]
 
 
-async def test_where_it_is_the_first_chunk_the_response_has_failed_with_nothing_in_it() -> None:
+async def test_first_chunk_that_cannot_be_read_fails_the_response_without_output() -> None:
     events = await ask(NOT_A_CHUNK, open_after=None)
     laws.check(events)
     assert (events[-1]["type"], events[-1]["response"]["output"]) == ("response.failed", [])
@@ -71,9 +71,7 @@ class Unending(ChunkReader):
 
 
 @pytest.mark.parametrize("seconds", [0, 0.05])
-async def test_an_answer_that_cannot_be_ended_ends_all_the_same(
-    caplog: pytest.LogCaptureFixture, seconds: float
-) -> None:
+async def test_answer_that_cannot_be_completed_ends(caplog: pytest.LogCaptureFixture, seconds: float) -> None:
     events = await ask(delta(content="Hel"), *([10.0] if seconds else []), reading=Unending, seconds=seconds)
     laws.check(events)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
@@ -83,13 +81,13 @@ async def test_an_answer_that_cannot_be_ended_ends_all_the_same(
 
 
 @pytest.mark.parametrize("count", [-math.inf, math.inf, math.nan])
-async def test_a_count_without_an_end_takes_nothing_from_the_answer(count: float) -> None:
+async def test_token_count_that_fails_takes_nothing_from_the_answer(count: float) -> None:
     events = await ask(delta(content="Hello"), {**finish("stop"), "usage": {"prompt_tokens": count}})
     laws.check(events)
     assert events[-1]["type"] == "response.completed"
 
 
-async def test_each_failure_is_an_exception_of_its_own() -> None:
+async def test_failures_are_exceptions_of_their_own() -> None:
     """One that is raised keeps the frames that it went through, and what was said in them."""
     failures = []
     for _ in range(2):

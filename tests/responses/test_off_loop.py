@@ -41,13 +41,13 @@ class Noting(Scripted):
         return super().open(question)
 
 
-async def test_the_event_loop_goes_on() -> None:
+async def test_event_loop_goes_on_while_a_large_value_is_worked_on() -> None:
     gone_on = threading.Event()
     asyncio.get_running_loop().call_soon(gone_on.set)
     assert await off_loop(True, gone_on.wait, 60)
 
 
-async def test_what_is_raised_is_raised() -> None:
+async def test_exception_in_a_thread_is_raised() -> None:
     for large in (True, False):
         with pytest.raises(ValueError, match="invalid literal"):
             await off_loop(large, int, "x")
@@ -61,7 +61,7 @@ async def test_what_is_raised_is_raised() -> None:
         {"input": "a", **{f"unknown_{n}": n for n in range(1001)}},
     ],
 )
-async def test_a_large_request_is_translated_in_a_thread(fields: dict[str, Any]) -> None:
+async def test_large_request_is_translated_in_a_thread(fields: dict[str, Any]) -> None:
     backend = Noting()
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         small = await http.post("/v1/responses", json={"model": "m", "input": "a"})
@@ -73,7 +73,7 @@ async def test_a_large_request_is_translated_in_a_thread(fields: dict[str, Any])
         assert [message["content"] for message in backend.asked[-1]["messages"]] == [f"{n}" for n in range(1001)]
 
 
-async def test_each_round_of_a_large_request_is_translated_in_a_thread() -> None:
+async def test_large_request_is_translated_in_a_thread_in_each_round() -> None:
     Lab.reset()
     backend = Noting(made(("lab__echo", {"text": "a"})), hello())
     input = [{"role": "user", "content": f"{n}"} for n in range(1001)]
@@ -85,7 +85,7 @@ async def test_each_round_of_a_large_request_is_translated_in_a_thread() -> None
     assert all(threads - {threading.get_ident()} for threads in backend.by_round)
 
 
-async def test_a_large_response_is_the_same_in_each_encoding() -> None:
+async def test_large_response_is_the_same_in_each_encoding() -> None:
     text = 'a "large" text\n' * (LARGE // 10)
     backend = Noting([delta(content=text), finish("stop")])
     async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
@@ -95,7 +95,7 @@ async def test_a_large_response_is_the_same_in_each_encoding() -> None:
 
 
 @pytest.mark.parametrize("large", [{"output": [{"text": "a" * (LARGE + 1)}]}, {"instructions": "a" * (LARGE + 1)}, {}])
-def test_a_turn_is_large_by_all_that_can_be_large(large: Any) -> None:
+def test_large_turn_is_recognized_by_each_of_its_parts(large: Any) -> None:
     response = new_response(CreateResponse(model="m", input="a"), response_id="resp_1", created_at=0, model="m")
     turn = Turn({**response, **large}, [{"type": "message", "role": "user", "content": "a"}], {})
     assert turn.is_large is bool(large)

@@ -46,7 +46,7 @@ def system(backend: Scripted) -> Any:
     return message["content"] if message["role"] in ("system", "developer") else None
 
 
-async def test_a_template_is_sent_with_its_variables(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_prompt_template_is_sent_with_its_variables(http: httpx.AsyncClient, backend: Scripted) -> None:
     prompt = {"id": "greeting", "variables": {"name": "{{language}} \\1"}}
     response = (await http.post("/responses", json={"prompt": prompt, "input": "Hello"})).json()
     assert system(backend) == "Greet {{language}} \\1 in English."
@@ -56,7 +56,7 @@ async def test_a_template_is_sent_with_its_variables(http: httpx.AsyncClient, ba
     assert stored["prompt"] == response["prompt"]
 
 
-async def test_the_requests_own_fields_come_after_and_first(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_prompt_template_yields_to_the_requests_own_fields(http: httpx.AsyncClient, backend: Scripted) -> None:
     body = {"prompt": {"id": "support"}, "input": "Hello", "instructions": "Be brief.", "model": "m"}
     response = (await http.post("/responses", json=body)).json()
     assert system(backend) == "Be kind. {literal} {{ not a variable }}\n\nBe brief."
@@ -64,7 +64,7 @@ async def test_the_requests_own_fields_come_after_and_first(http: httpx.AsyncCli
 
 
 @pytest.mark.parametrize(("version", "expected"), [(None, "10"), ("2", "2")])
-async def test_a_version_is_chosen(
+async def test_prompt_template_version_is_chosen(
     http: httpx.AsyncClient, backend: Scripted, version: str | None, expected: str
 ) -> None:
     prompt = {"id": "review", "version": version}
@@ -73,7 +73,7 @@ async def test_a_version_is_chosen(
     assert response["prompt"]["version"] == expected
 
 
-async def test_the_official_client_names_a_template(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_official_client_names_a_prompt_template(http: httpx.AsyncClient, backend: Scripted) -> None:
     name: Any = {"type": "input_text", "text": "Ada"}
     async with (
         openai.AsyncOpenAI(base_url=str(http.base_url), api_key="x") as client,
@@ -86,7 +86,7 @@ async def test_the_official_client_names_a_template(http: httpx.AsyncClient, bac
     assert system(backend) == "Greet Ada in English."
 
 
-async def test_templates_hold_for_counting_and_translating(http: httpx.AsyncClient, backend: Scripted) -> None:
+async def test_prompt_template_holds_for_counting_and_translating(http: httpx.AsyncClient, backend: Scripted) -> None:
     body = {"model": "m", "input": "x", "prompt": {"id": "support"}}
     counted = (await http.post("/responses/input_tokens", json=body)).json()["input_tokens"]
     assert counted > (await http.post("/responses/input_tokens", json={**body, "prompt": None})).json()["input_tokens"]
@@ -113,7 +113,7 @@ async def test_templates_hold_for_counting_and_translating(http: httpx.AsyncClie
         ("greeting", 400, "invalid_type", "prompt"),
     ],
 )
-async def test_errors_name_what_is_wrong(
+async def test_prompt_errors_name_what_is_wrong(
     http: httpx.AsyncClient, backend: Scripted, prompt: Any, status: int, code: str, param: str
 ) -> None:
     answer = await http.post("/responses", json={"model": "m", "input": "x", "prompt": prompt})
@@ -122,7 +122,7 @@ async def test_errors_name_what_is_wrong(
     assert not backend.asked
 
 
-async def test_without_a_folder_there_are_none(backend: Scripted) -> None:
+async def test_prompt_without_a_folder_is_not_found(backend: Scripted) -> None:
     async with antiphon(backend) as url, httpx.AsyncClient() as client:
         answer = await client.post(f"{url}/v1/responses", json={"model": "m", "input": "x", "prompt": {"id": "a"}})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "prompt_not_found")
@@ -141,13 +141,13 @@ async def test_without_a_folder_there_are_none(backend: Scripted) -> None:
         ("support.txt", "x", "two prompts of this name"),
     ],
 )
-def test_a_wrong_file_is_named(folder: Path, name: str, text: str, problem: str) -> None:
+def test_prompt_file_that_is_invalid_is_named(folder: Path, name: str, text: str, problem: str) -> None:
     (folder / name).write_text(text)
     with pytest.raises(SettingsError) as raised:
         read_prompts(folder)
     assert problem in str(raised.value)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_prompt_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="there is no folder"):
         read_prompts(tmp_path / "none")

@@ -67,7 +67,7 @@ async def status(app: ASGIApp, id: str) -> str:
     ("word", "ending"),
     [(b"response.output_text.delta", "failed"), (b"response.completed", "completed")],
 )
-async def test_a_server_that_stops_does_not_take_back_what_has_ended(word: bytes, ending: str) -> None:
+async def test_server_that_stops_does_not_take_back_what_has_ended(word: bytes, ending: str) -> None:
     app = create_app(settings(), backend=Scripted([delta(content="Hello")]), store=MemoryStore(ttl=60))
     events = await cancelled_at(app, word)
     terminal = [event["type"] for event in events if event["type"] in ("response.completed", "response.failed")]
@@ -89,7 +89,7 @@ class Late(MemoryStore):
         return made
 
 
-async def test_a_response_that_is_stored_after_all_equals_the_stream() -> None:
+async def test_response_that_is_stored_late_equals_the_stream() -> None:
     app = create_app(settings(), backend=Scripted([delta(content="Hello")]), store=Late(ttl=60))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as http:
         told = (await http.post("/v1/responses", json={"model": "m", "input": "Hi"})).json()
@@ -112,7 +112,7 @@ async def events_of(url: str, way: str, **body: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", ["sse", "websocket", "background"])
-async def test_warnings_are_events_if_they_are_included(way: str) -> None:
+async def test_warnings_are_events_if_included(way: str) -> None:
     async with sockets.listening(Scripted([delta(content="Hello")])) as url:
         events = await events_of(url, way, include=["antiphon:events"])
         unasked = await events_of(url, way)

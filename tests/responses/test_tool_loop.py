@@ -96,7 +96,7 @@ def offered(asked: dict[str, Any]) -> set[str]:
     return {tool["function"]["name"] for tool in asked.get("tools", [])}
 
 
-async def test_a_call_is_run_and_the_model_answers(lab: Lab) -> None:
+async def test_hosted_call_is_run_and_the_model_answers(lab: Lab) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2}), text="Let me see."), hello("It is 3."))
     response = await ask(backend)
     assert (response["status"], types(response)) == ("completed", ["message", "mcp_call", "message"])
@@ -120,7 +120,7 @@ async def test_a_call_is_run_and_the_model_answers(lab: Lab) -> None:
     assert lab.opened == 0
 
 
-async def test_the_stream_has_each_event_once_and_in_order(lab: Lab) -> None:
+async def test_hosted_call_stream_has_each_event_once_and_in_order(lab: Lab) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello())
     async with client(backend) as http:
         events = await events_of(http)
@@ -135,7 +135,7 @@ async def test_the_stream_has_each_event_once_and_in_order(lab: Lab) -> None:
     ]
 
 
-async def test_the_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
+async def test_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
     """Another response of the caller hears of them while the tool runs, and the loop itself when it goes on."""
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(90, 10)), hello())
     async with client(backend, limit_tokens_per_minute=50) as http:
@@ -154,7 +154,7 @@ async def test_the_tokens_of_a_round_count_before_the_next(lab: Lab) -> None:
     ("budget", "spent"),
     [({"tokens_per_day": 150}, "200 of 150 tokens"), ({"money_per_month": 0.0015}, "0.002 of 0.0015")],
 )
-async def test_a_response_ends_with_the_round_that_uses_up_its_budget(
+async def test_response_ends_with_the_round_that_uses_up_its_budget(
     lab: Lab, budget: dict[str, Any], spent: str
 ) -> None:
     rounds = [made(("lab__echo", {"text": str(n)}), usage=(90, 10)) for n in range(4)]
@@ -173,7 +173,7 @@ async def test_a_response_ends_with_the_round_that_uses_up_its_budget(
     assert (refused.status_code, refused.json()["error"]["code"], len(backend.asked)) == (429, "insufficient_quota", 2)
 
 
-async def test_the_tokens_of_a_response_are_charged_once(lab: Lab) -> None:
+async def test_tokens_of_a_response_are_charged_once(lab: Lab) -> None:
     rounds = [made(("lab__echo", {"text": str(n)}), usage=(20, 5)) for n in range(3)]
     async with client(Scripted(*rounds, hello()), limit_tokens_per_minute=100) as http:
         response = (await http.post("/responses", json=body())).json()
@@ -189,7 +189,7 @@ async def test_usage_is_the_sum_of_all_rounds(lab: Lab) -> None:
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10 + 11 + 12 + 20, 8, 61)
 
 
-async def test_calls_of_one_answer_run_side_by_side_and_are_one_message(lab: Lab) -> None:
+async def test_hosted_calls_of_one_answer_run_side_by_side_and_are_one_message(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {"n": 1}), ("lab__wait", {"n": 2}), ("lab__wait", {"n": 3})), hello())
     async with client(backend, tools={"parallel": 2}) as http:
         asking = asyncio.create_task(http.post("/responses", json=body()))
@@ -201,7 +201,7 @@ async def test_calls_of_one_answer_run_side_by_side_and_are_one_message(lab: Lab
     assert shape(backend.asked[1]) == ["user", ("assistant", 3), "tool", "tool", "tool"]
 
 
-async def test_one_at_a_time_where_the_caller_wants_it(lab: Lab) -> None:
+async def test_hosted_calls_run_one_at_a_time_if_requested(lab: Lab) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), ("lab__echo", {"text": "b"})), hello())
     response = await ask(backend, parallel_tool_calls=False)
     assert types(response) == ["mcp_call", "message"]
@@ -217,7 +217,7 @@ async def test_one_at_a_time_where_the_caller_wants_it(lab: Lab) -> None:
         {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp", "server_label": "lab"}]},
     ],
 )
-async def test_a_forced_choice_counts_for_the_first_round_only(lab: Lab, choice: Any) -> None:
+async def test_tool_choice_that_is_forced_holds_for_the_first_round(lab: Lab, choice: Any) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"})), hello())
     response = await ask(backend, tool_choice=choice)
     assert types(response) == ["mcp_call", "message"]
@@ -226,7 +226,7 @@ async def test_a_forced_choice_counts_for_the_first_round_only(lab: Lab, choice:
     assert second in (None, "auto")
 
 
-async def test_calls_past_the_number_that_is_allowed_leave_no_trace(lab: Lab) -> None:
+async def test_hosted_calls_beyond_max_tool_calls_leave_no_trace(lab: Lab) -> None:
     backend = Scripted(made(*(("lab__echo", {"text": str(n)}) for n in range(3))), hello())
     response = await ask(backend, max_tool_calls=2, tools=[LAB, MINE])
     assert types(response) == ["mcp_call", "mcp_call", "message"]
@@ -234,7 +234,7 @@ async def test_calls_past_the_number_that_is_allowed_leave_no_trace(lab: Lab) ->
     assert offered(backend.asked[1]) == {"mine"}, "the last question has no hosted functions"
 
 
-async def test_a_model_that_calls_on_and_on_has_to_answer_in_the_end(lab: Lab) -> None:
+async def test_model_that_calls_in_every_round_has_to_answer_in_the_end(lab: Lab) -> None:
     rounds = [made(("lab__echo", {"text": str(n)})) for n in range(3)]
     backend = Scripted(*rounds, made(("lab__echo", {"text": "more"}), text="Enough."))
     async with client(backend, tools={"max_rounds": 3}) as http:
@@ -245,7 +245,7 @@ async def test_a_model_that_calls_on_and_on_has_to_answer_in_the_end(lab: Lab) -
     assert "rounds" in answer.headers["x-antiphon-warning"]
 
 
-async def test_the_same_call_again_and_again_comes_to_an_end(lab: Lab) -> None:
+async def test_hosted_call_that_is_repeated_comes_to_an_end(lab: Lab) -> None:
     same = made(("lab__echo", {"text": "a", "x": 1}))
     backend = Scripted(same, same, made(("lab__echo", '{"x":1,"text":"a"}')), hello())
     response = await ask(backend)
@@ -254,7 +254,7 @@ async def test_the_same_call_again_and_again_comes_to_an_end(lab: Lab) -> None:
     assert not offered(backend.asked[-1])
 
 
-async def test_a_call_of_the_client_ends_the_response_after_the_hosted_ones(lab: Lab) -> None:
+async def test_client_call_ends_the_response_after_hosted_calls(lab: Lab) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), ("mine", {}), ("lab__echo", {"text": "b"})), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body(tools=[LAB, MINE]))).json()
@@ -269,7 +269,7 @@ async def test_a_call_of_the_client_ends_the_response_after_the_hosted_ones(lab:
     assert [m["content"] for m in backend.asked[1]["messages"][2:]] == ["a", "mine!", "b"]
 
 
-async def test_a_failed_tool_is_reported_to_the_model_and_the_answer_goes_on(lab: Lab) -> None:
+async def test_hosted_tool_that_fails_is_reported_and_the_answer_goes_on(lab: Lab) -> None:
     backend = Scripted(made(("lab__fail", {}), ("lab__crash", {})), hello())
     response = await ask(backend)
     failed, crashed, _ = response["output"]
@@ -286,7 +286,7 @@ TOO_MANY_VALUES = '{"a": [' + "[]," * MAX_VALUES + "1]}"
 
 
 @pytest.mark.parametrize("written", ["[1]", "{'a': 1}", '"text"', pytest.param(TOO_MANY_VALUES, id="values")])
-async def test_arguments_that_are_no_object_are_not_sent_to_the_tool(lab: Lab, written: str) -> None:
+async def test_arguments_that_are_no_object_do_not_reach_the_tool(lab: Lab, written: str) -> None:
     backend = Scripted(made(("lab__echo", written)), hello())
     response = await ask(backend)
     item = response["output"][0]
@@ -294,20 +294,20 @@ async def test_arguments_that_are_no_object_are_not_sent_to_the_tool(lab: Lab, w
     assert isinstance(json.loads(item["arguments"]), dict)
 
 
-async def test_large_arguments_are_sent_to_the_tool(lab: Lab) -> None:
+async def test_arguments_that_are_large_reach_the_tool(lab: Lab) -> None:
     text = "line\n" * (LARGE // 4)
     response = await ask(Scripted(made(("lab__echo", {"text": text})), hello()))
     assert lab.calls == [("echo", {"text": text})]
     assert json.loads(response["output"][0]["arguments"]) == {"text": text}
 
 
-async def test_no_arguments_are_an_empty_object(lab: Lab) -> None:
+async def test_arguments_left_out_are_an_empty_object(lab: Lab) -> None:
     response = await ask(Scripted(made(("lab__echo", "")), hello()))
     assert lab.calls == [("echo", {})]
     assert response["output"][0]["arguments"] == "{}"
 
 
-async def test_a_result_that_is_too_long_is_cut_off(lab: Lab) -> None:
+async def test_result_that_is_too_long_is_cut(lab: Lab) -> None:
     backend = Scripted(made(("lab__long", {})), hello())
     async with client(backend, tools={"max_result_chars": 1000}) as http:
         await http.post("/responses", json=body())
@@ -316,7 +316,7 @@ async def test_a_result_that_is_too_long_is_cut_off(lab: Lab) -> None:
     assert "cut off" in content
 
 
-async def test_an_image_is_shown_to_the_model_and_again_in_the_next_turn(lab: Lab) -> None:
+async def test_result_with_an_image_is_shown_now_and_in_the_next_turn(lab: Lab) -> None:
     backend = Scripted(made(("lab__image", {})), hello(), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -326,7 +326,7 @@ async def test_an_image_is_shown_to_the_model_and_again_in_the_next_turn(lab: La
     assert third["messages"][: len(second["messages"])] == second["messages"]
 
 
-async def test_a_refusal_before_anything_was_run_is_an_http_error(lab: Lab) -> None:
+async def test_refusal_before_anything_was_run_is_an_http_error(lab: Lab) -> None:
     async with client(Scripted([BackendError("No.", status=503)])) as http:
         for stream in (False, True):
             answer = await http.post("/responses", json=body(stream=stream))
@@ -334,7 +334,7 @@ async def test_a_refusal_before_anything_was_run_is_an_http_error(lab: Lab) -> N
     assert lab.opened == 0
 
 
-async def test_an_error_in_a_later_round_fails_the_response_and_keeps_what_there_was(lab: Lab) -> None:
+async def test_error_in_a_later_round_fails_the_response_with_the_output_so_far(lab: Lab) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"})), [BackendError("Away.", status=503)])
     async with client(backend) as http:
         events = await events_of(http)
@@ -345,7 +345,7 @@ async def test_an_error_in_a_later_round_fails_the_response_and_keeps_what_there
     assert failed["usage"]["input_tokens"] > 0
 
 
-async def test_tokens_are_counted_over_all_rounds(lab: Lab) -> None:
+async def test_max_output_tokens_counts_over_all_rounds(lab: Lab) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), usage=(10, 30)), hello())
     await ask(backend, max_output_tokens=100)
     assert [asked["max_tokens"] for asked in backend.asked] == [100, 70]
@@ -355,7 +355,7 @@ async def test_tokens_are_counted_over_all_rounds(lab: Lab) -> None:
     assert len(backend.asked) == 1
 
 
-async def test_time_is_counted_over_all_rounds_and_stops_a_tool(lab: Lab) -> None:
+async def test_max_output_seconds_counts_over_all_rounds_and_stops_a_tool(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with client(backend, max_output_seconds=0.05) as http:
         events = await events_of(http)
@@ -366,7 +366,7 @@ async def test_time_is_counted_over_all_rounds_and_stops_a_tool(lab: Lab) -> Non
     assert (lab.stopped, lab.opened) == (["wait"], 0)
 
 
-async def test_a_tool_that_hangs_is_cancelled(lab: Lab) -> None:
+async def test_hosted_tool_that_hangs_is_cancelled(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with client(backend, tools={"max_call_seconds": 0.05}) as http:
         response = (await http.post("/responses", json=body())).json()
@@ -374,7 +374,7 @@ async def test_a_tool_that_hangs_is_cancelled(lab: Lab) -> None:
     assert lab.stopped == ["wait"]
 
 
-async def test_an_answer_that_is_cut_off_runs_nothing(lab: Lab) -> None:
+async def test_answer_that_is_cut_off_runs_nothing(lab: Lab) -> None:
     cut = [call(0, "a", "lab__echo", '{"text": "a"}'), call(1, "b", "lab__echo", '{"te'), finish("length")]
     response = await ask(Scripted(cut, hello()))
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -382,7 +382,7 @@ async def test_an_answer_that_is_cut_off_runs_nothing(lab: Lab) -> None:
     assert lab.calls == []
 
 
-async def test_a_client_that_goes_stops_the_tool(lab: Lab) -> None:
+async def test_client_that_disconnects_stops_the_tool(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with httpx.AsyncClient(base_url=url) as http, asyncio.timeout(10):
@@ -397,7 +397,7 @@ async def test_a_client_that_goes_stops_the_tool(lab: Lab) -> None:
     assert (lab.stopped, len(backend.asked)) == (["wait"], 1)
 
 
-async def test_a_background_response_that_is_cancelled_stops_the_tool(lab: Lab) -> None:
+async def test_background_response_that_is_cancelled_stops_the_tool(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
@@ -408,7 +408,7 @@ async def test_a_background_response_that_is_cancelled_stops_the_tool(lab: Lab) 
     assert (lab.stopped, lab.opened, len(backend.asked)) == (["wait"], 0, 1)
 
 
-async def test_a_stream_can_be_resumed_in_the_middle_of_a_call(lab: Lab) -> None:
+async def test_stream_in_the_middle_of_a_call_can_be_resumed(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1") as http, asyncio.timeout(20):
@@ -424,7 +424,7 @@ async def test_a_stream_can_be_resumed_in_the_middle_of_a_call(lab: Lab) -> None
     assert lab.calls == [("wait", {})]
 
 
-async def test_the_next_turn_begins_as_the_last_question_did(lab: Lab) -> None:
+async def test_next_turn_begins_as_the_last_question_did(lab: Lab) -> None:
     """Over an earlier response, a conversation, references and a replay the model is shown the same."""
     answers = [made(("lab__add", {"a": 1, "b": 2}), ("lab__echo", {"text": "x"})), hello()]
     backend = Scripted(*answers, *answers, *[hello()] * 9)
@@ -450,7 +450,7 @@ async def test_the_next_turn_begins_as_the_last_question_did(lab: Lab) -> None:
         assert told == ["3", "x"]
 
 
-async def test_a_response_that_is_not_stored_has_its_tools_over_a_websocket_too(lab: Lab) -> None:
+async def test_response_with_store_false_has_its_tools_over_a_websocket(lab: Lab) -> None:
     from websockets.asyncio.client import connect
 
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello(), hello())
@@ -468,7 +468,7 @@ async def test_a_response_that_is_not_stored_has_its_tools_over_a_websocket_too(
     assert shape(backend.asked[2])[:3] == ["user", ("assistant", 1), "tool"]
 
 
-async def test_what_the_tool_receives(lab: Lab) -> None:
+async def test_hosted_tool_receives_its_call(lab: Lab) -> None:
     tool = {**LAB, "server_url": "https://lab.example/secret/path", "authorization": "a-token"}
     backend = Scripted(hello())
     async with client(backend) as http:
@@ -482,7 +482,7 @@ async def test_what_the_tool_receives(lab: Lab) -> None:
     assert [item["type"] for item in lab.known] == ["message"]
 
 
-async def test_a_slow_list_opens_the_stream_and_is_then_waited_for(lab: Lab) -> None:
+async def test_tool_list_that_is_slow_opens_the_stream_and_is_waited_for(lab: Lab) -> None:
     async def list_slowly(call: Any, report: Any) -> Any:
         item = report.add("mcp_list_tools", server_label="lab")
         lab.started.set()
@@ -505,7 +505,7 @@ async def test_a_slow_list_opens_the_stream_and_is_then_waited_for(lab: Lab) -> 
     assert types(events[-1]["response"]) == ["mcp_list_tools", "message"]
 
 
-async def test_a_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab: Lab) -> None:
+async def test_hosted_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab: Lab) -> None:
     async def break_(call: Any, report: Any) -> Any:
         raise ZeroDivisionError
 
@@ -517,7 +517,7 @@ async def test_a_tool_that_cannot_be_opened_is_left_out_with_a_warning(lab: Lab)
     assert "could not be opened" in answer.headers["x-antiphon-warning"]
 
 
-async def test_framework_events_report_rounds_and_calls_if_they_are_included(lab: Lab) -> None:
+async def test_framework_events_of_rounds_and_calls_are_sent_if_included(lab: Lab) -> None:
     backend = Scripted(made(("lab__echo", {"text": "a"}), ("lab__fail", {})), hello())
     async with client(backend) as http:
         events = await events_of(http, include=["antiphon:events"])
@@ -535,7 +535,7 @@ async def test_framework_events_report_rounds_and_calls_if_they_are_included(lab
     assert sorted(map(str, errors)) == ["It did not work.", "None"]
 
 
-async def test_the_official_client_accumulates_the_stream(lab: Lab) -> None:
+async def test_official_client_accumulates_the_stream(lab: Lab) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2}), text="Well."), hello())
     async with serving(create_app(settings(tools=TABLES), backend=backend)) as url:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as official:
@@ -546,7 +546,7 @@ async def test_the_official_client_accumulates_the_stream(lab: Lab) -> None:
     assert [item.type for item in response.output] == ["message", "mcp_call", "message"]
 
 
-async def test_a_table_that_is_wrong_says_so_at_the_start() -> None:
+async def test_tool_table_that_is_invalid_is_named_at_start() -> None:
     from app.settings import SettingsError
 
     with pytest.raises(SettingsError, match=r"tools\.lab: this table is wrong"):
@@ -555,7 +555,7 @@ async def test_a_table_that_is_wrong_says_so_at_the_start() -> None:
         create_app(settings(tools={"laboratory": {}}), backend=Scripted([]))
 
 
-async def test_a_call_is_never_run_again_when_its_worker_dies(lab: Lab, tmp_path: Path) -> None:
+async def test_hosted_call_of_a_dead_worker_is_never_run_again(lab: Lab, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     backend = Scripted(made(("lab__wait", {})), hello())
     common = {"store_url": url, "background_lease": 0.3, "tools": TABLES}
@@ -580,7 +580,7 @@ async def test_a_call_is_never_run_again_when_its_worker_dies(lab: Lab, tmp_path
     assert (lab.calls, len(backend.asked)) == ([("wait", {})], 1)
 
 
-async def test_a_server_that_stops_stops_its_tools(lab: Lab) -> None:
+async def test_hosted_tools_of_a_stopping_server_are_stopped(lab: Lab) -> None:
     backend = Scripted(made(("lab__wait", {})), hello())
     lines: list[str] = []
 
@@ -600,7 +600,7 @@ async def test_a_server_that_stops_stops_its_tools(lab: Lab) -> None:
     assert (events[-1]["type"], lab.stopped, lab.opened) == ("response.failed", ["wait"], 0)
 
 
-async def test_a_conversation_that_is_too_long_loses_whole_rounds(lab: Lab) -> None:
+async def test_truncation_of_a_conversation_with_rounds_drops_whole_rounds(lab: Lab) -> None:
     """With `truncation: auto` in the middle of a response; a call is never cut from its result."""
     too_long = BackendError("Too long.", code="context_length_exceeded", status=400)
     rounds = [made((("lab__long"), {"n": n})) for n in range(3)]
@@ -615,7 +615,7 @@ async def test_a_conversation_that_is_too_long_loses_whole_rounds(lab: Lab) -> N
         assert one.count("tool") == one.count(("assistant", 1))
 
 
-async def test_a_conversation_with_hosted_calls_can_be_compacted(lab: Lab) -> None:
+async def test_conversation_with_hosted_calls_can_be_compacted(lab: Lab) -> None:
     backend = Scripted(made(("lab__add", {"a": 1, "b": 2})), hello(), hello("A summary."), hello())
     async with client(backend, MemoryStore(ttl=60)) as http:
         first = (await http.post("/responses", json=body())).json()
@@ -629,13 +629,13 @@ async def test_a_conversation_with_hosted_calls_can_be_compacted(lab: Lab) -> No
     assert "lab__add" not in json.dumps(backend.asked[3]["messages"])
 
 
-async def test_deferred_functions_are_all_offered_where_nothing_searches(lab: Lab) -> None:
+async def test_deferred_functions_without_a_search_are_all_offered(lab: Lab) -> None:
     backend = Scripted(hello())
     await ask(backend, tools=[{**LAB, "defer_loading": True}])
     assert "lab__add" in offered(backend.asked[0])
 
 
-async def test_a_shell_that_the_server_runs_does_not_wait_for_the_client(lab: Lab) -> None:
+async def test_shell_that_the_server_runs_does_not_wait_for_the_client(lab: Lab) -> None:
     tool = {"type": "shell", "environment": {"type": "container_auto"}}
     tables = {"box": {"tool": "tests.support.hosted_lab:ShellTool"}}
     backend = Scripted(made(("shell", {"commands": ["ls", "pwd"]})), hello())
@@ -653,7 +653,7 @@ async def test_a_shell_that_the_server_runs_does_not_wait_for_the_client(lab: La
 
 
 @pytest.mark.parametrize("last", ["shell_call_command.done", "shell_call_output_content.done", "output_item.done"])
-async def test_a_shell_whose_worker_dies_ends_with_what_is_known_of_it(lab: Lab, last: str) -> None:
+async def test_shell_of_a_dead_worker_ends_with_what_is_known_of_it(lab: Lab, last: str) -> None:
     tool = {"type": "shell", "environment": {"type": "container_auto"}}
     tables = {"box": {"tool": "tests.support.hosted_lab:ShellTool"}}
     async with client(Scripted(made(("shell", {"commands": ["ls", "pwd"]})), hello()), tools=tables) as http:
@@ -671,7 +671,7 @@ async def test_a_shell_whose_worker_dies_ends_with_what_is_known_of_it(lab: Lab,
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_a_response_without_hosted_tools_calls_nothing_more(stream: bool) -> None:
+async def test_response_without_hosted_tools_calls_nothing_more(stream: bool) -> None:
     """Function by function: the same with tools in the settings as without, however long the answer is."""
 
     async def functions_called(tools: dict[str, Any], deltas: int) -> Counter[str]:

@@ -99,7 +99,7 @@ _TWO_ENDED_AND_ONE_WAITS = Answer("", "", [CALLS[0], CALLS[0], ("lab__wait", "{}
     framework=st.booleans(),
 )
 @example(rounds=[_TWO_ENDED_AND_ONE_WAITS], stop=17, error=True, parallel=True, most=None, framework=True)
-def test_whatever_the_model_calls_and_whenever_it_is_stopped(
+def test_tool_loop_with_any_calls_and_stops_keeps_its_laws(
     rounds: list[Answer], stop: int | None, error: bool, parallel: bool, most: int | None, framework: bool
 ) -> None:
     asyncio.run(_play(rounds, stop, error, parallel, most, framework))

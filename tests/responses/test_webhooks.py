@@ -71,7 +71,7 @@ def unwrapped(request: Received) -> Any:
     return client.webhooks.unwrap(request.body, request.headers)
 
 
-async def test_the_official_client_verifies_the_event(receiver: Receiver) -> None:
+async def test_official_client_verifies_the_webhook(receiver: Receiver) -> None:
     backend = Scripted([delta(content="Hi"), finish("stop")])
     async with antiphon(backend, **told(receiver)) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
         response = (await http.post("/responses", json=ASK)).json()
@@ -89,7 +89,7 @@ async def test_the_official_client_verifies_the_event(receiver: Receiver) -> Non
 
 
 @pytest.mark.parametrize("ending", ["incomplete", "failed", "cancelled"])
-async def test_every_ending_has_its_event(receiver: Receiver, ending: str) -> None:
+async def test_webhook_of_every_ending_is_sent(receiver: Receiver, ending: str) -> None:
     last: dict[str, Any] = {
         "incomplete": finish("length"),
         "failed": BackendError("The backend failed."),
@@ -104,7 +104,7 @@ async def test_every_ending_has_its_event(receiver: Receiver, ending: str) -> No
     assert (event.type, event.data.id) == (f"response.{ending}", response["id"])
 
 
-async def test_only_the_named_events_of_background_responses_are_sent(receiver: Receiver) -> None:
+async def test_webhooks_of_named_events_alone_are_sent(receiver: Receiver) -> None:
     backend = Scripted([delta(content="Hi"), finish("stop")], [delta(content="Hi"), finish("length")])
     options = told(receiver, events=["response.incomplete"])
     async with antiphon(backend, **options) as url, httpx.AsyncClient(base_url=f"{url}/v1") as http:
@@ -145,7 +145,7 @@ RESPONSE: Any = {"id": "resp_1", "status": "completed", "output": [], "completed
     [status(500), status(302, None, {"Location": "http://127.0.0.1:9/"}), [CLOSE]],
     ids=["fails", "redirects", "breaks off"],
 )
-async def test_what_is_not_accepted_is_sent_again_later(receiver: Receiver, failure: Any) -> None:
+async def test_webhook_that_is_not_accepted_is_sent_again(receiver: Receiver, failure: Any) -> None:
     store, clock = MemoryStore(ttl=3600), Clock()
     webhooks = sender(store, receiver, clock)
     await webhooks.announce(RESPONSE)
@@ -164,9 +164,7 @@ async def test_what_is_not_accepted_is_sent_again_later(receiver: Receiver, fail
     await webhooks.aclose()
 
 
-async def test_delivery_ends_for_a_server_that_never_accepts(
-    receiver: Receiver, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_webhook_that_is_never_accepted_ends(receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
     store, clock = MemoryStore(ttl=3600), Clock()
     webhooks = sender(store, receiver, clock)
     await webhooks.announce(RESPONSE)
@@ -180,7 +178,7 @@ async def test_delivery_ends_for_a_server_that_never_accepts(
     await webhooks.aclose()
 
 
-async def test_an_event_for_an_endpoint_that_was_removed_is_deleted_after_the_last_attempt(receiver: Receiver) -> None:
+async def test_webhook_for_a_removed_endpoint_is_deleted_after_the_last_attempt(receiver: Receiver) -> None:
     store, clock = MemoryStore(ttl=3600), Clock()
     before, after = sender(store, receiver, clock), sender(store, receiver, clock, "two", delays=(5, 30))
     await before.announce({**RESPONSE, "completed_at": clock.now})
@@ -193,7 +191,7 @@ async def test_an_event_for_an_endpoint_that_was_removed_is_deleted_after_the_la
         await webhooks.aclose()
 
 
-async def test_a_server_that_stalls_does_not_hold_up_others(
+async def test_webhook_server_that_stalls_does_not_hold_up_others(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.responses.background.webhooks.TIMEOUT", 0.2)
@@ -227,7 +225,7 @@ async def opened(place: Place) -> AsyncIterator[Callable[[], Store]]:
         await store.aclose()
 
 
-async def test_one_of_several_processes_sends_an_event(receiver: Receiver, opened: Callable[[], Store]) -> None:
+async def test_webhook_is_sent_by_one_of_several_processes(receiver: Receiver, opened: Callable[[], Store]) -> None:
     clock = Clock()
     processes = [sender(opened(), receiver, clock) for _ in range(4)]
     for number in range(10):
@@ -239,9 +237,7 @@ async def test_one_of_several_processes_sends_an_event(receiver: Receiver, opene
         await process.aclose()
 
 
-async def test_another_process_sends_what_one_that_died_had_taken(
-    receiver: Receiver, opened: Callable[[], Store]
-) -> None:
+async def test_webhook_of_a_dead_process_is_sent_by_another(receiver: Receiver, opened: Callable[[], Store]) -> None:
     clock = Clock()
     dead, alive = sender(opened(), receiver, clock), sender(opened(), receiver, clock)
     await dead.announce(RESPONSE)
@@ -259,7 +255,7 @@ async def test_another_process_sends_what_one_that_died_had_taken(
     await alive.aclose()
 
 
-async def test_an_event_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
+async def test_webhook_survives_a_restart(receiver: Receiver, tmp_path: Path) -> None:
     values = {**told(receiver), "store_url": f"sqlite:///{tmp_path}/store.db"}
     receiver.say(HANG)
     async with antiphon(Scripted([delta(content="Hi"), finish("stop")]), **values) as url, httpx.AsyncClient() as http:
@@ -274,7 +270,7 @@ async def test_an_event_survives_a_restart(receiver: Receiver, tmp_path: Path) -
     assert unwrapped(request).data.id == response["id"]
 
 
-async def test_an_event_survives_kill_9(receiver: Receiver, place: Place) -> None:
+async def test_webhook_survives_kill_9(receiver: Receiver, place: Place) -> None:
     values = {"store_url": place.url, "webhooks": json.dumps(told(receiver)["webhooks"])}
     receiver.say(HANG)
     with server(**values) as antiphon:
@@ -309,7 +305,7 @@ async def test_an_event_survives_kill_9(receiver: Receiver, place: Place) -> Non
         ({"url": "https://x", "secret": SECRET, "events": ["response.done"]}, "response.completed"),
     ],
 )
-def test_a_wrong_table_is_refused(table: dict[str, Any], problem: str) -> None:
+def test_webhook_table_that_is_invalid_is_refused(table: dict[str, Any], problem: str) -> None:
     with pytest.raises(SettingsError) as raised:
         load_settings(webhooks={"one": table})
     assert problem in str(raised.value)

@@ -32,7 +32,7 @@ def problems(text: str) -> str:
     return str(caught.value)
 
 
-def test_a_table_says_what_a_key_may_do(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_table_gives_the_rights_of_a_key(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BOB", "sk-one, sk-two")
     Path("antiphon.toml").write_text(
         f"""
@@ -76,14 +76,14 @@ def test_a_table_says_what_a_key_may_do(place: Path, monkeypatch: pytest.MonkeyP
         (f'[keys.a]\nhash = "{hash_of("x")}"\nstreams = -1\n', "keys.a.streams: "),
     ],
 )
-def test_what_cannot_be_used_is_named_and_no_key_is_shown(text: str, words: str) -> None:
+def test_key_table_that_is_invalid_is_named_without_the_key(text: str, words: str) -> None:
     said = problems(text)
     assert words in said
     assert "sk-plain-key" not in said
 
 
 @pytest.mark.parametrize("document", ["keys.md", "team.md"])
-def test_the_tables_of_the_documentation_can_be_used(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_tables_of_the_docs_are_valid(document: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-cloud")
     text = (DOCS / document).read_text(encoding="utf-8")
     tables = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -96,7 +96,7 @@ def test_the_tables_of_the_documentation_can_be_used(document: str, monkeypatch:
         assert settings.keys or settings.prices
 
 
-def test_the_values_of_variables_are_kept_out_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_values_of_variables_are_kept_out_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     from app.observability.logging import secrets_of
 
     monkeypatch.setenv("BOB", "one-of-bob")
@@ -105,7 +105,7 @@ def test_the_values_of_variables_are_kept_out_of_the_log(monkeypatch: pytest.Mon
 
 
 @given(name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", fullmatch=True), owner=st.text(min_size=1))
-def test_a_table_that_is_printed_can_be_read(name: str, owner: str) -> None:
+def test_key_table_that_is_printed_can_be_read(name: str, owner: str) -> None:
     owner = owner.encode("utf-8", "replace").decode()
     assert tomllib.loads(key_table(name, hash_of("x"), owner=owner))["keys"][name] == {
         "hash": hash_of("x"),
@@ -114,7 +114,7 @@ def test_a_table_that_is_printed_can_be_read(name: str, owner: str) -> None:
 
 
 @given(name=st.text())
-def test_a_name_can_be_a_word_of_the_log_and_a_label(name: str) -> None:
+def test_key_name_can_be_a_word_of_the_log_and_a_label(name: str) -> None:
     try:
         check_key_name(name)
     except ValueError:
@@ -124,7 +124,7 @@ def test_a_name_can_be_a_word_of_the_log_and_a_label(name: str) -> None:
     assert not any(character in ' ="{}:/' for character in name)
 
 
-def test_an_owner_of_32_hexadecimal_digits_is_the_owner_of_a_key_without_a_table() -> None:
+def test_key_owner_of_32_hexadecimal_digits_owns_what_a_key_without_a_table_stored() -> None:
     assert owner_id(digest_of("sk")[:32]) == digest_of("sk")[:32]
     assert owner_id("team") != "team"
     assert len(owner_id("team")) == 32

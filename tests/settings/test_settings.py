@@ -47,7 +47,7 @@ def problems() -> list[str]:
     return caught.value.problems
 
 
-def test_without_any_setting_the_demo_is_served_on_loopback_from_memory(place: Place) -> None:
+def test_settings_without_any_serve_the_demo_on_loopback_from_memory(place: Place) -> None:
     settings = load_settings()
     assert (settings.host, settings.port, settings.workers) == ("127.0.0.1", 8080, 1)
     assert settings.store_url == "memory://"
@@ -56,7 +56,7 @@ def test_without_any_setting_the_demo_is_served_on_loopback_from_memory(place: P
     assert settings.served() == {"default": BackendSettings(backend="demo")}
 
 
-def test_every_setting_is_in_the_example_with_its_default_and_nothing_else_is() -> None:
+def test_settings_are_all_in_the_example_with_their_defaults() -> None:
     text = ENV_EXAMPLE.read_text()
     written = dict(re.findall(r"^#(ANTIPHON_\w+)=(.*)$", text, re.MULTILINE))
     assert written.keys() == {f"ANTIPHON_{name.upper()}" for name in Settings.model_fields}
@@ -64,18 +64,18 @@ def test_every_setting_is_in_the_example_with_its_default_and_nothing_else_is() 
     assert text == env_example(), "write it anew with `make env-example`"
 
 
-def test_the_example_taken_at_its_word_changes_nothing(place: Place) -> None:
+def test_settings_of_the_example_are_the_defaults(place: Place) -> None:
     place.dotenv(re.sub(r"^#(?=ANTIPHON_)", "", ENV_EXAMPLE.read_text(), flags=re.MULTILINE))
     assert load_settings() == Settings(_env_file=None)
     assert unknown_variables() == []
 
 
-def test_every_setting_says_what_it_is() -> None:
+def test_settings_have_descriptions() -> None:
     fields = {**Settings.model_fields, **BackendSettings.model_fields}
     assert [name for name, field in fields.items() if not field.description] == []
 
 
-def test_the_environment_wins_over_dotenv_and_dotenv_over_toml(place: Place) -> None:
+def test_environment_overrides_dotenv_and_dotenv_toml(place: Place) -> None:
     place.toml('port = 1001\nlog_level = "error"\ndialect = "openai"')
     place.dotenv("ANTIPHON_PORT=1002\nANTIPHON_LOG_LEVEL=warning\n")
     place.variables(ANTIPHON_PORT="1003")
@@ -84,13 +84,13 @@ def test_the_environment_wins_over_dotenv_and_dotenv_over_toml(place: Place) -> 
     assert load_settings(port=1004).port == 1004
 
 
-def test_an_empty_variable_is_not_set(place: Place) -> None:
+def test_empty_variable_is_as_if_unset(place: Place) -> None:
     place.variables(ANTIPHON_PORT="", ANTIPHON_API_KEYS="", ANTIPHON_BACKEND_URL="", ANTIPHON_CONFIG="")
     settings = load_settings()
     assert (settings.port, settings.api_keys, settings.config) == (8080, [], None)
 
 
-def test_the_file_of_settings_may_be_named_in_dotenv(place: Place, tmp_path: Path) -> None:
+def test_settings_file_may_be_named_in_dotenv(place: Place, tmp_path: Path) -> None:
     (tmp_path / "other.toml").write_text("port = 9")
     place.dotenv("ANTIPHON_CONFIG=other.toml")
     assert load_settings().port == 9
@@ -112,7 +112,7 @@ def test_lists_are_separated_by_commas_and_objects_are_json(place: Place) -> Non
     assert settings.max_body_bytes == 1024 * 1024
 
 
-def test_mcp_servers_of_a_variable_stand_beside_those_of_the_file(place: Place, tmp_path: Path) -> None:
+def test_mcp_servers_of_a_variable_are_added_to_those_of_the_file(place: Place, tmp_path: Path) -> None:
     (tmp_path / "tools.toml").write_text(
         '[tools.mcp.servers.lab]\nurl = "http://lab/mcp"\nheaders_env = { Authorization = "LAB_TOKEN" }'
     )
@@ -129,7 +129,7 @@ def test_mcp_servers_of_a_variable_stand_beside_those_of_the_file(place: Place, 
     assert settings.tool_secrets() == ["of-the-lab"]
 
 
-def test_a_url_makes_the_single_backend_the_one_named_default(place: Place) -> None:
+def test_backend_url_makes_a_backend_named_default(place: Place) -> None:
     place.variables(
         ANTIPHON_BACKEND_URL="http://localhost:8000/v1/",
         ANTIPHON_BACKEND_API_KEY="sk-upstream",
@@ -157,7 +157,7 @@ def test_passthrough_is_not_sent_as_a_key(place: Place) -> None:
     assert backend.options().transport.api_key is None
 
 
-def test_the_demo_can_be_selected_beside_a_url(place: Place) -> None:
+def test_demo_can_be_selected_beside_a_url(place: Place) -> None:
     place.variables(ANTIPHON_BACKEND="demo", ANTIPHON_BACKEND_URL="http://localhost/v1")
     assert load_settings().served()["default"].backend == "demo"
 
@@ -178,7 +178,7 @@ api_key = "sk-cloud"
 """
 
 
-def test_several_backends_come_from_the_file_in_its_order(place: Place) -> None:
+def test_backends_of_the_file_keep_their_order(place: Place) -> None:
     place.toml(SEVERAL)
     place.dotenv("LOCAL_KEY=sk-local\n")
     backends = load_settings().served()
@@ -189,13 +189,13 @@ def test_several_backends_come_from_the_file_in_its_order(place: Place) -> None:
     assert (local.options().transport.api_key, cloud.options().transport.api_key) == ("sk-local", "sk-cloud")
 
 
-def test_the_single_backend_is_tried_after_those_of_the_file(place: Place) -> None:
+def test_backend_of_the_variables_follows_those_of_the_file(place: Place) -> None:
     place.toml(SEVERAL)
     place.variables(LOCAL_KEY="sk-local", ANTIPHON_BACKEND_URL="http://localhost:1/v1")
     assert list(load_settings().served()) == ["local", "cloud", "default"]
 
 
-def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
+def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) -> None:
     place.toml('[backends.default]\nurl = "http://file/v1"')
     assert load_settings().served()["default"].url == "http://file/v1"
     place.variables(ANTIPHON_BACKEND_URL="http://variable/v1")
@@ -253,13 +253,15 @@ def test_the_variables_win_over_a_table_named_default(place: Place) -> None:
         ("BACKEND_OVERRIDES", '{"zzz": 1}', "zzz: there is no such option"),
     ],
 )
-def test_an_error_names_the_variable_and_what_would_be_right(place: Place, name: str, value: str, problem: str) -> None:
+def test_setting_that_is_invalid_in_a_variable_is_named_with_what_would_be_right(
+    place: Place, name: str, value: str, problem: str
+) -> None:
     place.variables(**{f"ANTIPHON_{name}": value})
     assert problems() == [f"ANTIPHON_{name}: {problem}"]
 
 
 @pytest.mark.parametrize("origin", ["https://chat.example/", "https://chat.example/page", "chat.example", "https://"])
-def test_an_origin_is_what_browsers_send(place: Place, origin: str) -> None:
+def test_origin_has_the_form_that_browsers_send(place: Place, origin: str) -> None:
     fit = "https://chat.example:8443, http://[::1]:3000, app://obsidian.md, null, *"
     place.variables(ANTIPHON_CORS_ORIGINS=fit)
     assert load_settings().cors_origins == fit.split(", ")
@@ -268,7 +270,7 @@ def test_an_origin_is_what_browsers_send(place: Place, origin: str) -> None:
     assert problems() == [f"ANTIPHON_CORS_ORIGINS.1: {problem}"]
 
 
-def test_an_unknown_profile_is_answered_with_those_there_are(place: Place) -> None:
+def test_profile_that_is_unknown_is_refused_with_those_there_are(place: Place) -> None:
     place.variables(ANTIPHON_BACKEND_PROFILE="vlm")
     (problem,) = problems()
     assert problem.startswith("ANTIPHON_BACKEND_PROFILE: there is no profile 'vlm'; there are default, ")
@@ -304,42 +306,42 @@ def test_an_unknown_profile_is_answered_with_those_there_are(place: Place) -> No
         ),
     ],
 )
-def test_an_error_names_the_key_of_the_file(place: Place, text: str, problem: str) -> None:
+def test_setting_that_is_invalid_in_the_file_is_named_by_its_key(place: Place, text: str, problem: str) -> None:
     place.toml(text)
     assert problems() == [problem]
 
 
-def test_the_variable_is_named_where_it_won_over_the_file(place: Place) -> None:
+def test_setting_that_overrides_the_file_is_named_by_its_variable(place: Place) -> None:
     place.toml("port = 8000")
     place.variables(ANTIPHON_PORT="http")
     assert problems()[0].startswith("ANTIPHON_PORT: ")
 
 
-def test_a_missing_file_of_settings_is_an_error(place: Place) -> None:
+def test_settings_file_that_is_missing_is_an_error(place: Place) -> None:
     place.variables(ANTIPHON_CONFIG="nowhere.toml")
     assert problems() == ["ANTIPHON_CONFIG: cannot read 'nowhere.toml': No such file or directory"]
 
 
-def test_files_may_begin_with_a_byte_order_mark(place: Place) -> None:
+def test_settings_files_may_begin_with_a_byte_order_mark(place: Place) -> None:
     place.toml("\ufeffport = 8001")
     place.dotenv("\ufeffANTIPHON_WORKERS=2\nANTIPHON_STORE_URL=sqlite:///antiphon.db\n")
     settings = load_settings()
     assert (settings.port, settings.workers) == (8001, 2)
 
 
-def test_a_dotenv_file_that_is_not_utf_8_is_an_error(place: Place, tmp_path: Path) -> None:
+def test_dotenv_file_that_is_not_utf_8_is_an_error(place: Place, tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes("ANTIPHON_API_KEYS=schlüssel".encode("latin-1"))
     (problem,) = problems()
     assert problem.startswith(".env: should be UTF-8; ")
 
 
-def test_the_variable_that_kubernetes_sets_is_recognised(place: Place) -> None:
+def test_variable_that_kubernetes_sets_is_recognized(place: Place) -> None:
     place.variables(ANTIPHON_PORT="tcp://10.0.0.1:8080")
     (problem,) = problems()
     assert "Kubernetes" in problem
 
 
-def test_no_error_shows_a_value(place: Place) -> None:
+def test_errors_show_no_value(place: Place) -> None:
     place.toml("[backends.local]\nurl = 'ftp://user:hush@localhost'\napi_key = ['hush']\noverrides = 'hush'")
     place.variables(
         ANTIPHON_BACKEND_URL="ftp://user:hush@localhost",
@@ -352,7 +354,7 @@ def test_no_error_shows_a_value(place: Place) -> None:
     assert "hush" not in "\n".join(found)
 
 
-def test_an_open_server_stays_on_loopback(place: Place) -> None:
+def test_open_server_beyond_loopback_is_refused(place: Place) -> None:
     place.variables(ANTIPHON_HOST="0.0.0.0")
     (problem,) = problems()
     assert problem.startswith("ANTIPHON_API_KEYS: should hold at least one key, since ANTIPHON_HOST=0.0.0.0 can be")
@@ -369,12 +371,12 @@ def test_an_open_server_stays_on_loopback(place: Place) -> None:
         {"ANTIPHON_HOST": "localhost"},
     ],
 )
-def test_a_server_that_is_closed_allowed_or_on_loopback_starts(place: Place, variables: dict[str, str]) -> None:
+def test_server_that_is_closed_allowed_or_on_loopback_starts(place: Place, variables: dict[str, str]) -> None:
     place.variables(**variables)
     assert load_settings().host == variables["ANTIPHON_HOST"]
 
 
-def test_workers_do_not_share_a_memory(place: Place) -> None:
+def test_workers_with_a_memory_store_are_refused(place: Place) -> None:
     place.variables(ANTIPHON_WORKERS="2")
     (problem,) = problems()
     assert problem.startswith("ANTIPHON_STORE_URL: should be a store that 2 workers can share")
@@ -382,7 +384,7 @@ def test_workers_do_not_share_a_memory(place: Place) -> None:
     assert load_settings().workers == 2
 
 
-def test_a_misspelt_variable_is_pointed_out(place: Place) -> None:
+def test_variable_that_is_misspelt_is_a_warning(place: Place) -> None:
     place.variables(ANTIPHON_BAKEND_URL="http://localhost/v1")
     assert unknown_variables() == ["ANTIPHON_BAKEND_URL: unknown setting, ignored; did you mean ANTIPHON_BACKEND_URL?"]
 
@@ -392,7 +394,7 @@ def test_secrets_are_not_shown(place: Place) -> None:
     assert "hush" not in f"{settings!r} {settings} {settings.served()}"
 
 
-def test_a_key_is_read_once_with_the_other_settings(place: Place) -> None:
+def test_key_from_a_variable_is_read_once_with_the_settings(place: Place) -> None:
     place.dotenv("LOCAL_KEY=sk-one")
     place.toml('[backends.local]\nurl = "http://a/v1"\nreplicas = ["http://b/v1"]\napi_key_env = "LOCAL_KEY"\n')
     first = load_settings().served()["local"]

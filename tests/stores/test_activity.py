@@ -53,7 +53,7 @@ async def counted(activity: Activity, hours: int = HOURS) -> dict[str, int]:
     return requests
 
 
-async def test_each_process_sees_what_all_did(store: Store) -> None:
+async def test_activity_of_all_processes_is_seen_by_each(store: Store) -> None:
     clock = Clock()
     one, two = Activity(store, clock=clock), Activity(store, clock=clock)
     for activity, key in ((one, "alice"), (one, "bob"), (two, "alice")):
@@ -68,7 +68,7 @@ async def test_each_process_sees_what_all_did(store: Store) -> None:
     assert found == refusal(clock.now)
 
 
-async def test_an_hour_is_forgotten_a_day_later(store: Store) -> None:
+async def test_activity_of_an_hour_is_forgotten_a_day_later(store: Store) -> None:
     clock = Clock()
     dead, activity = Activity(store, clock=clock), Activity(store, clock=clock)
     answer(dead, "alice")
@@ -87,7 +87,9 @@ async def test_an_hour_is_forgotten_a_day_later(store: Store) -> None:
     assert len(places) == 3, "the record of the day before is deleted"
 
 
-async def test_what_runs_is_seen_by_all_until_its_process_ends(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_responses_are_seen_by_all_until_their_process_ends(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("app.observability.activity.PUBLISHING", 0.01)
     clock = Clock()
     one, two = Activity(store, backends=lambda: [dict(BUSY)], clock=clock), Activity(store, clock=clock)
@@ -106,7 +108,7 @@ async def test_what_runs_is_seen_by_all_until_its_process_ends(store: Store, mon
     assert len((await two.now()).states) == 1
 
 
-async def test_a_quantile_is_at_most_a_tenth_off() -> None:
+async def test_quantile_is_at_most_a_tenth_off() -> None:
     durations, others = Durations(), Durations()
     for number in range(1, 101):
         (durations if number % 2 else others).add(number / 10)
@@ -120,7 +122,7 @@ async def test_a_quantile_is_at_most_a_tenth_off() -> None:
     assert durations.quantile(1) is not None
 
 
-async def test_an_hour_is_bounded_whatever_callers_invent() -> None:
+async def test_activity_of_an_hour_is_bounded() -> None:
     hour = ActivityHour(0)
     for number in range(1000):
         hour.of(1.0, f"key{number}", "m").requests += 1
@@ -136,7 +138,7 @@ async def test_an_hour_is_bounded_whatever_callers_invent() -> None:
     assert [each.at for each in refusals if each.owner == "flood"] == [float(n) for n in range(980, 1000)]
 
 
-async def test_without_the_store_a_process_tells_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_activity_without_the_store_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore.from_url("memory://", ttl=10)
 
     async def gone(*_: object) -> Any:

@@ -66,7 +66,7 @@ async def workers(place: Place) -> AsyncIterator[list[Worker]]:
         await store.aclose()
 
 
-async def test_the_next_turn_is_made_from_memory_whichever_process_made_the_last(workers: list[Worker]) -> None:
+async def test_next_turn_is_made_from_memory_whichever_process_made_the_last(workers: list[Worker]) -> None:
     last = None
     for turn in range(8):
         last = await workers[turn % 2].say(f"Message {turn}.", last)
@@ -83,7 +83,7 @@ async def test_the_next_turn_is_made_from_memory_whichever_process_made_the_last
         assert worker.cache.bytes > 0
 
 
-async def test_what_another_process_deletes_is_gone_at_once(workers: list[Worker]) -> None:
+async def test_response_deleted_by_another_process_is_gone_at_once(workers: list[Worker]) -> None:
     here, there = workers
     ids: list[str | None] = [None]
     for turn in range(5):
@@ -96,7 +96,7 @@ async def test_what_another_process_deletes_is_gone_at_once(workers: list[Worker
     assert await here.say("And now?", ids[1])  # what it does not belong to goes on
 
 
-async def test_what_has_expired_is_gone(place: Place, workers: list[Worker]) -> None:
+async def test_response_that_has_expired_is_gone(place: Place, workers: list[Worker]) -> None:
     last = None
     for turn in range(3):
         last = await workers[0].say(f"Message {turn}.", last)
@@ -106,7 +106,7 @@ async def test_what_has_expired_is_gone(place: Place, workers: list[Worker]) -> 
         await workers[0].say("Still there?", last)
 
 
-async def test_a_conversation_that_goes_on_does_not_expire(place: Place, workers: list[Worker]) -> None:
+async def test_conversation_that_goes_on_does_not_expire(place: Place, workers: list[Worker]) -> None:
     last = None
     for turn in range(5):
         last = await workers[0].say(f"Message {turn}.", last)
@@ -115,7 +115,7 @@ async def test_a_conversation_that_goes_on_does_not_expire(place: Place, workers
     assert len(workers[0].backend.asked[-1]["messages"]) == 9
 
 
-async def test_nobody_continues_what_is_anothers(workers: list[Worker]) -> None:
+async def test_response_of_another_owner_cannot_be_continued(workers: list[Worker]) -> None:
     last = await workers[0].say("Hello!")
     last = await workers[0].say("I am Alice.", last)
     for worker in workers:
@@ -133,7 +133,7 @@ moves = st.one_of(
 
 @given(moves=st.lists(moves, min_size=8, max_size=20), small=st.booleans())
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_a_model_is_sent_what_it_would_be_sent_without_a_cache(
+async def test_model_is_sent_what_it_would_be_sent_without_a_cache(
     place: Place, workers: list[Worker], moves: list[tuple[Any, ...]], small: bool
 ) -> None:
     workers = [Worker(worker.responses.store, 30_000 if small else 10_000_000) for worker in workers]
@@ -164,7 +164,7 @@ async def _deleted(worker: Worker, id: str) -> None:
         assert error.status == 404
 
 
-async def test_the_memory_is_as_large_as_it_may_be_and_no_larger() -> None:
+async def test_history_cache_is_bounded() -> None:
     limit = 2_000_000
     store = MemoryStore(ttl=1e6)
     worker = Worker(store, limit)
@@ -186,7 +186,7 @@ async def test_the_memory_is_as_large_as_it_may_be_and_no_larger() -> None:
     assert worker.cache.bytes == 0
 
 
-async def test_a_cache_of_nothing_is_none() -> None:
+async def test_history_cache_of_size_zero_is_none() -> None:
     worker = Worker(MemoryStore(ttl=1e6), 0)
     last = None
     for turn in range(4):
@@ -196,7 +196,7 @@ async def test_a_cache_of_nothing_is_none() -> None:
     assert len(worker.backend.asked[-1]["messages"]) == 7
 
 
-async def test_what_is_not_used_is_freed_and_what_is_deleted_at_once() -> None:
+async def test_history_cache_frees_the_unused_and_the_deleted() -> None:
     now = 0.0
     cache = HistoryCache(1_000_000, lambda: now)
     turns = [Turn({"id": f"resp_{n}", "output": [], "previous_response_id": None}, [], {}) for n in range(3)]

@@ -46,14 +46,14 @@ async def another(place: Place) -> AsyncIterator[Store]:
     ],
     ids=lambda record: f"{len(record)} bytes",
 )
-async def test_a_record_comes_back_byte_for_byte(store: Store, record: bytes) -> None:
+async def test_record_comes_back_byte_for_byte(store: Store, record: bytes) -> None:
     await store.put(CHAIN, "resp_1", record)
 
     assert await store.get(CHAIN, "resp_1") == record
     assert await store.all(CHAIN) == {"resp_1": record}
 
 
-async def test_a_record_replaces_the_one_of_its_name(store: Store) -> None:
+async def test_record_replaces_the_one_of_its_name(store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"in_progress")
     await store.put(CHAIN, "resp_2", b"other")
     await store.put(CHAIN, "resp_1", b"completed")
@@ -61,7 +61,7 @@ async def test_a_record_replaces_the_one_of_its_name(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"completed", "resp_2": b"other"}
 
 
-async def test_what_was_never_put_is_not_there(store: Store) -> None:
+async def test_record_that_was_never_put_is_not_found(store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
 
     assert await store.get(CHAIN, "resp_2") is None
@@ -72,7 +72,7 @@ async def test_what_was_never_put_is_not_there(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1"}
 
 
-async def test_the_names_of_a_bucket_are_those_of_its_records(store: Store) -> None:
+async def test_names_of_a_bucket_are_those_of_its_records(store: Store) -> None:
     assert await store.names(CHAIN) == set()
     await store.apply(Change(CHAIN, {"resp_1": b"1", "resp_2": b"2"}, entries={"resp_1": b"entry"}))
     await store.put(CONVERSATION, "other", b"3")
@@ -103,7 +103,7 @@ async def test_delete_forgets_one_record_once(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_2": b"2"}
 
 
-async def test_a_bucket_can_be_emptied_and_filled_again(store: Store) -> None:
+async def test_bucket_can_be_emptied_and_filled_again(store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.delete(CHAIN, "resp_1")
     assert await store.all(CHAIN) == {}
@@ -112,7 +112,7 @@ async def test_a_bucket_can_be_emptied_and_filled_again(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"again"}
 
 
-async def test_changes_of_several_buckets_of_a_chain_are_made_together(store: Store) -> None:
+async def test_changes_of_several_buckets_are_made_together(store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CONVERSATION, "added_1", b"1")
     changes = (
@@ -128,7 +128,7 @@ async def test_changes_of_several_buckets_of_a_chain_are_made_together(store: St
 
 
 @pytest.mark.parametrize("missing", ["never there", "deleted", "dropped", "expired", "of another bucket"])
-async def test_a_change_that_depends_on_a_missing_record_is_not_made(place: Place, store: Store, missing: str) -> None:
+async def test_change_that_depends_on_a_missing_record_is_not_made(place: Place, store: Store, missing: str) -> None:
     if missing != "never there":
         await store.put(CONVERSATION if missing != "of another bucket" else CHAIN, "itself", b"0")
     match missing:
@@ -151,7 +151,7 @@ async def test_a_change_that_depends_on_a_missing_record_is_not_made(place: Plac
 
 
 @pytest.mark.parametrize("how", ["delete", "drop", "change", "expire"])
-async def test_what_is_listed_of_a_record_goes_with_it(place: Place, store: Store, how: str) -> None:
+async def test_index_entries_of_a_record_go_with_it(place: Place, store: Store, how: str) -> None:
     await store.apply(Change(CHAIN, {"resp_1": b"record"}, entries={"resp_1": b"c4n4ry"}))
     assert b"c4n4ry" in place.contents()
     match how:
@@ -172,7 +172,7 @@ async def test_what_is_listed_of_a_record_goes_with_it(place: Place, store: Stor
     assert b"c4n4ry" not in (await store.recent("2f1c9a", limit=10) or [])
 
 
-async def test_a_record_can_be_replaced_under_another_name_by_one_of_many(store: Store) -> None:
+async def test_record_is_replaced_under_another_name_by_one_of_many(store: Store) -> None:
     """Whoever rewrites a record that somebody else has rewritten does not bring back what that one took out."""
     await store.put(CHAIN, "version_0", b"ab")
     changes = [
@@ -184,7 +184,7 @@ async def test_a_record_can_be_replaced_under_another_name_by_one_of_many(store:
     assert await store.all(CHAIN) == dict(changes[made.index(True)].put)
 
 
-async def test_a_change_renews_the_bucket(place: Place, store: Store) -> None:
+async def test_change_renews_the_bucket(place: Place, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     for _ in range(3):
         place.advance(0.6 * TTL)
@@ -192,7 +192,7 @@ async def test_a_change_renews_the_bucket(place: Place, store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
 
 
-async def test_a_record_is_added_once(place: Place, store: Store) -> None:
+async def test_record_is_added_once(place: Place, store: Store) -> None:
     assert await store.add(CHAIN, "used", b"1") is True
     assert await store.add(CHAIN, "used", b"2") is False
     assert await store.add(CHAIN, "other", b"3") is True
@@ -205,7 +205,7 @@ async def test_a_record_is_added_once(place: Place, store: Store) -> None:
     assert await store.all(CHAIN) == {"used": b"5"}
 
 
-async def test_of_many_who_add_a_record_at_the_same_time_one_does(place: Place, store: Store, another: Store) -> None:
+async def test_record_added_by_many_at_once_is_added_by_one(place: Place, store: Store, another: Store) -> None:
     stores = [store] if isinstance(place, Memory) else [store, another]
     for attempt in range(5):
         added = await asyncio.gather(
@@ -215,7 +215,7 @@ async def test_of_many_who_add_a_record_at_the_same_time_one_does(place: Place, 
         assert await store.get(f"{CHAIN}:{attempt}", "used") == b"%d" % added.index(True)
 
 
-async def test_a_bucket_without_records_is_none(store: Store) -> None:
+async def test_bucket_without_records_does_not_exist(store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     assert await store.apply(Change(CHAIN, {}, delete=["resp_1"])) is True
     assert await store.apply(Change(CHAIN, {}, delete=["resp_1"])) is True
@@ -226,7 +226,7 @@ async def test_a_bucket_without_records_is_none(store: Store) -> None:
     assert await store.all(CHAIN) == {}
 
 
-async def test_a_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> None:
+async def test_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> None:
     for bucket in (CHAIN, CONVERSATION, "2f1c9a:other"):
         for number in range(3):
             await store.put(bucket, f"resp_{number}", b"1")
@@ -238,14 +238,14 @@ async def test_a_bucket_is_dropped_once_and_no_other_with_it(store: Store) -> No
     assert len(await store.all(CONVERSATION)) == len(await store.all("2f1c9a:other")) == 3
 
 
-async def test_what_has_expired_cannot_be_dropped(place: Place, store: Store) -> None:
+async def test_bucket_that_has_expired_cannot_be_dropped(place: Place, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     place.advance(1.1 * TTL)
     assert await store.drop(CHAIN) is False
 
 
 @pytest.mark.parametrize("how", ["delete", "drop"])
-async def test_nothing_is_added_to_what_is_deleted_meanwhile(
+async def test_records_added_during_a_deletion_are_not_kept(
     place: Place, store: Store, another: Store, how: str
 ) -> None:
     """Joining and deleting agree, in whatever order they come, also from two processes where these share the store."""
@@ -270,7 +270,7 @@ async def test_thousands_of_records_fit_in_one_bucket(store: Store) -> None:
     assert await store.all(CHAIN) == records
 
 
-async def test_an_unused_bucket_expires_as_a_whole(place: Place, store: Store) -> None:
+async def test_bucket_that_is_unused_expires_as_a_whole(place: Place, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CHAIN, "resp_2", b"2")
     place.advance(1.1 * TTL)
@@ -280,7 +280,7 @@ async def test_an_unused_bucket_expires_as_a_whole(place: Place, store: Store) -
     assert await store.delete(CHAIN, "resp_2") is False
 
 
-async def test_the_expired_are_gone_before_anything_has_swept_them(place: Place, store: Store) -> None:
+async def test_expired_records_are_gone_before_a_sweep(place: Place, store: Store) -> None:
     for number in range(10):
         await store.put(f"a:{number}", "resp_1", b"1")
     place.advance(1.1 * TTL)
@@ -293,7 +293,7 @@ async def add(store: Store, bucket: str, name: str, entry: bytes) -> None:
     await store.apply(Change(bucket, {name: b"record"}, entries={name: entry}))
 
 
-async def test_the_records_of_an_owner_are_listed_newest_first(store: Store) -> None:
+async def test_records_of_an_owner_are_listed_newest_first(store: Store) -> None:
     for number in range(5):
         await add(store, f"a:{number % 2}", f"resp_{number}", b"entry %d" % number)
     await add(store, "b:0", "resp_9", b"another's")
@@ -307,7 +307,7 @@ async def test_the_records_of_an_owner_are_listed_newest_first(store: Store) -> 
     assert await store.recent("c", limit=10) == []
 
 
-async def test_a_list_begins_behind_no_record_that_is_not_in_it(store: Store) -> None:
+async def test_list_after_an_unknown_record_is_empty(store: Store) -> None:
     await add(store, "a:1", "resp_1", b"entry")
     await add(store, "b:1", "resp_2", b"entry")
 
@@ -315,7 +315,7 @@ async def test_a_list_begins_behind_no_record_that_is_not_in_it(store: Store) ->
         assert await store.recent("a", limit=10, after=stranger) is None
 
 
-async def test_a_record_that_is_replaced_keeps_its_place_in_the_list(store: Store) -> None:
+async def test_replaced_record_keeps_its_place_in_the_list(store: Store) -> None:
     await add(store, "a:1", "resp_1", b"queued")
     await add(store, "a:2", "resp_2", b"other")
     await add(store, "a:1", "resp_1", b"completed")
@@ -323,7 +323,7 @@ async def test_a_record_that_is_replaced_keeps_its_place_in_the_list(store: Stor
     assert await store.recent("a", limit=10) == [b"other", b"completed"]
 
 
-async def test_what_is_deleted_is_not_listed(store: Store) -> None:
+async def test_deleted_record_is_not_listed(store: Store) -> None:
     for number in range(3):
         await add(store, "a:1", f"resp_{number}", b"entry %d" % number)
     await store.delete("a:1", "resp_1")
@@ -332,7 +332,7 @@ async def test_what_is_deleted_is_not_listed(store: Store) -> None:
     assert await store.recent("a", limit=10, after="resp_1") is None
 
 
-async def test_what_has_expired_is_not_listed(place: Place, store: Store) -> None:
+async def test_expired_record_is_not_listed(place: Place, store: Store) -> None:
     await add(store, "a:1", "resp_1", b"old")
     await add(store, "a:2", "resp_2", b"renewed")
     place.advance(0.6 * TTL)
@@ -343,7 +343,7 @@ async def test_what_has_expired_is_not_listed(place: Place, store: Store) -> Non
     assert await store.recent("a", limit=10) == [b"new", b"renewed"]
 
 
-async def test_a_list_renews_nothing(place: Place, store: Store) -> None:
+async def test_listing_renews_nothing(place: Place, store: Store) -> None:
     await add(store, "a:1", "resp_1", b"entry")
     for _ in range(3):
         place.advance(0.4 * TTL)
@@ -353,7 +353,7 @@ async def test_a_list_renews_nothing(place: Place, store: Store) -> None:
     assert await store.all("a:1") == {}
 
 
-async def test_the_newest_of_many_records_are_listed(store: Store) -> None:
+async def test_newest_of_many_records_are_listed(store: Store) -> None:
     for number in range(LISTED + 10):
         await add(store, f"a:{number % 7}", f"resp_{number}", b"%d" % number)
 
@@ -423,7 +423,7 @@ async def test_frequent_use_renews_too(place: Place, store: Store) -> None:
     assert await store.get(CHAIN, "resp_1") == b"1"
 
 
-async def test_a_delete_does_not_renew(place: Place, store: Store) -> None:
+async def test_delete_does_not_renew(place: Place, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     await store.put(CHAIN, "resp_2", b"2")
     place.advance(0.6 * TTL)
@@ -433,7 +433,7 @@ async def test_a_delete_does_not_renew(place: Place, store: Store) -> None:
     assert await store.all(CHAIN) == {}
 
 
-async def test_the_use_of_one_bucket_does_not_renew_another(place: Place, store: Store) -> None:
+async def test_use_of_one_bucket_does_not_renew_another(place: Place, store: Store) -> None:
     await store.put("a:1", "resp_1", b"1")
     await store.put("a:2", "resp_2", b"2")
     place.advance(0.6 * TTL)
@@ -444,7 +444,7 @@ async def test_the_use_of_one_bucket_does_not_renew_another(place: Place, store:
     assert await store.all("a:2") == {"resp_2": b"2"}
 
 
-async def test_what_has_expired_does_not_come_back(place: Place, store: Store) -> None:
+async def test_expired_records_do_not_come_back(place: Place, store: Store) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     place.advance(1.1 * TTL)
     await store.put(CHAIN, "resp_2", b"2")
@@ -453,7 +453,7 @@ async def test_what_has_expired_does_not_come_back(place: Place, store: Store) -
     assert await store.get(CHAIN, "resp_1") is None
 
 
-async def test_a_time_to_live_may_have_a_fraction(place: Place) -> None:
+async def test_ttl_may_have_a_fraction(place: Place) -> None:
     store = place.open(ttl=100.75)
     await store.put(CHAIN, "resp_1", b"1")
     place.advance(90)
@@ -463,7 +463,7 @@ async def test_a_time_to_live_may_have_a_fraction(place: Place) -> None:
     await store.aclose()
 
 
-async def test_many_callers_at_once_get_what_is_theirs(store: Store) -> None:
+async def test_concurrent_callers_get_their_own_records(store: Store) -> None:
     async def converse(bucket: str) -> dict[str, bytes]:
         for turn in range(5):
             await store.put(bucket, f"resp_{turn}", f"{bucket} {turn}".encode())
@@ -477,7 +477,7 @@ async def test_many_callers_at_once_get_what_is_theirs(store: Store) -> None:
     assert chains == [{f"resp_{turn}": f"{bucket} {turn}".encode() for turn in range(1, 5)} for bucket in buckets]
 
 
-async def test_a_cancelled_caller_leaves_nothing_to_the_next(store: Store) -> None:
+async def test_cancelled_caller_leaves_nothing_to_the_next(store: Store) -> None:
     """Clients go at any moment; what was on its way to them must not reach somebody else."""
     buckets = [f"a:{number}" for number in range(20)]
     for bucket in buckets:
@@ -525,7 +525,7 @@ async def test_stores_in_one_place_lose_nothing_of_each_other(store: Store, anot
     assert await store.all(CHAIN) == records
 
 
-async def test_a_purge_leaves_only_what_is_in_use(place: Place, store: Store) -> None:
+async def test_purge_leaves_only_what_is_in_use(place: Place, store: Store) -> None:
     for number in range(50):
         await store.put(f"a:{number}", "resp_1", b"expired")
     place.advance(0.6 * TTL)
@@ -538,13 +538,13 @@ async def test_a_purge_leaves_only_what_is_in_use(place: Place, store: Store) ->
     assert await store.all("b:1") == {"resp_1": b"in use"}
 
 
-async def test_nothing_is_purged_of_what_was_never_used(place: Place) -> None:
+async def test_purge_of_an_unused_store_purges_nothing(place: Place) -> None:
     store = place.open()
     await store.purge()
     await store.aclose()
 
 
-async def test_a_healthy_store_says_so(store: Store) -> None:
+async def test_healthy_store_says_so(store: Store) -> None:
     await store.check()
     await store.put(CHAIN, "resp_1", b"1")
     await store.check()
@@ -552,14 +552,14 @@ async def test_a_healthy_store_says_so(store: Store) -> None:
     assert await store.all(CHAIN) == {"resp_1": b"1"}
 
 
-async def test_closing_twice_is_fine(place: Place) -> None:
+async def test_closing_twice_is_accepted(place: Place) -> None:
     store = place.open()
     await store.put(CHAIN, "resp_1", b"1")
     await store.aclose()
     await store.aclose()
 
 
-async def test_closing_an_unused_store_is_fine(place: Place) -> None:
+async def test_closing_an_unused_store_is_accepted(place: Place) -> None:
     await place.open().aclose()
 
 
@@ -581,7 +581,7 @@ fresh = itertools.count()
 
 @given(moves=st.lists(moves, min_size=5, max_size=25))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-async def test_a_store_is_a_dict_that_forgets(place: Place, store: Store, moves: list[tuple]) -> None:
+async def test_store_behaves_as_a_dict_that_forgets(place: Place, store: Store, moves: list[tuple]) -> None:
     example = next(fresh)
     kept: dict[str, dict[str, bytes]] = {}
     used: dict[str, int] = {}

@@ -69,20 +69,20 @@ def rounded(missing: object) -> list[int]:
     return [round(one) for one in cast(list[float], missing)]
 
 
-async def test_a_bucket_is_full_at_first_and_gives_what_it_holds(counters: Counters, owner: str) -> None:
+async def test_counter_is_full_at_first_and_gives_what_it_holds(counters: Counters, owner: str) -> None:
     drawn = [await counters.take(owner, [REQUEST]) for _ in range(3)]
     assert [one.granted for one in drawn] == [True, True, False]
     assert [rounded(one.missing) for one in drawn] == [[1], [2], [2]]
 
 
-async def test_owners_and_buckets_do_not_know_of_each_other(counters: Counters, owner: str) -> None:
+async def test_counters_of_owners_and_kinds_are_separate(counters: Counters, owner: str) -> None:
     for _ in range(2):
         await counters.take(owner, [REQUEST])
     assert (await counters.take(f"{owner}-2", [REQUEST])).granted
     assert (await counters.take(owner, [REQUEST._replace(bucket="other")])).granted
 
 
-async def test_where_one_bucket_has_not_enough_nothing_is_taken_from_any(counters: Counters, owner: str) -> None:
+async def test_counters_take_nothing_if_one_has_not_enough(counters: Counters, owner: str) -> None:
     tokens = TokenTake("tokens", 1, amount=1)
     await counters.take(owner, [tokens])
     drawn = await counters.take(owner, [REQUEST, tokens._replace(amount=0, needs=1)])
@@ -90,7 +90,7 @@ async def test_where_one_bucket_has_not_enough_nothing_is_taken_from_any(counter
     assert rounded((await counters.take(owner, [REQUEST])).missing) == [1]
 
 
-async def test_what_needs_nothing_may_be_owed(counters: Counters, owner: str) -> None:
+async def test_counter_that_is_asked_for_nothing_may_be_in_debt(counters: Counters, owner: str) -> None:
     charge, ask = TokenTake("tokens", 1, amount=1000), TokenTake("tokens", 1, amount=0, needs=1)
     assert (await counters.take(owner, [ask])).granted
     assert rounded((await counters.take(owner, [charge])).missing) == [1000]
@@ -98,14 +98,14 @@ async def test_what_needs_nothing_may_be_owed(counters: Counters, owner: str) ->
     assert (drawn.granted, rounded(drawn.missing)) == (False, [1000])
 
 
-async def test_a_short_debt_does_not_let_a_long_one_be_forgotten(counters: Counters, owner: str) -> None:
+async def test_short_debt_does_not_end_a_long_one(counters: Counters, owner: str) -> None:
     await counters.take(owner, [REQUEST])
     await counters.take(owner, [TokenTake("tokens", 1_000_000, amount=1)])
     await asyncio.sleep(0.01)  # until after the short one is paid back
     assert rounded((await counters.take(owner, [REQUEST])).missing) == [2]
 
 
-async def test_a_room_has_only_so_many_places(counters: Counters, owner: str) -> None:
+async def test_slots_are_bounded(counters: Counters, owner: str) -> None:
     assert [await counters.acquire(owner, guest, 2) for guest in "abc"] == [True, True, False]
     assert await counters.acquire(f"{owner}-2", "c", 2)
     await counters.release(owner, "a")
@@ -113,7 +113,7 @@ async def test_a_room_has_only_so_many_places(counters: Counters, owner: str) ->
     assert [await counters.acquire(owner, guest, 2) for guest in "cd"] == [True, False]
 
 
-async def test_a_renewed_slot_is_kept(counters: Counters, owner: str) -> None:
+async def test_slot_that_is_renewed_is_kept(counters: Counters, owner: str) -> None:
     await counters.acquire(owner, "a", 1)
     await counters.acquire(f"{owner}-2", "b", 1)
     await counters.renew([(owner, "a"), (f"{owner}-2", "b")])
@@ -121,7 +121,7 @@ async def test_a_renewed_slot_is_kept(counters: Counters, owner: str) -> None:
     assert not await counters.acquire(f"{owner}-2", "c", 1)
 
 
-async def test_who_has_left_does_not_come_back_by_staying(counters: Counters, owner: str) -> None:
+async def test_slot_that_was_released_is_not_renewed(counters: Counters, owner: str) -> None:
     """A renewal may be on its way while the place is given back."""
     await counters.acquire(owner, "a", 2)
     await counters.acquire(owner, "b", 2)
@@ -130,7 +130,7 @@ async def test_who_has_left_does_not_come_back_by_staying(counters: Counters, ow
     assert [await counters.acquire(owner, guest, 2) for guest in "cd"] == [True, False]
 
 
-async def test_memory_lets_flow_in_what_time_brings_and_no_more() -> None:
+async def test_memory_counter_refills_with_time_and_no_more() -> None:
     now = [0.0]
     counters = MemoryCounters(clock=lambda: now[0])
     for _ in range(2):
@@ -143,7 +143,7 @@ async def test_memory_lets_flow_in_what_time_brings_and_no_more() -> None:
     assert [(await counters.take("a", [REQUEST])).granted for _ in range(3)] == [True, True, False]
 
 
-async def test_memory_forgets_buckets_that_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_forgets_full_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     counters = MemoryCounters(clock=lambda: now[0])
     monkeypatch.setattr(MemoryCounters, "_MAX_BUCKETS", 10)
@@ -153,7 +153,7 @@ async def test_memory_forgets_buckets_that_are_full(monkeypatch: pytest.MonkeyPa
     assert len(counters._full) <= 11
 
 
-async def test_redis_forgets_what_is_over(redis_server: RedisServer, owner: str) -> None:
+async def test_redis_forgets_what_has_expired(redis_server: RedisServer, owner: str) -> None:
     counters = redis_counts(redis_server.url)
     await counters.take(owner, [REQUEST])
     await counters.acquire(owner, "a", 1)
@@ -163,7 +163,7 @@ async def test_redis_forgets_what_is_over(redis_server: RedisServer, owner: str)
     await counters.aclose()
 
 
-async def test_redis_frees_the_places_of_a_process_that_has_died(redis_server: RedisServer, owner: str) -> None:
+async def test_redis_frees_the_slots_of_a_dead_process(redis_server: RedisServer, owner: str) -> None:
     counters = redis_counts(redis_server.url)
     assert await counters.acquire(owner, "dead", 1)
     assert not await counters.acquire(owner, "alive", 1)
@@ -174,7 +174,7 @@ async def test_redis_frees_the_places_of_a_process_that_has_died(redis_server: R
 
 
 @pytest.mark.parametrize("trouble", [RedisServer.stop, RedisServer.pause])
-async def test_an_unavailable_redis_is_reported_as_such(trouble: Callable[[RedisServer], None]) -> None:
+async def test_redis_that_is_unavailable_is_reported(trouble: Callable[[RedisServer], None]) -> None:
     with RedisServer() as server:
         counters = redis_counts(server.url)
         await counters.take("a", [REQUEST])
@@ -185,7 +185,7 @@ async def test_an_unavailable_redis_is_reported_as_such(trouble: Callable[[Redis
         await counters.aclose()
 
 
-async def test_a_debt_may_grow(counters: Counters, owner: str) -> None:
+async def test_debt_may_grow(counters: Counters, owner: str) -> None:
     """What was used is used, however much is owed already."""
     drawn = [await counters.take(owner, [TokenTake("tokens", 1, amount=1000)]) for _ in range(2)]
     assert [(one.granted, rounded(one.missing)) for one in drawn] == [(True, [1000]), (True, [2000])]

@@ -69,13 +69,13 @@ async def written(log: EventLog, run: RunKey = RUN, worker: str = "w1", batches:
 @pytest.mark.parametrize(
     ("after", "first"), [(-1, 0), (0, 0), (1, 1), (2, 2), (3, 2), (5, 2), (6, 3), (7, 3), (8, 4), (9, 4), (10**15, 4)]
 )
-async def test_a_log_can_be_read_from_any_point(log: EventLog, after: int, first: int) -> None:
+async def test_log_can_be_read_from_any_point(log: EventLog, after: int, first: int) -> None:
     await written(log)
 
     assert await log.read(RUN, after) == HELLO[first:]
 
 
-async def test_what_is_written_comes_back_byte_for_byte(log: EventLog) -> None:
+async def test_log_batches_come_back_byte_for_byte(log: EventLog) -> None:
     data = bytes(range(256)) * 1000
     await log.begin(RUN, "w1")
     await log.append(RUN, "w1", Batch(0, 0, data))
@@ -83,7 +83,7 @@ async def test_what_is_written_comes_back_byte_for_byte(log: EventLog) -> None:
     assert await log.read(RUN, -1) == [Batch(0, 0, data)]
 
 
-async def test_a_long_log_is_read_in_parts(log: EventLog) -> None:
+async def test_log_that_is_long_is_read_in_parts(log: EventLog) -> None:
     batches = [Batch(number, number, b"%d" % number) for number in range(1100)]
     await log.begin(RUN, "w1")
     for batch in batches:
@@ -95,7 +95,7 @@ async def test_a_long_log_is_read_in_parts(log: EventLog) -> None:
     assert read == batches
 
 
-async def test_runs_never_mix(log: EventLog) -> None:
+async def test_logs_of_runs_never_mix(log: EventLog) -> None:
     runs = [
         RunKey(*run) for run in (("a:b", "1"), ("a:b", "2"), ("a", "b:1"), ("a:b ", "1"), ("{a}:b", "1"), ("%", "_"))
     ]
@@ -108,7 +108,7 @@ async def test_runs_never_mix(log: EventLog) -> None:
     assert kept == {run: [] if run.id == "_" else [Batch(0, 0, repr(run).encode())] for run in runs}
 
 
-async def test_a_log_is_no_record_of_its_bucket(place: Place) -> None:
+async def test_log_is_no_record_of_its_bucket(place: Place) -> None:
     store = place.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=TTL, lease=LEASE)
@@ -122,7 +122,7 @@ async def test_a_log_is_no_record_of_its_bucket(place: Place) -> None:
     await store.aclose()
 
 
-async def test_to_add_a_batch_again_adds_nothing(log: EventLog) -> None:
+async def test_batch_added_again_adds_nothing(log: EventLog) -> None:
     await log.begin(RUN, "w1")
     for batch in HELLO:
         await log.append(RUN, "w1", batch)
@@ -132,7 +132,7 @@ async def test_to_add_a_batch_again_adds_nothing(log: EventLog) -> None:
 
 
 @pytest.mark.parametrize("overlapping", [Batch(1, 3, b"x"), Batch(2, 4, b"x"), Batch(0, 9, b"x", ends=True)])
-async def test_a_batch_that_does_not_follow_is_not_added(log: EventLog, overlapping: Batch) -> None:
+async def test_batch_that_does_not_follow_is_not_added(log: EventLog, overlapping: Batch) -> None:
     await written(log, batches=HELLO[:2])
     assert await log.append(RUN, "w1", overlapping) == "held"
     assert await log.read(RUN, -1) == HELLO[:2]
@@ -144,7 +144,7 @@ async def test_a_batch_that_does_not_follow_is_not_added(log: EventLog, overlapp
     assert await log.state(RUN) == "ended"
 
 
-async def test_nothing_is_added_behind_the_end(log: EventLog) -> None:
+async def test_batch_after_the_end_is_not_added(log: EventLog) -> None:
     await written(log)
     await log.append(RUN, "w1", Batch(9, 9, b"e"))
 
@@ -154,7 +154,7 @@ async def test_nothing_is_added_behind_the_end(log: EventLog) -> None:
 # Waiting.
 
 
-async def test_a_reader_waits_for_what_comes(log: EventLog) -> None:
+async def test_reader_waits_for_the_next_batch(log: EventLog) -> None:
     await log.begin(RUN, "w1")
     reading = asyncio.create_task(log.read(RUN, -1, wait=60))
     await asyncio.sleep(0.05)
@@ -164,7 +164,7 @@ async def test_a_reader_waits_for_what_comes(log: EventLog) -> None:
     assert await _until_read(reading, log) == [HELLO[0]]
 
 
-async def test_a_reader_receives_the_events_of_another_process(log: EventLog, another: EventLog) -> None:
+async def test_reader_gets_the_events_of_another_process(log: EventLog, another: EventLog) -> None:
     await log.begin(RUN, "w1")
     read: list[Batch] = []
 
@@ -180,7 +180,7 @@ async def test_a_reader_receives_the_events_of_another_process(log: EventLog, an
     assert read == HELLO
 
 
-async def test_a_reader_waits_no_longer_than_it_wants(log: EventLog) -> None:
+async def test_reader_waits_no_longer_than_its_timeout(log: EventLog) -> None:
     await log.begin(RUN, "w1")
 
     assert await log.read(RUN, -1, wait=0.05) == []
@@ -196,7 +196,7 @@ async def test_many_readers_wait_at_once(log: EventLog) -> None:
     assert [await _until_read(reading, log) for reading in readings] == [[HELLO[0]]] * 60
 
 
-async def test_a_reader_that_gives_up_harms_nobody(log: EventLog) -> None:
+async def test_reader_that_is_cancelled_harms_nobody(log: EventLog) -> None:
     await log.begin(RUN, "w1")
     readings = [asyncio.create_task(log.read(RUN, -1, wait=60)) for _ in range(5)]
     await asyncio.sleep(0.05)
@@ -216,7 +216,7 @@ async def _until_read(reading: asyncio.Task[list[Batch]], log: EventLog) -> list
 # Leases.
 
 
-async def test_the_life_of_a_run(log: EventLog, place: Place) -> None:
+async def test_run_goes_from_begin_to_end(log: EventLog, place: Place) -> None:
     assert await log.state(RUN) == "absent"
     await log.begin(RUN, "w1")
     assert await log.state(RUN) == "running"
@@ -230,7 +230,7 @@ async def test_the_life_of_a_run(log: EventLog, place: Place) -> None:
     assert await log.state(RUN) == "ended"
 
 
-async def test_the_log_of_a_run_that_has_ended_is_not_kept_for_its_lease(place: Place) -> None:
+async def test_log_of_an_ended_run_is_not_kept_for_its_lease(place: Place) -> None:
     store = place.open()
     assert isinstance(store, LoggingStore)
     log = store.log(ttl=2, lease=60)
@@ -255,14 +255,14 @@ async def test_appending_renews_the_lease(log: EventLog, place: Place) -> None:
     assert await log.state(RUN) == "running"
 
 
-async def test_a_run_is_not_claimed_from_a_worker_that_lives(log: EventLog) -> None:
+async def test_run_of_a_living_worker_is_not_claimed(log: EventLog) -> None:
     await log.begin(RUN, "w1")
 
     assert await log.claim(RUN, "w2") is False
     assert await log.append(RUN, "w1", HELLO[0]) == "held"
 
 
-async def test_an_orphan_is_claimed_once(log: EventLog, place: Place) -> None:
+async def test_orphan_is_claimed_once(log: EventLog, place: Place) -> None:
     await written(log, batches=HELLO[:2])
     advance(place, LEASE + 1)
 
@@ -276,14 +276,14 @@ async def test_an_orphan_is_claimed_once(log: EventLog, place: Place) -> None:
     assert await log.read(RUN, -1) == HELLO[:3]
 
 
-async def test_two_processes_do_not_claim_the_same_run(log: EventLog, another: EventLog, place: Place) -> None:
+async def test_concurrent_claims_of_a_run_succeed_once(log: EventLog, another: EventLog, place: Place) -> None:
     await log.begin(RUN, "w1")
     advance(place, LEASE + 1)
 
     assert sorted(await asyncio.gather(log.claim(RUN, "w2"), another.claim(RUN, "w3"))) == [False, True]
 
 
-async def test_who_claims_a_run_may_lose_it_too(log: EventLog, place: Place) -> None:
+async def test_claimed_run_may_be_lost_too(log: EventLog, place: Place) -> None:
     await log.begin(RUN, "w1")
     advance(place, LEASE + 1)
     assert await log.claim(RUN, "w2") is True
@@ -293,14 +293,14 @@ async def test_who_claims_a_run_may_lose_it_too(log: EventLog, place: Place) -> 
     assert await log.append(RUN, "w2", HELLO[0]) == "lost"
 
 
-async def test_a_run_that_has_ended_is_not_claimed(log: EventLog, place: Place) -> None:
+async def test_run_that_has_ended_is_not_claimed(log: EventLog, place: Place) -> None:
     await written(log)
     advance(place, LEASE + 1)
 
     assert await log.claim(RUN, "w2") is False
 
 
-async def test_a_run_without_a_log_is_claimed_once(log: EventLog) -> None:
+async def test_run_without_a_log_is_claimed_once(log: EventLog) -> None:
     assert await log.append(RUN, "w1", HELLO[0]) == "lost"
     assert await log.claim(RUN, "w2") is True
     assert await log.claim(RUN, "w3") is False
@@ -325,7 +325,7 @@ async def test_many_leases_are_renewed_at_once(log: EventLog, place: Place) -> N
 # Cancelling, forgetting.
 
 
-async def test_a_worker_learns_that_its_run_is_to_be_cancelled(log: EventLog) -> None:
+async def test_worker_learns_that_its_run_is_to_be_cancelled(log: EventLog) -> None:
     await log.begin(RUN, "w1")
     await log.cancel(RUN)
 
@@ -335,13 +335,13 @@ async def test_a_worker_learns_that_its_run_is_to_be_cancelled(log: EventLog) ->
     assert await log.state(RUN) == "running"
 
 
-async def test_to_cancel_what_is_not_there_does_nothing(log: EventLog) -> None:
+async def test_cancelling_a_missing_run_does_nothing(log: EventLog) -> None:
     await log.cancel(RUN)
 
     assert await log.state(RUN) == "absent"
 
 
-async def test_a_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> None:
+async def test_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> None:
     await written(log, batches=HELLO[:2])
     await log.delete(RUN)
     await log.delete(RUN)
@@ -351,7 +351,7 @@ async def test_a_run_that_is_deleted_is_lost_to_its_worker(log: EventLog) -> Non
     assert await log.read(RUN, -1) == []
 
 
-async def test_a_log_expires(log: EventLog, place: Place) -> None:
+async def test_log_expires(log: EventLog, place: Place) -> None:
     await written(log)
     advance(place, 0.9 * TTL)
     assert await log.read(RUN, 6) == HELLO[3:]
@@ -361,7 +361,7 @@ async def test_a_log_expires(log: EventLog, place: Place) -> None:
     assert await log.state(RUN) == "absent"
 
 
-async def test_a_log_that_is_written_to_does_not_expire(log: EventLog, place: Place) -> None:
+async def test_log_that_is_written_to_does_not_expire(log: EventLog, place: Place) -> None:
     await log.begin(RUN, "w1")
     for number in range(4):
         advance(place, 0.6 * TTL)
@@ -388,14 +388,14 @@ async def test_orphans_are_found(log: EventLog, place: Place) -> None:
     assert await log.orphans() == [alive]
 
 
-async def test_another_process_finds_orphans(log: EventLog, another: EventLog, place: Place) -> None:
+async def test_orphans_of_another_process_are_found(log: EventLog, another: EventLog, place: Place) -> None:
     await log.begin(RUN, "w1")
     advance(place, LEASE + 1)
 
     assert await another.orphans() == [RUN]
 
 
-async def test_memory_is_bounded_at_the_cost_of_what_has_ended() -> None:
+async def test_memory_is_bounded_by_evicting_ended_logs() -> None:
     log = MemoryLog(ttl=TTL, lease=LEASE, max_bytes=3000)
     old, new, running = (RunKey("b", name) for name in ("old", "new", "running"))
     await written(log, running, batches=[Batch(0, 0, b"x" * 1000)])
@@ -405,7 +405,7 @@ async def test_memory_is_bounded_at_the_cost_of_what_has_ended() -> None:
     assert [await log.state(run) for run in (old, new, running)] == ["absent", "ended", "running"]
 
 
-async def test_a_log_that_has_ended_expires_though_its_worker_still_polls(log: EventLog, place: Place) -> None:
+async def test_log_of_an_ended_run_expires_though_its_worker_still_polls(log: EventLog, place: Place) -> None:
     await written(log)
     advance(place, 0.9 * TTL)
     assert await log.renew("w1", [RUN]) == {RUN: "held"}

@@ -11,7 +11,7 @@ from app.stores.memory import MemoryStore
 from tests.support.store_places import Clock
 
 
-async def test_the_least_recently_used_chain_goes_first_and_whole() -> None:
+async def test_least_recently_used_chain_is_evicted_first_and_whole() -> None:
     store = MemoryStore(ttl=100, max_records=4)
     await store.put("a:1", "resp_1", b"1")
     await store.put("a:1", "resp_2", b"2")
@@ -38,7 +38,7 @@ async def test_use_protects_a_chain() -> None:
     assert await store.all("a:1") == {"resp_1": b"1"}
 
 
-async def test_bytes_are_bounded_too() -> None:
+async def test_bytes_are_bounded() -> None:
     store = MemoryStore(ttl=100, max_bytes=100_000)
     for number in range(10):
         await store.put(f"a:{number}", "resp_1", bytes(40_000))
@@ -48,7 +48,7 @@ async def test_bytes_are_bounded_too() -> None:
     assert 80_000 < store.bytes <= 100_000
 
 
-async def test_small_records_count_for_what_it_costs_to_keep_them() -> None:
+async def test_small_records_count_with_their_overhead() -> None:
     store = MemoryStore(ttl=100, max_bytes=100_000)
     for number in range(1000):
         await store.put(f"a:{number}", "resp_1", b"")
@@ -56,7 +56,7 @@ async def test_small_records_count_for_what_it_costs_to_keep_them() -> None:
     assert store.records < 500
 
 
-async def test_a_record_that_is_replaced_counts_once() -> None:
+async def test_record_that_is_replaced_counts_once() -> None:
     store = MemoryStore(ttl=100, max_records=2, max_bytes=10_000)
     await store.put("a:other", "resp_0", b"0")
     before = store.bytes
@@ -69,7 +69,7 @@ async def test_a_record_that_is_replaced_counts_once() -> None:
     assert await store.all("a:other") == {"resp_0": b"0"}
 
 
-async def test_a_record_beyond_the_bound_is_refused_and_costs_nobody_anything() -> None:
+async def test_record_beyond_the_bound_is_refused_and_evicts_nothing() -> None:
     store = MemoryStore(ttl=100, max_bytes=10_000)
     await store.put("a:1", "resp_1", b"1")
     await store.put("a:2", "resp_2", b"2")
@@ -82,7 +82,7 @@ async def test_a_record_beyond_the_bound_is_refused_and_costs_nobody_anything() 
     assert await store.all("a:3") == {}
 
 
-async def test_a_chain_beyond_the_bound_is_refused_and_keeps_what_it_has() -> None:
+async def test_chain_beyond_the_bound_is_refused_and_keeps_its_records() -> None:
     store = MemoryStore(ttl=100, max_records=3)
     await store.put("a:other", "resp_0", b"0")
     for number in (1, 2, 3):
@@ -95,7 +95,7 @@ async def test_a_chain_beyond_the_bound_is_refused_and_keeps_what_it_has() -> No
     assert await store.all("a:1") == {"resp_1": b"1", "resp_2": b"2", "resp_3": b"new"}
 
 
-async def test_the_expired_do_not_pile_up() -> None:
+async def test_expired_records_do_not_accumulate() -> None:
     """Most chains are left without a word: nothing but new ones comes to sweep them out."""
     clock = Clock()
     store = MemoryStore(ttl=100, clock=clock)
@@ -117,7 +117,7 @@ async def test_the_expired_do_not_pile_up() -> None:
         ("memory://?max_records=9&max_bytes=3000", 5),
     ],
 )
-async def test_the_bounds_are_in_the_url(url: str, kept: int) -> None:
+async def test_bounds_are_in_the_url(url: str, kept: int) -> None:
     store = MemoryStore.from_url(url, ttl=100)
     for number in range(100):
         await store.put(f"a:{number}", "resp_1", b"1")
@@ -137,7 +137,7 @@ async def test_the_bounds_are_in_the_url(url: str, kept: int) -> None:
         ("memory://?max_bytes=1e9", "'max_bytes' is malformed"),
     ],
 )
-def test_an_invalid_url_is_refused(url: str, complaint: str) -> None:
+def test_url_that_is_invalid_is_refused(url: str, complaint: str) -> None:
     with pytest.raises(ValueError) as refused:
         MemoryStore.from_url(url, ttl=100)
 
@@ -153,7 +153,7 @@ CHAINS = [f"a:{number}" for number in range(6)]
         max_size=50,
     )
 )
-async def test_whatever_comes_the_bounds_hold_and_chains_stay_whole(puts: list[tuple[str, int, int, int]]) -> None:
+async def test_bounds_hold_for_any_changes_and_chains_stay_whole(puts: list[tuple[str, int, int, int]]) -> None:
     clock = Clock()
     store = MemoryStore(ttl=100, max_records=6, max_bytes=9000, clock=clock)
     kept: dict[str, dict[str, bytes]] = {chain: {} for chain in CHAINS}
@@ -177,7 +177,7 @@ async def test_whatever_comes_the_bounds_hold_and_chains_stay_whole(puts: list[t
         kept = found
 
 
-async def test_the_expired_go_faster_than_others_come() -> None:
+async def test_expired_records_go_faster_than_others_come() -> None:
     clock = Clock()
     store = MemoryStore(ttl=100, clock=clock)
     for number in range(1000):

@@ -38,7 +38,7 @@ async def store(private: PostgresServer) -> AsyncIterator[PostgresStore]:
     await store.aclose()
 
 
-async def test_a_large_record_is_sent_in_slices(store: PostgresStore) -> None:
+async def test_large_record_is_sent_in_slices(store: PostgresStore) -> None:
     size = 16 * 1024 * 1024
     peak = await memory_of_storing(size, store, CHAIN)
     assert peak < size / 2
@@ -53,7 +53,7 @@ async def test_large_and_small_records_are_stored_together_or_not_at_all(store: 
     assert (await store.all(CHAIN), await store.all("2f1c9a:beef")) == ({"resp_5": second}, records)
 
 
-async def test_a_user_who_may_not_create_temporary_tables_stores_large_records(
+async def test_user_without_temporary_tables_stores_large_records(
     private: PostgresServer, store: PostgresStore
 ) -> None:
     record = random.Random(1).randbytes(3 * 1024 * 1024)
@@ -81,7 +81,7 @@ async def test_a_user_who_may_not_create_temporary_tables_stores_large_records(
         "postgresql://ada:s3cret@host/db?password=s3cret",
     ],
 )
-def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
+def test_url_that_is_invalid_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(ValueError, match=r"^The store URL") as refused:
         PostgresStore.from_url(url, ttl=60)
     assert "s3cret" not in str(refused.value)
@@ -97,11 +97,11 @@ def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
         "postgresql://[::1]:5432/db?max_connections=3&timeout=1.5&connect_timeout=1&statement_cache_size=0",
     ],
 )
-async def test_what_asyncpg_understands_is_taken(url: str) -> None:
+async def test_url_that_asyncpg_understands_is_accepted(url: str) -> None:
     await PostgresStore.from_url(url, ttl=60).aclose()
 
 
-async def test_the_error_of_a_server_that_refuses_has_no_secret(private: PostgresServer) -> None:
+async def test_error_of_a_server_that_refuses_has_no_secret(private: PostgresServer) -> None:
     url = private.url.replace("antiphon@", "nobody:s3cret@")
     store = PostgresStore.from_url(url, ttl=60, connect_timeout=60)
     with pytest.raises(StoreUnavailable) as unavailable:
@@ -112,7 +112,7 @@ async def test_the_error_of_a_server_that_refuses_has_no_secret(private: Postgre
     await store.aclose()
 
 
-async def test_those_who_begin_at_once_make_the_tables_once(private: PostgresServer) -> None:
+async def test_concurrent_starts_make_the_tables_once(private: PostgresServer) -> None:
     for _ in range(3):
         private.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         stores = [PostgresStore.from_url(private.patient_url, ttl=1000) for _ in range(6)]
@@ -129,7 +129,7 @@ async def test_tables_that_are_gone_are_made_again(private: PostgresServer, stor
     assert await store.get(CHAIN, "resp_1") == b"1"
 
 
-async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresServer, store: PostgresStore) -> None:
+async def test_tables_of_a_later_version_are_left_alone(private: PostgresServer, store: PostgresStore) -> None:
     await store.check()
     private.sql("UPDATE antiphon_schema SET version = 1000")
     later = PostgresStore.from_url(private.patient_url, ttl=1000)
@@ -142,7 +142,7 @@ async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresSer
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
-async def test_what_was_stored_survives_a_restart_and_nobody_notices(
+async def test_restart_keeps_records_unnoticed(
     private: PostgresServer, store: PostgresStore, how: signal.Signals
 ) -> None:
     await asyncio.gather(*(store.put(CHAIN, f"resp_{n}", b"%d" % n) for n in range(10)))  # on several connections
@@ -152,7 +152,7 @@ async def test_what_was_stored_survives_a_restart_and_nobody_notices(
     await store.put(CHAIN, "resp_10", b"10")
 
 
-async def test_a_server_that_is_away_is_an_outage_and_then_is_not(
+async def test_server_that_is_unavailable_is_an_outage_until_it_is_back(
     private: PostgresServer, store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="app.storage")
@@ -168,7 +168,7 @@ async def test_a_server_that_is_away_is_an_outage_and_then_is_not(
     assert last == f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is available again"
 
 
-async def test_a_server_that_hangs_is_an_outage(private: PostgresServer) -> None:
+async def test_server_that_hangs_is_an_outage(private: PostgresServer) -> None:
     store = PostgresStore.from_url(private.url, ttl=1000, timeout=0.2, connect_timeout=60)
     await store.check()
     impatient = PostgresStore.from_url(private.url, ttl=1000, timeout=0.1, connect_timeout=0.2)
@@ -182,7 +182,7 @@ async def test_a_server_that_hangs_is_an_outage(private: PostgresServer) -> None
     await asyncio.gather(store.aclose(), impatient.aclose())
 
 
-async def test_what_cannot_be_written_to_is_no_store(private: PostgresServer, store: PostgresStore) -> None:
+async def test_database_that_is_read_only_is_an_outage(private: PostgresServer, store: PostgresStore) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     private.sql("ALTER DATABASE antiphon SET default_transaction_read_only = on")
     replica = PostgresStore.from_url(private.patient_url, ttl=1000)
@@ -195,7 +195,7 @@ async def test_what_cannot_be_written_to_is_no_store(private: PostgresServer, st
     await replica.aclose()
 
 
-async def test_more_calls_than_connections_wait_for_one(private: PostgresServer) -> None:
+async def test_calls_beyond_the_connections_wait(private: PostgresServer) -> None:
     private.clear()
     store = PostgresStore.from_url(f"{private.patient_url}&max_connections=2", ttl=1000)
     await asyncio.gather(*(store.put(f"a:{n}", "resp_1", b"1") for n in range(100)))
@@ -203,7 +203,7 @@ async def test_more_calls_than_connections_wait_for_one(private: PostgresServer)
     await store.aclose()
 
 
-async def test_a_pooler_between_transactions_can_do_without_prepared_statements(private: PostgresServer) -> None:
+async def test_pooler_between_transactions_needs_no_prepared_statements(private: PostgresServer) -> None:
     private.clear()
     store = PostgresStore.from_url(f"{private.patient_url}&statement_cache_size=0", ttl=1000)
     for number in range(3):
@@ -217,7 +217,7 @@ async def appended(store: PostgresStore, run: RunKey, number: int) -> None:
     assert await log.append(run, "worker", Batch(number, number, b"%d" % number)) == "held"
 
 
-async def test_a_reader_receives_what_another_process_appends(private: PostgresServer, store: PostgresStore) -> None:
+async def test_reader_gets_what_another_process_appends(private: PostgresServer, store: PostgresStore) -> None:
     other = PostgresStore.from_url(private.patient_url, ttl=1000)
     log = store.log(ttl=60, lease=60)
     await log.begin(RUN, "worker")
@@ -231,7 +231,7 @@ async def test_a_reader_receives_what_another_process_appends(private: PostgresS
     await other.aclose()
 
 
-async def test_readers_go_on_where_the_connection_that_listens_breaks(
+async def test_readers_go_on_when_the_listening_connection_breaks(
     private: PostgresServer, store: PostgresStore
 ) -> None:
     log = store.log(ttl=60, lease=60)
@@ -252,7 +252,7 @@ async def _until_listening(server: PostgresServer) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_turns_in_many_buckets_at_once_never_wait_for_each_other_for_ever(store: PostgresStore) -> None:
+async def test_concurrent_turns_in_many_buckets_never_deadlock(store: PostgresStore) -> None:
     """Two who change the same buckets in another order would each have what the other waits for."""
 
     async def change(turn: int) -> Any:

@@ -48,7 +48,7 @@ async def eventually(call: Callable[[], Awaitable[None]]) -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_a_bucket_is_one_hash_that_always_has_an_expiry(redis_server: RedisServer) -> None:
+async def test_bucket_is_one_hash_with_an_expiry(redis_server: RedisServer) -> None:
     store = RedisStore.from_url(redis_server.url, ttl=12.5)
     await store.put("a:hash", "resp_1", b"1")
     await store.put("a:hash", "resp_2", b"2")
@@ -59,13 +59,13 @@ async def test_a_bucket_is_one_hash_that_always_has_an_expiry(redis_server: Redi
     await store.aclose()
 
 
-async def test_a_large_record_is_not_copied_for_each_step_of_sending(store: RedisStore) -> None:
+async def test_large_record_is_not_copied_for_each_step_of_sending(store: RedisStore) -> None:
     size = 16 * 1024 * 1024
     peak = await memory_of_storing(size, store, CHAIN)
     assert peak < 1.5 * size  # the command, beside the record
 
 
-async def test_redis_forgets_by_itself(redis_server: RedisServer) -> None:
+async def test_redis_expires_records_by_itself(redis_server: RedisServer) -> None:
     store = RedisStore.from_url(redis_server.url, ttl=0.05)
     await store.put("a:short", "resp_1", b"1")
     with redis_server.client() as client:
@@ -77,7 +77,7 @@ async def test_redis_forgets_by_itself(redis_server: RedisServer) -> None:
     await store.aclose()
 
 
-async def test_a_restart_between_two_calls_goes_unnoticed(private: RedisServer, store: RedisStore) -> None:
+async def test_restart_between_two_calls_goes_unnoticed(private: RedisServer, store: RedisStore) -> None:
     records = {f"resp_{number}": b"%d" % number for number in range(50)}
     await asyncio.gather(*(store.put(CHAIN, name, record) for name, record in records.items()))
     private.restart()
@@ -95,7 +95,7 @@ async def test_a_restart_between_two_calls_goes_unnoticed(private: RedisServer, 
     await store.check()
 
 
-async def test_an_outage_ends_when_redis_is_back(private: RedisServer, store: RedisStore) -> None:
+async def test_outage_ends_when_redis_is_back(private: RedisServer, store: RedisStore) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     private.stop(signal.SIGKILL)
     for call in (store.put(CHAIN, "resp_2", b"2"), store.get(CHAIN, "resp_1"), store.all(CHAIN), store.check()):
@@ -109,7 +109,7 @@ async def test_an_outage_ends_when_redis_is_back(private: RedisServer, store: Re
     assert await store.all(CHAIN) == {"resp_1": b"1"}
 
 
-async def test_a_store_may_be_made_before_its_server() -> None:
+async def test_store_may_be_made_before_its_server() -> None:
     with RedisServer() as server:
         server.stop()
         store = redis_store(server.url)
@@ -120,7 +120,7 @@ async def test_a_store_may_be_made_before_its_server() -> None:
         await store.aclose()
 
 
-async def test_a_server_that_hangs_is_an_outage_and_its_late_answers_reach_nobody(private: RedisServer) -> None:
+async def test_server_that_hangs_is_an_outage_and_its_late_answers_reach_nobody(private: RedisServer) -> None:
     store = redis_store(f"{private.url}?socket_timeout=2&socket_connect_timeout=2")
     buckets = [f"a:{number}" for number in range(20)]
     await asyncio.gather(*(store.put(bucket, "resp_1", bucket.encode()) for bucket in buckets))
@@ -167,7 +167,7 @@ async def test_connections_may_break_while_they_are_used(nodes: str, request: py
     await store.aclose()
 
 
-async def test_no_more_connections_than_allowed_and_the_others_wait(private: RedisServer) -> None:
+async def test_calls_beyond_the_connections_wait(private: RedisServer) -> None:
     store = redis_store(f"{private.url}?max_connections=3&client_name=antiphon")
     await asyncio.gather(*(store.put(CHAIN, f"resp_{number}", b"") for number in range(100)))
 
@@ -177,9 +177,7 @@ async def test_no_more_connections_than_allowed_and_the_others_wait(private: Red
     await store.aclose()
 
 
-async def test_a_full_redis_is_an_outage_of_writing_until_there_is_room(
-    private: RedisServer, store: RedisStore
-) -> None:
+async def test_redis_that_is_full_is_an_outage_of_writing(private: RedisServer, store: RedisStore) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     with private.client() as client:
         client.config_set("maxmemory", "1")
@@ -193,7 +191,7 @@ async def test_a_full_redis_is_an_outage_of_writing_until_there_is_room(
     assert await store.all(CHAIN) == {"resp_1": b"1", "resp_2": b"2"}
 
 
-async def test_a_replica_is_no_place_to_write_until_it_is_promoted(private: RedisServer, store: RedisStore) -> None:
+async def test_replica_cannot_be_written_to_until_promoted(private: RedisServer, store: RedisStore) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     with private.client() as client, socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
@@ -232,7 +230,7 @@ async def one_address(lead_to: list[RedisServer]) -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize("call", ["put", "all"])
-async def test_a_failover_behind_one_address_goes_unnoticed(private: RedisServer, call: str) -> None:
+async def test_failover_behind_one_address_goes_unnoticed(private: RedisServer, call: str) -> None:
     with RedisServer() as successor:
         lead_to = [private]
         async with one_address(lead_to) as port:
@@ -253,7 +251,7 @@ async def test_a_failover_behind_one_address_goes_unnoticed(private: RedisServer
     assert kept == ({b"resp_%d" % number: b"new" for number in range(20)} if call == "put" else {})
 
 
-async def test_a_slot_may_move_while_it_is_used(redis_cluster: list[RedisServer]) -> None:
+async def test_slot_may_move_while_it_is_used(redis_cluster: list[RedisServer]) -> None:
     store = redis_store(redis_cluster[0].url)
     bucket = "a:moving"
     await store.put(bucket, "resp_1", b"1")
@@ -284,7 +282,7 @@ async def test_a_slot_may_move_while_it_is_used(redis_cluster: list[RedisServer]
     await store.aclose()
 
 
-async def test_a_cluster_recovers_from_the_loss_of_a_node(redis_cluster: list[RedisServer]) -> None:
+async def test_cluster_recovers_from_the_loss_of_a_node(redis_cluster: list[RedisServer]) -> None:
     first, second = redis_cluster
     store = redis_store(f"redis+cluster://127.0.0.1:{first.port},127.0.0.1:{second.port}")
     buckets = [f"lost:{number}" for number in range(20)]
@@ -313,9 +311,7 @@ async def test_a_cluster_recovers_from_the_loss_of_a_node(redis_cluster: list[Re
     await store.aclose()
 
 
-async def test_a_cluster_is_not_taken_for_a_server_nor_a_server_for_a_cluster(
-    private: RedisServer, redis_cluster: list[RedisServer]
-) -> None:
+async def test_cluster_and_single_server_are_told_apart(private: RedisServer, redis_cluster: list[RedisServer]) -> None:
     reasons = []
     for url in (redis_cluster[0].url.replace("+cluster", ""), private.url.replace("redis:", "redis+cluster:")):
         store = redis_store(url)
@@ -337,7 +333,7 @@ async def test_a_cluster_is_not_taken_for_a_server_nor_a_server_for_a_cluster(
 # What a server says that does not know AUTH is the whole command, password and all.
 @pytest.mark.parametrize("options", [("--requirepass", "another"), ("--rename-command", "AUTH", "")])
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster"])
-async def test_a_refused_password_is_in_no_message(
+async def test_password_that_is_refused_is_in_no_message(
     options: tuple[str, ...], scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with RedisServer(options=options, password=None if options[0] != "--requirepass" else "another") as server:
@@ -353,7 +349,7 @@ async def test_a_refused_password_is_in_no_message(
         assert secret not in told
 
 
-async def test_a_password_with_special_characters_is_quoted_in_the_url() -> None:
+async def test_password_with_special_characters_is_quoted_in_the_url() -> None:
     with RedisServer(password=SECRET) as server:
         store = redis_store(f"redis://:{QUOTED}@127.0.0.1:{server.port}/3")
         await store.put(CHAIN, "resp_1", b"1")
@@ -363,7 +359,7 @@ async def test_a_password_with_special_characters_is_quoted_in_the_url() -> None
         await store.aclose()
 
 
-async def test_an_outage_and_its_end_are_logged_once_each(
+async def test_outage_and_its_end_are_logged_once_each(
     private: RedisServer, store: RedisStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="app.storage")
@@ -405,7 +401,7 @@ async def test_an_outage_and_its_end_are_logged_once_each(
         ("redis://localhost?protocol=4", "expected one of 2, 3"),
     ],
 )
-def test_an_invalid_url_is_refused_and_not_quoted(url: str, complaint: str) -> None:
+def test_url_that_is_invalid_is_refused_and_not_quoted(url: str, complaint: str) -> None:
     with pytest.raises(ValueError) as refused:
         RedisStore.from_url(url, ttl=1000)
 
@@ -423,5 +419,5 @@ def test_an_invalid_url_is_refused_and_not_quoted(url: str, complaint: str) -> N
         "rediss+cluster://user:password@one:7000,two",
     ],
 )
-async def test_a_valid_url_is_accepted_without_connecting(url: str) -> None:
+async def test_url_that_is_valid_is_accepted_without_connecting(url: str) -> None:
     await RedisStore.from_url(url, ttl=1000).aclose()

@@ -98,7 +98,7 @@ async def store(path: Path) -> AsyncIterator[SQLiteStore]:
     await store.aclose()
 
 
-async def test_a_record_survives_the_kill_of_its_process(path: Path) -> None:
+async def test_record_survives_the_kill_of_its_process(path: Path) -> None:
     with run(WRITE, path, CHAIN, "resp", 1_000_000) as writer:
         assert writer.stdout is not None
         told = [writer.stdout.readline().strip() for _ in range(20)]
@@ -112,7 +112,7 @@ async def test_a_record_survives_the_kill_of_its_process(path: Path) -> None:
     await store.aclose()
 
 
-async def test_processes_that_begin_and_write_at_once_lose_nothing(path: Path) -> None:
+async def test_concurrent_processes_lose_nothing(path: Path) -> None:
     writers = [run(WRITE, path, CHAIN, name, 50) for name in ("one", "two", "three")]
     for writer in writers:
         writer.communicate()
@@ -125,7 +125,7 @@ async def test_processes_that_begin_and_write_at_once_lose_nothing(path: Path) -
     await store.aclose()
 
 
-async def test_stores_that_begin_at_once_make_the_file_once(tmp_path: Path) -> None:
+async def test_concurrent_stores_make_the_file_once(tmp_path: Path) -> None:
     for attempt in range(10):
         stores = [SQLiteStore(tmp_path / f"{attempt}.db", ttl=1000) for _ in range(6)]
         calls = [store.put(CHAIN, f"resp_{number}", b"") for number, store in enumerate(stores)]
@@ -135,7 +135,7 @@ async def test_stores_that_begin_at_once_make_the_file_once(tmp_path: Path) -> N
         await asyncio.gather(*(store.aclose() for store in stores))
 
 
-async def test_a_store_waits_for_another_that_makes_the_file(path: Path) -> None:
+async def test_store_waits_for_another_that_makes_the_file(path: Path) -> None:
     """For this lock SQLite itself does not wait, but fails at once."""
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -160,7 +160,7 @@ def files(path: Path) -> bytes:
     ("size", "piece"),
     [(20, RECORD_PIECE), (300, RECORD_PIECE), (1000, RECORD_PIECE), (4000, RECORD_PIECE), (20_000, 3000)],
 )
-async def test_no_byte_of_what_was_deleted_stays_in_any_file(
+async def test_deleted_bytes_stay_in_no_file(
     path: Path, size: int, piece: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite moves rows from page to page as they come and go, and leaves copies behind."""
@@ -207,7 +207,7 @@ async def test_no_byte_of_what_was_deleted_stays_in_any_file(
     await store.aclose()
 
 
-async def test_a_purge_waits_for_nobody_and_comes_back(path: Path, store: SQLiteStore) -> None:
+async def test_purge_waits_for_nobody_and_comes_back(path: Path, store: SQLiteStore) -> None:
     await store.put(CHAIN, "resp_1", b"c4n4ry")
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
@@ -221,12 +221,12 @@ async def test_a_purge_waits_for_nobody_and_comes_back(path: Path, store: SQLite
     assert b"c4n4ry" not in files(path)
 
 
-async def test_an_unused_store_that_is_purged_makes_no_file(path: Path, store: SQLiteStore) -> None:
+async def test_purge_of_an_unused_store_makes_no_file(path: Path, store: SQLiteStore) -> None:
     await store.purge()
     assert not path.exists()
 
 
-async def test_a_file_of_the_first_version_is_taken_over(path: Path) -> None:
+async def test_file_of_the_first_version_is_migrated(path: Path) -> None:
     old = sqlite3.connect(path, isolation_level=None)
     old.executescript(FIRST_VERSION)
     old.execute("PRAGMA secure_delete = OFF")  # which is the default, or is not
@@ -250,7 +250,7 @@ async def test_a_file_of_the_first_version_is_taken_over(path: Path) -> None:
     await asyncio.gather(*(store.aclose() for store in stores))
 
 
-async def test_a_record_in_pieces_is_as_it_was_stored(path: Path, store: SQLiteStore) -> None:
+async def test_record_in_pieces_is_as_stored(path: Path, store: SQLiteStore) -> None:
     for length in (RECORD_PIECE - 1, RECORD_PIECE, RECORD_PIECE + 1, 5 * RECORD_PIECE // 2, 10, 3 * RECORD_PIECE, 0):
         record = random.Random(length).randbytes(length)
         await store.apply(Change(CHAIN, {"resp_1": record, "resp_2": b"2" * RECORD_PIECE}))
@@ -262,7 +262,7 @@ async def test_a_record_in_pieces_is_as_it_was_stored(path: Path, store: SQLiteS
     assert (await store.get(CHAIN, "resp_1"), _pieces_in(path)) == (None, 0)
 
 
-async def test_a_record_that_is_replaced_while_it_is_read_is_one_or_the_other(path: Path, store: SQLiteStore) -> None:
+async def test_record_replaced_while_it_is_read_is_one_or_the_other(path: Path, store: SQLiteStore) -> None:
     first, second = b"1" * 3 * RECORD_PIECE, b"2" * 4 * RECORD_PIECE
     await store.put(CHAIN, "resp_1", first)
     assert await store.get(CHAIN, "resp_1") == first
@@ -286,7 +286,7 @@ def _pieces_in(path: Path) -> int:
         return int(db.execute("SELECT count(*) FROM pieces").fetchone()[0])
 
 
-async def test_a_long_record_of_an_earlier_version_is_read(path: Path) -> None:
+async def test_long_record_of_an_earlier_version_is_read(path: Path) -> None:
     old = sqlite3.connect(path, isolation_level=None)
     old.executescript(";".join(statement for statement in schema._CREATE if statement != schema._PIECES))
     old.execute("INSERT INTO buckets VALUES (1, ?, 1e12)", (CHAIN,))
@@ -300,7 +300,7 @@ async def test_a_long_record_of_an_earlier_version_is_read(path: Path) -> None:
     await store.aclose()
 
 
-async def test_a_restart_keeps_records_and_the_time_they_have_left(path: Path) -> None:
+async def test_restart_keeps_records_and_their_remaining_time(path: Path) -> None:
     clock = Clock()
     before = SQLiteStore(path, ttl=1000, clock=clock)
     await before.put(CHAIN, "resp_1", b"1")
@@ -318,7 +318,7 @@ async def test_a_restart_keeps_records_and_the_time_they_have_left(path: Path) -
     await later.aclose()
 
 
-async def test_a_lock_held_for_long_is_an_outage_of_writing_only(path: Path, store: SQLiteStore) -> None:
+async def test_lock_held_for_long_is_an_outage_of_writing_only(path: Path, store: SQLiteStore) -> None:
     await store.put(CHAIN, "resp_1", b"1")
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -339,7 +339,7 @@ async def test_a_lock_held_for_long_is_an_outage_of_writing_only(path: Path, sto
     other.close()
 
 
-async def test_a_record_is_read_even_if_its_bucket_cannot_be_renewed(path: Path) -> None:
+async def test_record_whose_bucket_cannot_be_renewed_is_read(path: Path) -> None:
     clock = Clock()
     store = SQLiteStore(path, ttl=1000, busy_timeout=0.05, clock=clock)
     await store.put(CHAIN, "resp_1", b"1")
@@ -358,7 +358,7 @@ async def test_a_record_is_read_even_if_its_bucket_cannot_be_renewed(path: Path)
     await store.aclose()
 
 
-async def test_the_event_loop_goes_on_while_sqlite_waits(path: Path) -> None:
+async def test_event_loop_goes_on_while_sqlite_waits(path: Path) -> None:
     """The lock is given back by the very loop that would be blocked."""
     store = SQLiteStore(path, ttl=1000, busy_timeout=60)
     await store.check()
@@ -398,7 +398,7 @@ async def test_reading_writes_only_when_the_expiry_moves_by_a_hundredth(path: Pa
     await store.aclose()
 
 
-async def test_the_expired_are_swept_out_of_the_file(path: Path) -> None:
+async def test_expired_records_are_swept_from_the_file(path: Path) -> None:
     clock = Clock()
     store = SQLiteStore(path, ttl=1000, clock=clock)
     for number in range(50):
@@ -415,7 +415,7 @@ async def test_the_expired_are_swept_out_of_the_file(path: Path) -> None:
     other.close()
 
 
-async def test_a_corrupt_file_is_an_outage_until_it_is_replaced(path: Path, store: SQLiteStore) -> None:
+async def test_corrupt_file_is_an_outage_until_replaced(path: Path, store: SQLiteStore) -> None:
     path.write_bytes(b"This is not a database." * 100)
 
     with pytest.raises(StoreUnavailable) as unavailable:
@@ -429,9 +429,7 @@ async def test_a_corrupt_file_is_an_outage_until_it_is_replaced(path: Path, stor
     assert await store.get(CHAIN, "resp_1") == b"1"
 
 
-async def test_a_file_that_breaks_while_in_use_is_an_outage_until_it_is_replaced(
-    path: Path, store: SQLiteStore
-) -> None:
+async def test_file_that_breaks_while_in_use_is_an_outage_until_replaced(path: Path, store: SQLiteStore) -> None:
     await store.put(CHAIN, "resp_1", b"1" * 100_000)
     reader = SQLiteStore(path, ttl=1000)
     await store.aclose()
@@ -445,7 +443,7 @@ async def test_a_file_that_breaks_while_in_use_is_an_outage_until_it_is_replaced
     await reader.aclose()
 
 
-async def test_the_file_of_a_newer_server_is_left_alone(path: Path, store: SQLiteStore) -> None:
+async def test_file_of_a_newer_server_is_left_alone(path: Path, store: SQLiteStore) -> None:
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA user_version = 7")
     newer.close()
@@ -456,7 +454,7 @@ async def test_the_file_of_a_newer_server_is_left_alone(path: Path, store: SQLit
     assert "the file has version 7, and this server knows only 4" in unavailable.value.__notes__[0]
 
 
-async def test_a_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:
+async def test_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file, and not a directory")
     store = SQLiteStore(tmp_path / "data" / "antiphon.db", ttl=1000)
     with pytest.raises(StoreUnavailable):
@@ -491,7 +489,7 @@ FILL = """
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_FSIZE)[1] != resource.RLIM_INFINITY, reason="files are limited")
-def test_a_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
+def test_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
     """A file that may not grow stands for the disk."""
     told, _ = run(FILL, path).communicate()
 
@@ -501,7 +499,7 @@ def test_a_full_disk_is_an_outage_until_there_is_room(path: Path) -> None:
     ]
 
 
-async def test_an_outage_and_its_end_are_logged_once_each(
+async def test_outage_and_its_end_are_logged_once_each(
     path: Path, store: SQLiteStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="app.storage")
@@ -519,7 +517,7 @@ async def test_an_outage_and_its_end_are_logged_once_each(
     ]
 
 
-async def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
+async def test_files_can_be_read_by_their_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "down" / "antiphon.db"
     store = SQLiteStore.from_url(f"sqlite:///{path}", ttl=1000)
     await store.put(CHAIN, "resp_1", b"1")
@@ -530,7 +528,9 @@ async def test_only_the_owner_may_read_the_files(tmp_path: Path) -> None:
     await store.aclose()
 
 
-async def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_url_with_three_slashes_is_relative_and_with_four_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///here.db", f"sqlite:///{tmp_path}/there%20too.db?synchronous=FULL&busy_timeout=0.5"):
         store = SQLiteStore.from_url(url, ttl=1000)
@@ -554,7 +554,7 @@ async def test_three_slashes_are_relative_and_four_absolute(tmp_path: Path, monk
         ("sqlite:///a.db?synchronous=off", "'synchronous' is malformed: expected one of normal, full"),
     ],
 )
-def test_an_invalid_url_is_refused(url: str, complaint: str) -> None:
+def test_url_that_is_invalid_is_refused(url: str, complaint: str) -> None:
     with pytest.raises(ValueError) as refused:
         SQLiteStore.from_url(url, ttl=1000)
 

@@ -54,7 +54,7 @@ async def test_rows_of_the_same_day_key_model_and_backend_add_up(ledger: UsageLe
     assert sorted(found) == sorted([add_rows(row(), row(requests=2, cost=10**12)), *others])
 
 
-async def test_a_batch_that_is_repeated_counts_once(ledger: UsageLedger) -> None:
+async def test_batch_that_is_repeated_counts_once(ledger: UsageLedger) -> None:
     for _ in range(3):
         await ledger.add("one", [row(), row(key="bob")])
     assert sorted(await ledger.rows(DAY, DAY)) == [row(), row(key="bob")]
@@ -78,7 +78,7 @@ async def test_spending_is_that_of_the_day_and_of_its_month(ledger: UsageLedger)
     assert await ledger.spending("alice", "2026-11-30") == Spending(0, 0, 45, 114)
 
 
-async def test_names_may_have_any_characters_that_settings_and_callers_give_them(ledger: UsageLedger) -> None:
+async def test_names_of_any_characters_are_stored(ledger: UsageLedger) -> None:
     names = ["a/b:c|d", "模型", "'; DROP TABLE usage; --", "x" * 200]
     await ledger.add("one", [row(key="alice@example.org", model=name) for name in names])
     assert {one.model for one in await ledger.rows(DAY, DAY)} == {*names}
@@ -89,7 +89,7 @@ async def test_names_may_have_any_characters_that_settings_and_callers_give_them
     [row(model="a\0b"), row(model="a\ud800"), row(cost=2**63), row(input_tokens=2**70), row(cost=2**63 - 1)],
     ids=["NUL", "half a character", "a cost of 64 bits", "tokens of 71 bits", "a sum of 64 bits"],
 )
-async def test_a_row_that_cannot_be_stored_is_no_outage(ledger: UsageLedger, refused: UsageRow) -> None:
+async def test_row_that_cannot_be_stored_is_no_outage(ledger: UsageLedger, refused: UsageRow) -> None:
     """Some stores take it, others refuse it and say that it is to blame; what comes after it is stored."""
     await ledger.add("before", [row(), row(model="other")])
     with contextlib.suppress(UnstorableValue):
@@ -98,7 +98,7 @@ async def test_a_row_that_cannot_be_stored_is_no_outage(ledger: UsageLedger, ref
     assert add_rows(row(model="other"), row(model="other")) in await ledger.rows(DAY, DAY)
 
 
-async def test_what_is_old_is_forgotten(ledger: UsageLedger) -> None:
+async def test_rows_that_are_old_are_forgotten(ledger: UsageLedger) -> None:
     await ledger.add("one", [row(), row(day="2020-01-01")])
     await ledger.forget("2026-01-01")
     assert row() in await ledger.rows("2000-01-01", DAY)
@@ -109,7 +109,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Any) -> Place:
     return place_of(request, tmp_path)
 
 
-async def test_workers_who_add_at_once_lose_nothing(shared: Place) -> None:
+async def test_concurrent_workers_lose_nothing(shared: Place) -> None:
     async with ledger_at(shared) as one, ledger_at(shared) as other:
         models = ["qwen3", "gpt-5", "llama"]
         # In different orders, so that rows are locked in different orders.
@@ -134,7 +134,7 @@ ROWS = st.builds(
 
 
 @given(batches=st.lists(st.lists(ROWS, max_size=5), max_size=5))
-async def test_however_it_is_cut_into_batches_the_sum_is_the_same(batches: list[list[UsageRow]]) -> None:
+async def test_batches_of_any_cut_give_the_same_sum(batches: list[list[UsageRow]]) -> None:
     cut, whole = MemoryUsage(), MemoryUsage()
     for number, batch in enumerate(batches):
         await cut.add(str(number), batch)

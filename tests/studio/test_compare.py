@@ -74,7 +74,7 @@ async def test_two_models_answer_the_same_input_side_by_side(browser: Browser) -
         await expect(page.locator("#model")).to_have_value("large")
 
 
-async def test_a_stored_response_is_run_again_with_another_model(browser: Browser) -> None:
+async def test_stored_response_is_run_again_with_another_model(browser: Browser) -> None:
     backend = TwoModels([])
     async with opened(browser, backend) as studio:
         page = studio.page
@@ -102,7 +102,7 @@ async def test_a_stored_response_is_run_again_with_another_model(browser: Browse
     assert {**second, "model": "small"} == first
 
 
-async def test_a_failed_answer_does_not_hide_the_other(browser: Browser) -> None:
+async def test_failed_answer_does_not_hide_the_other(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/studio#/compare", width=390) as studio:
         page = studio.page
         await page.get_by_label("Message for both").fill("Fail in the middle.")

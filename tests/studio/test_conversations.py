@@ -16,7 +16,7 @@ from tests.support.serving import antiphon
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_a_conversation_is_opened_again_by_its_address_and_goes_on(browser: Browser) -> None:
+async def test_conversation_is_opened_again_by_its_address_and_goes_on(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await studio.say("My name is Ada.")
@@ -37,7 +37,7 @@ async def test_a_conversation_is_opened_again_by_its_address_and_goes_on(browser
             assert other.page.url == address
 
 
-async def test_a_view_beside_does_not_end_the_conversation(browser: Browser) -> None:
+async def test_view_beside_does_not_end_the_conversation(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.say("My name is Ada.")
         address = studio.page.url
@@ -47,7 +47,7 @@ async def test_a_view_beside_does_not_end_the_conversation(browser: Browser) -> 
         assert studio.page.url == address
 
 
-async def test_a_background_response_that_runs_is_followed_after_a_reload(browser: Browser) -> None:
+async def test_background_response_that_runs_is_followed_after_a_reload(browser: Browser) -> None:
     goes_on = asyncio.Event()
     backend = Scripted([delta(content="It begins"), goes_on, delta(content=" and ends.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
@@ -69,7 +69,7 @@ async def test_a_background_response_that_runs_is_followed_after_a_reload(browse
         await expect(page.locator("#conversation-list li")).not_to_contain_text("running")
 
 
-async def test_a_new_conversation_leaves_a_background_response_running(browser: Browser) -> None:
+async def test_new_conversation_leaves_a_background_response_running(browser: Browser) -> None:
     goes_on = asyncio.Event()
     backend = Scripted([delta(content="It begins"), goes_on, delta(content=" and ends.")], [delta(content="Other.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
@@ -123,7 +123,7 @@ async def test_conversations_are_listed_found_opened_and_deleted(browser: Browse
             assert len((await http.get("/antiphon/responses")).json()["data"]) == 1
 
 
-async def test_the_list_of_conversations_has_pages(browser: Browser) -> None:
+async def test_list_of_conversations_has_pages(browser: Browser) -> None:
     async with antiphon() as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1") as http:
             for number in range(35):
@@ -136,7 +136,7 @@ async def test_the_list_of_conversations_has_pages(browser: Browser) -> None:
             await expect(studio.page.get_by_role("button", name="Show more")).to_be_hidden()
 
 
-async def test_a_conversation_that_is_not_there_is_said_to_be_missing(browser: Browser) -> None:
+async def test_conversation_that_is_not_there_is_said_to_be_missing(browser: Browser) -> None:
     missing = f"/studio#/talk/resp_{'0' * 40}"
     async with antiphon() as url, Studio.open(browser, url, path=missing, refusals=(404,)) as studio:
         await expect(studio.page.get_by_role("heading", name="This conversation cannot be opened")).to_be_visible()

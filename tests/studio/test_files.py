@@ -62,7 +62,7 @@ async def test_files_are_uploaded_into_a_new_vector_store_indexed_searched_and_r
         await expect(page.get_by_text("There is none yet.", exact=True)).to_be_visible()
 
 
-async def test_an_upload_that_is_refused_says_why_and_can_be_dismissed(browser: Browser, tmp_path: Path) -> None:
+async def test_upload_that_is_refused_says_why_and_can_be_dismissed(browser: Browser, tmp_path: Path) -> None:
     tools = {"file_search": {**file_search(tmp_path)["file_search"], "max_file_bytes": 10}}
     async with antiphon(tools=tools) as url, Studio.open(browser, url, refusals=(400, 413)) as studio:
         await studio.go("Files")
@@ -73,14 +73,14 @@ async def test_an_upload_that_is_refused_says_why_and_can_be_dismissed(browser: 
         await expect(studio.page.locator("#uploads li")).to_have_count(0)
 
 
-async def test_a_server_without_files_says_how_to_switch_them_on(browser: Browser) -> None:
+async def test_server_without_files_says_how_to_switch_them_on(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, refusals=(404,)) as studio:
         await studio.go("Files")
         await expect(studio.page.locator("#files-body")).to_contain_text("[tools.file_search]")
         await expect(studio.page.get_by_role("button", name="Upload")).to_be_disabled()
 
 
-async def test_a_name_with_markup_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+async def test_name_with_markup_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
     name = "<img src=x onerror=alert(1)>"
     async with antiphon(tools=file_search(tmp_path)) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:

@@ -73,7 +73,7 @@ async def test_files_that_an_answer_cites_are_listed_under_it(browser: Browser, 
         await expect(message.get_by_role("region", name="Content of table.csv")).to_be_hidden()
 
 
-async def test_a_shell_is_shown_as_a_terminal(browser: Browser, bubblewrap: Bubblewrap) -> None:
+async def test_shell_is_shown_as_a_terminal(browser: Browser, bubblewrap: Bubblewrap) -> None:
     commands = {"commands": ["echo out; echo wrong >&2; exit 3"]}
     backend = Scripted(made(("shell", commands)), [delta(content="It failed.")])
     async with antiphon(backend, tools=TOOLS) as url, Studio.open(browser, url) as studio:
@@ -88,7 +88,7 @@ async def test_a_shell_is_shown_as_a_terminal(browser: Browser, bubblewrap: Bubb
         assert await studio.axe() == []
 
 
-async def test_a_turn_that_approves_a_call_has_a_title(browser: Browser) -> None:
+async def test_turn_that_approves_a_call_has_a_title(browser: Browser) -> None:
     async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url) as studio:
         await studio.open_options()
         await studio.page.get_by_label("demo", exact=True).check()

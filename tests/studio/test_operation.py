@@ -42,7 +42,7 @@ async def create(url: str, key: str = "", **fields: Any) -> dict[str, Any]:
         return answer
 
 
-async def test_a_key_sees_what_it_has_used_and_admin_what_all_have(browser: Browser) -> None:
+async def test_key_sees_what_it_has_used_and_admin_what_all_have(browser: Browser) -> None:
     async with antiphon(Scripted(HELLO), keys=KEYS, prices=PRICES) as url:
         for key in ("alice", "bob"):
             await create(url, key)
@@ -81,7 +81,7 @@ async def test_each_plot_is_drawn_and_has_its_numbers_as_a_table(browser: Browse
             await expect(figure.get_by_role("table")).to_contain_text("1.5K")
 
 
-async def test_the_theme_of_plots_follows_that_of_the_page(browser: Browser) -> None:
+async def test_theme_of_plots_follows_that_of_the_page(browser: Browser) -> None:
     async with antiphon(Scripted(HELLO)) as url:
         await create(url)
         async with Studio.open(browser, url, theme="light") as studio:
@@ -93,7 +93,7 @@ async def test_the_theme_of_plots_follows_that_of_the_page(browser: Browser) -> 
             await studio.page.wait_for_function(CHANGED, arg=light)
 
 
-async def test_a_running_response_is_seen_and_cancelled(browser: Browser) -> None:
+async def test_running_response_is_seen_and_cancelled(browser: Browser) -> None:
     end = asyncio.Event()
     async with antiphon(Scripted([delta(content="He"), end, *HELLO]), keys=KEYS) as url:
         made = await create(url, "alice", background=True)
@@ -119,7 +119,7 @@ async def test_servers_are_seen_without_their_load_by_a_key_without_admin(browse
                 await expect(backends).to_contain_text("up")
 
 
-async def test_the_log_is_filtered_by_text_status_and_model(browser: Browser) -> None:
+async def test_log_is_filtered_by_text_status_and_model(browser: Browser) -> None:
     async with antiphon(Scripted(HELLO)) as url:
         for text, model in (("The first one.", "qwen3"), ("The second one.", "gpt-5"), ("Another.", "gpt-5")):
             await create(url, input=text, model=model)
@@ -140,7 +140,7 @@ async def test_the_log_is_filtered_by_text_status_and_model(browser: Browser) ->
             await expect(entries).to_have_count(3)
 
 
-async def test_a_refused_request_is_listed_with_its_reason(browser: Browser) -> None:
+async def test_refused_request_is_listed_with_its_reason(browser: Browser) -> None:
     async with antiphon(Scripted(HELLO)) as url:
         await create(url, temperature=9)
         async with Studio.open(browser, url) as studio:
@@ -154,7 +154,7 @@ async def test_a_refused_request_is_listed_with_its_reason(browser: Browser) -> 
             await expect(studio.page.get_by_label("Search by text or id")).to_be_visible()
 
 
-async def test_a_run_with_tools_is_a_timeline_of_rounds_and_calls(browser: Browser) -> None:
+async def test_run_with_tools_is_a_timeline_of_rounds_and_calls(browser: Browser) -> None:
     async with antiphon(tools={"demo": {"approve": []}}) as url:
         tools = [{"type": "mcp", "server_label": "demo"}]
         await create(url, model="demo", input="Please echo: hello", tools=tools)
@@ -174,7 +174,7 @@ async def test_a_run_with_tools_is_a_timeline_of_rounds_and_calls(browser: Brows
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1600])
-async def test_the_pages_are_accessible_and_fit(browser: Browser, theme: str, width: int, tmp_path: Any) -> None:
+async def test_pages_are_accessible_and_fit(browser: Browser, theme: str, width: int, tmp_path: Any) -> None:
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(Scripted(HELLO), prices=PRICES, tools=tools) as url:
         await create(url)

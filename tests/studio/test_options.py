@@ -16,7 +16,7 @@ from tests.support.serving import antiphon
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-async def test_what_is_set_is_seen_above_the_message_and_kept_over_a_reload(browser: Browser) -> None:
+async def test_options_that_are_set_are_seen_above_the_message_and_kept_over_a_reload(browser: Browser) -> None:
     async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url) as studio:
         page = studio.page
         chips = page.get_by_label("Switched on").get_by_role("button")
@@ -66,7 +66,7 @@ async def test_options_are_saved_as_a_preset_chosen_and_deleted(browser: Browser
         await expect(preset.get_by_role("option", include_hidden=True)).to_have_count(1)
 
 
-async def test_a_prompt_template_is_filled_in_and_sent(browser: Browser, tmp_path: Path) -> None:
+async def test_prompt_template_is_filled_in_and_sent(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "greeting").mkdir()
     (tmp_path / "greeting" / "1.md").write_text("Greet {{name}}.")
     (tmp_path / "greeting" / "2.toml").write_text(
@@ -89,7 +89,7 @@ async def test_a_prompt_template_is_filled_in_and_sent(browser: Browser, tmp_pat
     assert [asked["messages"][0]["content"] for asked in backend.asked] == ["Greet Ada in Latin.", "Greet Bob."]
 
 
-async def test_the_tools_of_a_server_are_switched_on_one_by_one(browser: Browser) -> None:
+async def test_tools_of_a_server_are_switched_on_one_by_one(browser: Browser) -> None:
     backend = Scripted([delta(content="Hello.")])
     async with antiphon(backend, tools={"demo": {}}) as url, Studio.open(browser, url) as studio:
         page = studio.page

@@ -43,7 +43,7 @@ x
 """
 
 
-async def test_what_a_model_writes_does_nothing(browser: Browser) -> None:
+async def test_text_of_a_model_runs_nothing(browser: Browser) -> None:
     """Also in thoughts, in the names and arguments of calls, and when it is looked at again."""
     pieces: list[Step] = [delta(content=HOSTILE[start : start + 7]) for start in range(0, len(HOSTILE), 7)]
     name = 'f"><img src=x onerror=window.harm=1>'
@@ -71,7 +71,7 @@ async def test_what_a_model_writes_does_nothing(browser: Browser) -> None:
         assert await page.evaluate("window.harm") is None
 
 
-async def test_a_huge_table_stays_in_its_place(browser: Browser) -> None:
+async def test_table_of_any_size_stays_in_its_place(browser: Browser) -> None:
     wide = f"|{'column|' * 60}\n|{'---|' * 60}\n" + f"|{'x' * 40}|\n" * 300
     async with antiphon(Scripted([delta(content=wide)])) as url, Studio.open(browser, url, width=400) as studio:
         await studio.say("A table")
@@ -79,7 +79,7 @@ async def test_a_huge_table_stays_in_its_place(browser: Browser) -> None:
         assert await studio.overflow() <= 0
 
 
-async def test_the_policy_lets_nothing_in_but_the_pages_own(browser: Browser) -> None:
+async def test_content_security_policy_allows_the_pages_own_alone(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         answer = await studio.page.request.get(f"{url}/studio")
         policy = answer.headers["content-security-policy"]
@@ -110,7 +110,7 @@ async def test_ten_thousand_deltas_stay_quick_and_small(browser: Browser) -> Non
 
 
 @pytest.mark.parametrize("text", ["word " * 20_000, "```python\n" + "x = 1\n" * 10_000 + "```", "- item\n" * 5_000])
-async def test_a_long_block_is_not_rendered_anew_with_each_delta(browser: Browser, text: str) -> None:
+async def test_long_block_is_not_rendered_anew_with_each_delta(browser: Browser, text: str) -> None:
     """One paragraph, one block of code, one list: what each delta costs does not grow with what came before."""
     async with antiphon() as url, Studio.open(browser, url) as studio:
         drawn = await studio.page.evaluate(
@@ -176,7 +176,7 @@ async def test_axe_finds_nothing_serious(browser: Browser, width: int, theme: st
 
 
 @pytest.mark.parametrize("width", [360, 390, 800, 1000, 1280, 1600, 2200])
-async def test_nothing_is_wider_than_the_window(browser: Browser, width: int) -> None:
+async def test_page_at_any_width_is_no_wider_than_the_window(browser: Browser, width: int) -> None:
     async with antiphon() as url, Studio.open(browser, url, width=width) as studio:
         await studio.say("Show me some Markdown.")
         await studio.say("x" * 500)

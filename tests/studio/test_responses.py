@@ -27,7 +27,7 @@ async def create(url: str, input: str, key: str = "", **more: Any) -> dict[str, 
         return made
 
 
-async def test_what_other_clients_send_appears_by_itself_and_can_be_opened(browser: Browser) -> None:
+async def test_responses_of_other_clients_appear_and_can_be_opened(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await studio.go("Responses")
@@ -44,7 +44,7 @@ async def test_what_other_clients_send_appears_by_itself_and_can_be_opened(brows
         await expect(page.get_by_role("region", name="The response as JSON")).to_contain_text(made["id"])
 
 
-async def test_a_response_is_found_by_its_id_and_one_that_is_not_there_is_not(browser: Browser) -> None:
+async def test_response_is_found_by_its_id_or_said_to_be_missing(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, refusals=(404,)) as studio:
         made = await create(url, "Say hello.")
         await studio.go("Responses")
@@ -54,7 +54,7 @@ async def test_a_response_is_found_by_its_id_and_one_that_is_not_there_is_not(br
             await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
 
 
-async def test_a_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(browser: Browser) -> None:
+async def test_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(browser: Browser) -> None:
     async with antiphon() as url:
         first = await create(url, "My name is Ada.")
         second = await create(url, "What is my name?", previous_response_id=first["id"])
@@ -76,7 +76,7 @@ async def test_a_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(browser: Bro
             await expect(studio.last).to_contain_text("Your name is Bob.")
 
 
-async def test_a_response_is_deleted(browser: Browser) -> None:
+async def test_response_is_deleted(browser: Browser) -> None:
     async with antiphon() as url:
         made = await create(url, "Say hello.")
         async with Studio.open(browser, url, path=f"/studio#/responses/{made['id']}", refusals=(404,)) as studio:
@@ -86,7 +86,7 @@ async def test_a_response_is_deleted(browser: Browser) -> None:
             await expect(studio.page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
 
 
-async def test_older_responses_are_a_page_away(browser: Browser) -> None:
+async def test_responses_that_are_older_are_a_page_away(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         for number in range(35):
             await create(url, f"Number {number}")
@@ -97,7 +97,7 @@ async def test_older_responses_are_a_page_away(browser: Browser) -> None:
         await expect(studio.page.get_by_role("button", name="Show more")).to_be_hidden()
 
 
-async def test_a_background_response_is_followed_from_elsewhere_and_cancelled(browser: Browser) -> None:
+async def test_background_response_of_another_client_is_followed_and_cancelled(browser: Browser) -> None:
     backend = Scripted([delta(content="It begins, and "), asyncio.Event()])
     async with antiphon(backend) as url:
         made = await create(url, "Take your time.", background=True)
@@ -109,7 +109,7 @@ async def test_a_background_response_is_followed_from_elsewhere_and_cancelled(br
             await expect(page.locator("#recent")).to_contain_text("cancelled")
 
 
-async def test_a_background_answer_goes_on_when_its_stream_breaks(browser: Browser) -> None:
+async def test_background_answer_goes_on_when_its_stream_breaks(browser: Browser) -> None:
     go_on = asyncio.Event()
     backend = Scripted([delta(content="One, "), go_on, delta(content="two.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
@@ -143,7 +143,7 @@ async def test_a_background_answer_goes_on_when_its_stream_breaks(browser: Brows
         await expect(studio.last).to_contain_text("One, two.")
 
 
-async def test_two_keys_see_only_their_own(browser: Browser) -> None:
+async def test_responses_of_two_keys_are_seen_by_their_own(browser: Browser) -> None:
     async with antiphon(api_keys="ada-key,bob-key") as url:
         made = await create(url, "For Ada alone", key="ada-key")
         for key, sees in (("ada-key", 1), ("bob-key", 0)):
@@ -155,7 +155,7 @@ async def test_two_keys_see_only_their_own(browser: Browser) -> None:
                 await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
 
 
-async def test_a_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser) -> None:
+async def test_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser) -> None:
     async with antiphon(api_keys="right") as url, Studio.open(browser, url, refusals=(401,)) as studio:
         page = studio.page
         dialog = page.get_by_role("dialog", name="API key")
@@ -206,7 +206,7 @@ async def test_about_shows_what_is_configured_and_up(browser: Browser) -> None:
                 assert (await http.get(await link.get_attribute("href") or "")).status_code == 200
 
 
-async def test_the_reference_works_without_the_internet(browser: Browser) -> None:
+async def test_reference_works_without_the_internet(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/docs") as studio:
         await expect(studio.page.get_by_text("Create a response").first).to_be_visible()
         await expect(studio.page.get_by_text("List the recent responses of the caller").first).to_be_visible()
@@ -228,7 +228,7 @@ async def test_pages_answer_head_as_get_without_the_body() -> None:
             assert head.content == b""
 
 
-async def test_the_studio_can_be_switched_off() -> None:
+async def test_studio_can_be_switched_off() -> None:
     async with antiphon(studio=False) as url, httpx.AsyncClient(base_url=url) as http:
         for path in ("/", "/studio", "/studio/js/main.js"):
             assert (await http.get(path, headers={"Accept": "text/html"})).status_code == 404

@@ -24,7 +24,7 @@ LUMINANCE = """(element) => {
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-async def test_the_message_of_the_user_stands_out_from_the_page(browser: Browser, theme: str) -> None:
+async def test_user_message_stands_out_from_the_page(browser: Browser, theme: str) -> None:
     async with antiphon() as url, Studio.open(browser, url, theme=theme) as studio:
         await studio.say("Say hello.")
         bubble = await studio.last.locator(".message.given").evaluate(LUMINANCE)
@@ -33,7 +33,7 @@ async def test_the_message_of_the_user_stands_out_from_the_page(browser: Browser
         assert (lighter + 0.05) / (darker + 0.05) >= 1.2
 
 
-async def test_the_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> None:
+async def test_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await page.get_by_role("radio", name="As the system").focus()
@@ -46,7 +46,7 @@ async def test_the_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> Non
         assert await page.locator("body").evaluate(LUMINANCE) < 0.05
 
 
-async def test_the_typeface_and_the_icons_are_loaded_from_the_server(browser: Browser) -> None:
+async def test_typeface_and_icons_are_loaded_from_the_server(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.page.evaluate("document.fonts.ready")
         assert await studio.page.evaluate("[...document.fonts].some((font) => font.status === 'loaded')")
@@ -66,7 +66,7 @@ ICONS = """() => [...document.styleSheets]
     .map(([href, value]) => new URL(/url\\("?([^")]+)/.exec(value)[1], href).href)"""
 
 
-async def test_the_menu_of_a_narrow_page_is_a_drawer_that_the_keyboard_opens_and_closes(browser: Browser) -> None:
+async def test_menu_of_a_narrow_page_is_a_drawer_for_the_keyboard(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, width=390) as studio:
         page = studio.page
         menu = page.get_by_role("button", name="Menu", exact=True)
@@ -83,7 +83,7 @@ async def test_the_menu_of_a_narrow_page_is_a_drawer_that_the_keyboard_opens_and
         await expect(link).to_be_hidden()
 
 
-async def test_a_select_is_opened_and_chosen_from_by_keyboard(browser: Browser) -> None:
+async def test_select_is_opened_and_chosen_from_by_keyboard(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await page.get_by_role("button", name="Options", exact=True).click()
@@ -96,7 +96,7 @@ async def test_a_select_is_opened_and_chosen_from_by_keyboard(browser: Browser) 
         await expect(effort).to_be_focused()
 
 
-async def test_skipping_to_the_content_stays_in_the_view(browser: Browser) -> None:
+async def test_skip_link_to_the_content_stays_in_the_view(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/studio#/about") as studio:
         page = studio.page
         await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
@@ -105,7 +105,7 @@ async def test_skipping_to_the_content_stays_in_the_view(browser: Browser) -> No
         await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
 
 
-async def test_what_cannot_be_undone_is_asked_about_first(browser: Browser) -> None:
+async def test_action_that_cannot_be_undone_is_confirmed_first(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.say("Say hello.")
         await studio.go("Responses")

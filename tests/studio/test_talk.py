@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 PNG = base64.b64decode(PICTURE.partition("base64,")[2].partition(")")[0])
 
 
-async def test_a_browser_is_led_from_the_root_to_the_studio(browser: Browser) -> None:
+async def test_browser_at_the_root_is_redirected_to_the_studio(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/") as studio:
         await expect(studio.page).to_have_title("Antiphon studio")
         assert studio.page.url == f"{url}/studio"
@@ -40,7 +40,7 @@ async def test_markdown_is_streamed_and_rendered(browser: Browser) -> None:
         await expect(studio.page.locator("#status")).to_contain_text("The answer is complete")
 
 
-async def test_thoughts_are_folded(browser: Browser) -> None:
+async def test_reasoning_is_folded(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.suggest("Think first")
 
@@ -50,7 +50,7 @@ async def test_thoughts_are_folded(browser: Browser) -> None:
         await expect(thoughts.locator(".plain")).to_contain_text("The user says")
 
 
-async def test_a_function_is_called_and_answered(browser: Browser) -> None:
+async def test_function_is_called_and_answered(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.suggest("Call a function")
         made = studio.last.get_by_role("group", name="Function call")
@@ -81,14 +81,14 @@ async def test_calls_side_by_side_are_answered_together(browser: Browser) -> Non
     assert [message["content"] for message in backend.asked[1]["messages"][-2:]] == ["first", "second"]
 
 
-async def test_an_answer_is_structured(browser: Browser) -> None:
+async def test_answer_with_a_schema_is_structured(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.suggest("Answer in JSON")
 
         assert set(json.loads(await studio.last.locator(".prose").inner_text())) == {"name", "age", "likes"}
 
 
-async def test_an_image_is_shown(browser: Browser) -> None:
+async def test_image_is_shown(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.suggest("Draw an image")
 
@@ -97,7 +97,7 @@ async def test_an_image_is_shown(browser: Browser) -> None:
         assert await image.evaluate("(image) => image.naturalWidth") == 240
 
 
-async def test_an_image_is_attached_and_sent(browser: Browser) -> None:
+async def test_image_is_attached_and_sent(browser: Browser) -> None:
     backend = Scripted([delta(content="I see.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
         files = [
@@ -129,7 +129,7 @@ async def test_files_can_be_dropped(browser: Browser) -> None:
         await expect(studio.page.get_by_label("Attached files")).to_contain_text("hello.txt")
 
 
-async def test_an_error_explains_what_to_do_and_a_retry_succeeds(browser: Browser) -> None:
+async def test_error_explains_what_to_do_and_a_retry_succeeds(browser: Browser) -> None:
     refusal = BackendError("Too many requests.", code="rate_limit_exceeded", error_type="too_many_requests", status=429)
     backend = Scripted([refusal], [delta(content="Here it is.")])
     async with antiphon(backend) as url, Studio.open(browser, url, refusals=(429,)) as studio:
@@ -145,7 +145,7 @@ async def test_an_error_explains_what_to_do_and_a_retry_succeeds(browser: Browse
         await expect(studio.page.locator(".turn")).to_have_count(1)
 
 
-async def test_an_answer_that_breaks_off_keeps_what_there_is(browser: Browser) -> None:
+async def test_answer_that_breaks_off_keeps_what_there_is(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.say("Fail in the middle.")
 
@@ -153,7 +153,7 @@ async def test_an_answer_that_breaks_off_keeps_what_there_is(browser: Browser) -
         await expect(studio.last.get_by_role("group", name="Error")).to_contain_text("The demo was asked to fail")
 
 
-async def test_an_answer_is_stopped(browser: Browser) -> None:
+async def test_answer_is_stopped(browser: Browser) -> None:
     backend = Scripted([delta(content="It begins"), asyncio.Event()])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
         await studio.page.get_by_label("Message", exact=True).fill("Go on for ever")
@@ -165,7 +165,7 @@ async def test_an_answer_is_stopped(browser: Browser) -> None:
         await expect(studio.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
 
 
-async def test_a_conversation_is_edited_and_forked(browser: Browser) -> None:
+async def test_conversation_is_edited_and_forked(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.say("My name is Ada.")
         await studio.say("What is my name?")
@@ -185,7 +185,7 @@ async def test_a_conversation_is_edited_and_forked(browser: Browser) -> None:
         await expect(studio.last).to_contain_text("Your name is Bob.")
 
 
-async def test_what_is_not_stored_is_continued_by_the_page(browser: Browser) -> None:
+async def test_response_with_store_false_is_continued_by_the_page(browser: Browser) -> None:
     backend = Scripted([delta(content="Hello.")], [delta(content="Again.")], [delta(content="And again.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
         await studio.page.get_by_role("button", name="Options", exact=True).click()
@@ -223,7 +223,7 @@ async def test_options_are_sent(browser: Browser) -> None:
     }
 
 
-async def test_what_is_not_json_is_complained_of_where_it_is(browser: Browser) -> None:
+async def test_field_that_is_not_json_is_marked(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await page.get_by_role("button", name="Options", exact=True).click()
@@ -238,7 +238,7 @@ async def test_what_is_not_json_is_complained_of_where_it_is(browser: Browser) -
         await expect(page.get_by_label("Message", exact=True)).to_have_value("Hello")
 
 
-async def test_the_events_are_a_timeline(browser: Browser) -> None:
+async def test_events_are_a_timeline(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.say("Count from 1 to 50.")
         await studio.inspect("Events")
@@ -266,7 +266,7 @@ async def test_the_events_are_a_timeline(browser: Browser) -> None:
         await expect(rows.nth(10)).to_have_text("output_text.delta")
 
 
-async def test_the_translation_stands_beside_the_request(browser: Browser) -> None:
+async def test_translation_stands_beside_the_request(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await page.get_by_role("button", name="Options", exact=True).click()
@@ -288,7 +288,7 @@ async def test_the_translation_stands_beside_the_request(browser: Browser) -> No
         await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
 
 
-async def test_the_resource_and_the_code_are_shown(browser: Browser) -> None:
+async def test_resource_and_code_are_shown(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.say('It\'s "here".')
         await studio.inspect("JSON")
@@ -308,7 +308,7 @@ async def test_the_resource_and_the_code_are_shown(browser: Browser) -> None:
         assert b"response.completed" in output
 
 
-async def test_the_keyboard_alone_is_enough(browser: Browser) -> None:
+async def test_keyboard_alone_is_enough(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await expect(page.get_by_role("button", name="Stream some Markdown")).to_be_visible()
@@ -359,7 +359,7 @@ async def test_hosted_tools_are_switched_on_shown_and_approved(browser: Browser)
         await expect(studio.last.get_by_role("group", name="MCP call")).to_have_count(0)
 
 
-async def test_what_an_answer_cites_is_linked(browser: Browser) -> None:
+async def test_citations_of_an_answer_are_linked(browser: Browser) -> None:
     cited = {"url": "https://example.com/a", "title": "An example", "start_index": 4, "end_index": 10}
     evil = {"url": "javascript:alert(1)", "title": "Not a link", "start_index": 0, "end_index": 3}
     annotations = [{"type": "url_citation", "url_citation": one} for one in (cited, evil)]
@@ -372,7 +372,7 @@ async def test_what_an_answer_cites_is_linked(browser: Browser) -> None:
         await expect(sources.get_by_role("link")).to_have_count(1)
 
 
-async def test_a_model_is_named_where_the_backend_lists_none(browser: Browser) -> None:
+async def test_model_is_typed_where_the_backend_lists_none(browser: Browser) -> None:
     async with Upstream() as up:
         up.models = []
         up.say(sse(chunk("Hello."), finish(), DONE))

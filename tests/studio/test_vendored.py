@@ -10,7 +10,7 @@ import app.studio
 VENDOR = Path(app.studio.__path__[0]) / "vendor"
 
 
-def test_the_libraries_are_those_that_were_vendored() -> None:
+def test_vendored_libraries_are_those_named() -> None:
     listed = dict(reversed(line.split("  ")) for line in (VENDOR / "SHA256SUMS").read_text().splitlines())
     files = {str(path.relative_to(VENDOR)): path for path in VENDOR.glob("*/*")}
 

@@ -53,7 +53,7 @@ LIST = "output_item.added mcp_list_tools.in_progress mcp_list_tools.completed ou
 
 
 @pytest.mark.parametrize(("called", "order"), ORDERS.values(), ids=ORDERS)
-async def test_the_events_of_each_type_of_item(called: Any, order: str) -> None:
+async def test_item_type_has_its_events(called: Any, order: str) -> None:
     async with client(Scripted(made(called), hello()), tools={"demo": {}}) as http:
         events = await events_of(http, tools=DEMO)
     laws.check(events)
@@ -61,7 +61,7 @@ async def test_the_events_of_each_type_of_item(called: Any, order: str) -> None:
     assert names.startswith(f"created in_progress {LIST} {order} ")
 
 
-async def test_the_functions_are_listed_once_in_a_conversation() -> None:
+async def test_functions_are_listed_once_in_a_conversation() -> None:
     backend = Scripted(hello(), hello(), made(("demo__add", {"a": 1, "b": 2})), hello())
     async with client(backend, MemoryStore(ttl=60), tools={"demo": {}}) as http:
         first = (await events_of(http, tools=DEMO))[-1]["response"]
@@ -79,7 +79,7 @@ async def test_the_functions_are_listed_once_in_a_conversation() -> None:
         (("code_interpreter", {"code": "1"}), "outputs", "code_interpreter_call.outputs"),
     ],
 )
-async def test_some_fields_are_returned_only_if_they_are_included(called: Any, field: str, include: str) -> None:
+async def test_fields_to_be_included_are_returned_only_then(called: Any, field: str, include: str) -> None:
     backend = Scripted(made(called), hello(), made(called), hello())
     async with client(backend, tools={"demo": {}}) as http:
         without = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
@@ -92,7 +92,7 @@ async def test_some_fields_are_returned_only_if_they_are_included(called: Any, f
     assert results[0] == results[1] != "(the results were not kept)"
 
 
-async def test_what_tools_used_is_counted_for_clients_of_openai() -> None:
+async def test_tool_usage_is_counted_for_clients_of_openai() -> None:
     calls = made(("web_search", {"query": "a"}), ("web_search", {"query": "b"}))
     async with client(Scripted(calls, hello(), calls, hello()), tools={"demo": {}}) as http:
         body = {"model": "m", "input": "Hi", "tools": DEMO}
@@ -102,7 +102,7 @@ async def test_what_tools_used_is_counted_for_clients_of_openai() -> None:
     assert ToolUsage.model_validate(ours["tool_usage"]).web_search.num_requests == 2
 
 
-async def test_invalid_arguments_are_reported_to_the_model() -> None:
+async def test_arguments_that_are_invalid_are_reported_to_the_model() -> None:
     backend = Scripted(made(("demo__add", {"a": "one"}), ("demo__wait", {"seconds": "long"})), hello())
     async with client(backend, tools={"demo": {}}) as http:
         response = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
@@ -111,7 +111,7 @@ async def test_invalid_arguments_are_reported_to_the_model() -> None:
     assert told == ["`a` and `b` should be numbers.", "`seconds` should be a number."]
 
 
-async def test_a_client_with_its_own_history_sends_results_back_encrypted() -> None:
+async def test_client_with_its_own_history_sends_encrypted_results_back() -> None:
     calls = made(("web_search", {"query": "a"}), ("demo__add", {"a": 1, "b": 2}))
     backend = Scripted(calls, hello(), hello())
     include = ["reasoning.encrypted_content"]

@@ -112,12 +112,12 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
         "4000::1",
     ],
 )
-def test_addresses_that_are_not_public(address: str) -> None:
+def test_addresses_of_private_networks_are_not_public(address: str) -> None:
     assert not is_allowed(ip_address(address), "public")
 
 
 @pytest.mark.parametrize("address", [PUBLIC, "8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
-def test_addresses_that_are_public(address: str) -> None:
+def test_addresses_of_the_internet_are_public(address: str) -> None:
     assert is_allowed(ip_address(address), "public")
 
 
@@ -148,12 +148,12 @@ def test_addresses_that_are_public(address: str) -> None:
         ("255.255.255.255", False),
     ],
 )
-def test_an_operators_own_network_has_no_metadata_services(address: str, allowed: bool) -> None:
+def test_allowed_network_has_no_metadata_services(address: str, allowed: bool) -> None:
     assert is_allowed(ip_address(address), "private") is allowed
 
 
 @given(st.ip_addresses())
-def test_what_is_not_global_is_never_public(address: Any) -> None:
+def test_addresses_that_are_not_global_are_never_public(address: Any) -> None:
     if is_allowed(address, "public"):
         carried = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
         assert carried.is_global and not carried.is_multicast
@@ -206,7 +206,7 @@ def test_what_is_not_global_is_never_public(address: Any) -> None:
         "https://example.com/" + "a" * 9000,
     ],
 )
-def test_urls_that_are_refused_before_any_request(url: str) -> None:
+def test_urls_that_are_unsafe_are_refused_before_any_request(url: str) -> None:
     with pytest.raises(OutboundRefused):
         checked_url(url)
 
@@ -224,7 +224,7 @@ def test_urls_that_are_refused_before_any_request(url: str) -> None:
         "https://a.b-c.d/",
     ],
 )
-def test_urls_that_are_not(url: str) -> None:
+def test_urls_that_are_safe_are_accepted(url: str) -> None:
     assert checked_url(url).scheme == "https"
 
 
@@ -261,7 +261,7 @@ def test_urls_that_are_not(url: str) -> None:
         ("https://[2606:4700::1111]:*", "https://[2606:4700::1111]:8443/mcp", True),
     ],
 )
-def test_which_urls_a_pattern_stands_for(pattern: str, url: str, matches: bool) -> None:
+def test_url_pattern_matches_its_urls(pattern: str, url: str, matches: bool) -> None:
     allowed = [URLPattern.parse(pattern)]
     if matches:
         assert checked_url(url, allowed=allowed)
@@ -283,7 +283,7 @@ def test_which_urls_a_pattern_stands_for(pattern: str, url: str, matches: bool) 
         "https://x:**/",
     ],
 )
-def test_what_is_no_pattern(pattern: str) -> None:
+def test_url_pattern_that_is_invalid_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="should be a URL"):
         URLPattern.parse(pattern)
 
@@ -299,9 +299,7 @@ _HOSTS = st.one_of(
 
 @given(st.sampled_from(["https://", "http://", "HTTPS://", "https:", "\thttps://", ""]), _HOSTS, st.text(max_size=8))
 @example("https://", "127.0.0.1#", ".example.com")
-async def test_whatever_the_url_connections_go_to_its_host_at_public_addresses(
-    scheme: str, host: str, rest: str
-) -> None:
+async def test_connections_for_any_url_go_to_its_host_at_public_addresses(scheme: str, host: str, rest: str) -> None:
     try:
         checked = checked_url(f"{scheme}{host}{rest}")
     except OutboundRefused:
@@ -334,13 +332,13 @@ async def test_whatever_the_url_connections_go_to_its_host_at_public_addresses(
         [PUBLIC, "10.0.0.1"],
     ],
 )
-async def test_no_connection_is_made_to_a_name_with_a_private_address(network: Network, addresses: list[str]) -> None:
+async def test_name_with_a_private_address_gets_no_connection(network: Network, addresses: list[str]) -> None:
     with pytest.raises(OutboundRefused):
         await fetch("https://inward.example/", resolver=Names(inward_example=[addresses]))
     assert network.connected == []
 
 
-async def test_the_connection_goes_to_the_address_that_was_checked(network: Network) -> None:
+async def test_connection_goes_to_the_address_that_was_checked(network: Network) -> None:
     network.responses = [http(b"first"), http(b"second")]
     names = Names(example_com=[[PUBLIC], ["127.0.0.1"]])
     assert (await fetch("https://example.com/", resolver=names)).content == b"first"
@@ -350,7 +348,7 @@ async def test_the_connection_goes_to_the_address_that_was_checked(network: Netw
     assert network.connected == [PUBLIC]
 
 
-async def test_the_next_address_is_taken_where_the_first_does_not_answer(network: Network) -> None:
+async def test_address_that_does_not_answer_is_followed_by_the_next(network: Network) -> None:
     network.responses = [http()]
     network.unreachable = {PUBLIC}
     names = Names(example_com=[[PUBLIC, "2606:4700::1111"]])
@@ -358,7 +356,7 @@ async def test_the_next_address_is_taken_where_the_first_does_not_answer(network
     assert network.connected == [PUBLIC, "2606:4700::1111"]
 
 
-async def test_redirects_are_followed_where_they_are_good(network: Network) -> None:
+async def test_redirects_that_are_safe_are_followed(network: Network) -> None:
     moved = http(status="301 Moved", Location="https://www.example.com/there")
     network.responses = [moved, http(b"here", Content_Type="text/html")]
     names = Names(example_com=[[PUBLIC]], www_example_com=[["8.8.8.8"]])
@@ -386,7 +384,7 @@ async def test_redirects_inward_are_not_followed(network: Network, location: str
     assert set(network.connected) == {PUBLIC}
 
 
-async def test_redirects_stay_among_the_names_that_are_allowed(network: Network) -> None:
+async def test_redirects_stay_among_the_allowed_names(network: Network) -> None:
     network.responses = [http(status="302 Found", Location="https://other.example/")]
     allowed = [URLPattern.parse("https://example.com/*")]
     names = Names(example_com=[[PUBLIC]], other_example=[[PUBLIC]])
@@ -394,12 +392,14 @@ async def test_redirects_stay_among_the_names_that_are_allowed(network: Network)
         await fetch("https://example.com/", allowed=allowed, resolver=names)
 
 
-async def test_a_name_that_nobody_knows() -> None:
+async def test_name_that_nobody_knows_is_refused() -> None:
     with pytest.raises(httpx.ConnectError):
         await fetch("https://nobody.invalid/")
 
 
-async def test_no_proxy_is_used(upstream: Upstream, monkeypatch: pytest.MonkeyPatch, network: Network) -> None:
+async def test_proxy_of_the_environment_is_not_used(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch, network: Network
+) -> None:
     monkeypatch.setenv("https_proxy", upstream.url)
     monkeypatch.setenv("all_proxy", upstream.url)
     network.responses = [http()]
@@ -411,7 +411,7 @@ async def client_for(reach: Reach, max_bytes: int = 1000) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=GuardedTransport(reach, max_bytes=max_bytes), trust_env=False)
 
 
-async def test_a_real_socket_of_this_machine(upstream: Upstream) -> None:
+async def test_socket_of_this_machine_is_refused(upstream: Upstream) -> None:
     upstream.always(reply(b"hello"))
     async with await client_for("any") as client:
         assert (await client.get(upstream.url)).content == b"hello"
@@ -424,7 +424,7 @@ async def test_a_real_socket_of_this_machine(upstream: Upstream) -> None:
 
 
 @pytest.mark.parametrize(("pack", "encoding"), [(gzip.compress, "gzip"), (zlib.compress, "deflate")])
-async def test_what_is_packed_is_bounded_as_it_is_unpacked(upstream: Upstream, pack: Any, encoding: str) -> None:
+async def test_compressed_body_is_bounded_as_it_is_decompressed(upstream: Upstream, pack: Any, encoding: str) -> None:
     async with await client_for("any", max_bytes=1000) as client:
         upstream.say(reply(pack(b"a" * 900), headers={"Content-Encoding": encoding}))
         assert (await client.get(upstream.url)).content == b"a" * 900
@@ -437,14 +437,14 @@ async def test_what_is_packed_is_bounded_as_it_is_unpacked(upstream: Upstream, p
     assert {request.headers["accept-encoding"] for request in upstream.requests} == {"identity"}
 
 
-async def test_an_encoding_that_was_not_requested(upstream: Upstream) -> None:
+async def test_encoding_that_was_not_requested_is_refused(upstream: Upstream) -> None:
     upstream.say(reply(b"...", headers={"Content-Encoding": "br"}))
     async with await client_for("any") as client:
         with pytest.raises(OutboundRefused, match="not requested"):
             await client.get(upstream.url)
 
 
-async def test_a_bomb_is_never_unpacked_whole() -> None:
+async def test_compression_bomb_is_never_decompressed_whole() -> None:
     largest = 0
 
     async def packed() -> AsyncIterator[bytes]:
@@ -456,7 +456,7 @@ async def test_a_bomb_is_never_unpacked_whole() -> None:
     assert 0 < largest <= 65_536
 
 
-async def test_what_has_no_end_is_not_waited_for(upstream: Upstream, network: Network) -> None:
+async def test_body_that_never_comes_is_not_waited_for(upstream: Upstream, network: Network) -> None:
     network.unreachable = set()
 
     async def never(host: str, port: int) -> Sequence[str]:
@@ -467,7 +467,7 @@ async def test_what_has_no_end_is_not_waited_for(upstream: Upstream, network: Ne
         await fetch("https://example.com/", seconds=0.05, resolver=never)
 
 
-async def test_a_body_without_an_end_is_not_read_on(upstream: Upstream) -> None:
+async def test_body_without_an_end_is_not_read_on(upstream: Upstream) -> None:
     upstream.say([head({"Content-Type": "text/plain"}), b"a" * 100_000, HANG])
     async with await client_for("any", max_bytes=50_000) as client:
         with pytest.raises(OutboundRefused):
@@ -481,7 +481,7 @@ async def test_statuses_are_returned_and_not_raised(upstream: Upstream, network:
     assert (page.status, page.content) == (404, b"gone")
 
 
-async def test_the_seam_to_httpcore_is_where_it_was() -> None:
+async def test_httpcore_has_the_private_names_that_are_used() -> None:
     """`GuardedTransport` puts a pool of its own in place of this one, which is a private name of httpx."""
     assert isinstance(httpx.AsyncHTTPTransport()._pool, httpcore.AsyncConnectionPool)
 

@@ -21,7 +21,7 @@ from tests.tools.guard_attacks import ATTACKS, Network
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_an_attack_on_the_fetching_of_pages_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attack_on_the_fetching_of_pages_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attack = ATTACKS[name]
     network = Network(attack.redirects)
     monkeypatch.setattr(httpcore, "AnyIOBackend", lambda: network)
@@ -33,7 +33,7 @@ async def test_an_attack_on_the_fetching_of_pages_is_refused(name: str, monkeypa
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_an_attack_by_the_url_of_an_mcp_server_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attack_by_the_url_of_an_mcp_server_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     attack = ATTACKS[name]
     network = Network(attack.redirects, httpcore2)
     monkeypatch.setattr(httpcore2, "AnyIOBackend", lambda: network)

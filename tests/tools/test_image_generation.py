@@ -102,7 +102,7 @@ async def client(images: ImagesServer, *answers: list[Any], **table: Any) -> Asy
             yield openai_client, backend
 
 
-async def test_an_image_is_made(images: ImagesServer) -> None:
+async def test_image_is_generated(images: ImagesServer) -> None:
     tool = {**TOOL, "size": "1024x1024", "quality": "high", "background": "opaque", "model": "another"}
     async with client(images, drawing(prompt="A red cat"), ANSWER) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="Draw a red cat.", tools=[tool])
@@ -137,14 +137,14 @@ async def test_image_options_that_are_not_known_are_named_in_a_warning(images: I
     assert "allowed_callers" not in warning
 
 
-async def test_models_that_the_operator_names_may_be_chosen(images: ImagesServer) -> None:
+async def test_image_models_that_the_operator_names_may_be_chosen(images: ImagesServer) -> None:
     tool = {**TOOL, "model": "gpt-image-1-mini"}
     async with client(images, drawing(prompt="A cat"), ANSWER, models=["gpt-image-*"]) as (openai_client, _):
         await openai_client.responses.create(model="m", input="Draw.", tools=[tool])
     assert images.requests[0][1]["model"] == "gpt-image-1-mini"
 
 
-async def test_partial_images_are_shown_as_they_come(images: ImagesServer) -> None:
+async def test_partial_images_are_streamed(images: ImagesServer) -> None:
     tool = {**TOOL, "partial_images": 2}
     async with client(images, drawing(prompt="A cat"), ANSWER) as (openai_client, _):
         async with openai_client.responses.stream(model="m", input="Draw.", tools=[tool]) as stream:
@@ -164,7 +164,7 @@ async def test_partial_images_are_shown_as_they_come(images: ImagesServer) -> No
     assert images.requests[0][1]["partial_images"] == 2
 
 
-async def test_a_backend_that_does_not_stream_is_called_without(images: ImagesServer) -> None:
+async def test_image_backend_that_does_not_stream_is_asked_without(images: ImagesServer) -> None:
     images.streams = False
     async with client(images, drawing(prompt="A cat"), ANSWER) as (openai_client, _):
         response = await openai_client.responses.create(model="m", input="Draw.", tools=[{**TOOL, "partial_images": 1}])
@@ -172,7 +172,7 @@ async def test_a_backend_that_does_not_stream_is_called_without(images: ImagesSe
     assert [body.get("stream") for _, body, _ in images.requests] == [True, None]
 
 
-async def test_the_image_of_an_earlier_turn_is_edited(images: ImagesServer) -> None:
+async def test_image_of_an_earlier_turn_is_edited(images: ImagesServer) -> None:
     answers = drawing(prompt="A cat"), ANSWER, drawing(prompt="Make it blue", action="edit"), ANSWER
     async with client(images, *answers) as (openai_client, backend):
         first = await openai_client.responses.create(model="m", input="Draw.", tools=[TOOL])
@@ -189,7 +189,7 @@ async def test_the_image_of_an_earlier_turn_is_edited(images: ImagesServer) -> N
 
 
 @pytest.mark.parametrize("more", [{}, {"result": None, "status": "completed"}])
-async def test_an_image_is_known_by_its_id(images: ImagesServer, more: dict[str, Any]) -> None:
+async def test_image_is_known_by_its_id(images: ImagesServer, more: dict[str, Any]) -> None:
     """LangChain and OpenAI's guide send `{type, id}` back; the image, and what it was made of, are in the store."""
     answers = [drawing(prompt="A red cat"), ANSWER, drawing(prompt="Make it blue", action="edit"), ANSWER]
     async with client(images, *answers) as (openai_client, backend):
@@ -203,7 +203,7 @@ async def test_an_image_is_known_by_its_id(images: ImagesServer, more: dict[str,
     assert PNG not in shown
 
 
-async def test_a_picture_of_the_caller_is_edited_with_a_mask(images: ImagesServer) -> None:
+async def test_image_of_the_caller_is_edited_with_a_mask(images: ImagesServer) -> None:
     photo = {"type": "input_image", "image_url": f"data:image/jpeg;base64,{base64.b64encode(b'JPEG').decode()}"}
     mask = {"image_url": f"data:image/png;base64,{base64.b64encode(b'MASK').decode()}"}
     tool = {**TOOL, "action": "edit", "input_image_mask": mask, "input_fidelity": "high"}
@@ -220,7 +220,7 @@ async def test_a_picture_of_the_caller_is_edited_with_a_mask(images: ImagesServe
 @pytest.mark.parametrize(
     ("status", "message"), [(400, "Your prompt was refused."), (401, "status 401"), (500, "status 500")]
 )
-async def test_a_refused_image_is_reported(images: ImagesServer, status: int, message: str) -> None:
+async def test_image_that_is_refused_is_reported(images: ImagesServer, status: int, message: str) -> None:
     images.status = status
     async with client(images, drawing(prompt="A cat"), ANSWER) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="Draw.", tools=[TOOL])
@@ -240,7 +240,9 @@ async def test_a_refused_image_is_reported(images: ImagesServer, status: int, me
         ({"input_image_mask": {"image_url": "https://example.com/a.png"}}, "tools[0].input_image_mask.image_url"),
     ],
 )
-async def test_a_declaration_that_is_wrong_is_a_400(images: ImagesServer, tool: dict[str, Any], param: str) -> None:
+async def test_image_declaration_that_is_invalid_is_a_400(
+    images: ImagesServer, tool: dict[str, Any], param: str
+) -> None:
     async with client(images, ANSWER) as (openai_client, _):
         with pytest.raises(openai.BadRequestError) as refusal:
             await openai_client.responses.create(model="m", input="Draw.", tools=[{**TOOL, **tool}])
@@ -255,13 +257,13 @@ async def test_a_declaration_that_is_wrong_is_a_400(images: ImagesServer, tool: 
         ({"backend": "default", "size": 1}, "size"),
     ],
 )
-def test_a_table_that_is_wrong_is_refused_at_start(table: dict[str, Any], message: str) -> None:
+def test_image_table_that_is_invalid_is_refused_at_start(table: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match="image_generation") as error:
         create_app(settings(tools={"image_generation": table}), backend=Scripted([]))
     assert message in str(error.value)
 
 
-def test_the_callers_own_keys_are_not_used() -> None:
+def test_image_requests_do_not_have_the_callers_key() -> None:
     values = settings(
         tools={"image_generation": {}}, backend_url="http://127.0.0.1:1/v1", backend_api_key="passthrough"
     )

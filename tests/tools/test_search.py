@@ -27,9 +27,9 @@ FUNCTIONS = [
         ("!?", []),
     ],
 )
-def test_what_a_query_finds(query: str, names: list[str]) -> None:
+def test_tool_search_finds_what_a_query_names(query: str, names: list[str]) -> None:
     assert [function.name for function in best(query, FUNCTIONS)] == names
 
 
-def test_there_may_be_nothing_to_find() -> None:
+def test_tool_search_may_find_nothing() -> None:
     assert best("time", []) == []

@@ -108,7 +108,7 @@ def left(place: Place) -> bool:
 
 
 @pytest.mark.parametrize("cache", [0, 64 * 1024 * 1024])
-async def test_a_later_turn_does_not_load_the_image(place: Place, cache: int) -> None:
+async def test_stored_image_is_not_loaded_by_a_later_turn(place: Place, cache: int) -> None:
     async with studio(place.open(), *DRAW, ANSWER, ANSWER, history_cache=cache) as at:
         first = await at.ask()
         assert images_in(first["output"]) == [IMAGE]
@@ -125,7 +125,7 @@ async def test_a_later_turn_does_not_load_the_image(place: Place, cache: int) ->
         assert images_in(chain["data"][0]["response"]["output"]) == [IMAGE]
 
 
-async def test_a_later_turn_edits_the_image(place: Place) -> None:
+async def test_stored_image_is_edited_by_a_later_turn(place: Place) -> None:
     async with studio(place.open(), *DRAW, ANSWER, *EDIT) as at:
         first = await at.ask()
         second = await at.ask(previous_response_id=first["id"])
@@ -136,7 +136,7 @@ async def test_a_later_turn_edits_the_image(place: Place) -> None:
     assert third["output"][0]["action"] == "edit"
 
 
-async def test_a_deleted_response_takes_its_image_along(place: Place) -> None:
+async def test_stored_image_of_a_deleted_response_is_deleted(place: Place) -> None:
     async with studio(place.open(), *DRAW, ANSWER) as at:
         first = await at.ask()
         await at.ask(previous_response_id=first["id"])
@@ -147,7 +147,7 @@ async def test_a_deleted_response_takes_its_image_along(place: Place) -> None:
         assert (await at.http.delete(f"/responses/{first['id']}")).status_code == 404
 
 
-async def test_an_image_in_the_input_of_another_response_outlives_its_own(place: Place) -> None:
+async def test_stored_image_in_the_input_of_another_response_stays(place: Place) -> None:
     async with studio(place.open(), *DRAW, *EDIT) as at:
         first = await at.ask()
         reference = {"type": "item_reference", "id": first["output"][0]["id"]}
@@ -162,7 +162,7 @@ async def test_an_image_in_the_input_of_another_response_outlives_its_own(place:
         assert not left(place)
 
 
-async def test_an_image_lives_as_long_as_its_conversation_is_continued(place: Place) -> None:
+async def test_stored_image_lives_as_long_as_its_conversation_is_continued(place: Place) -> None:
     async with studio(place.open(), *DRAW, ANSWER, ANSWER, ANSWER, ANSWER) as at:
         first = last = await at.ask()
         for _ in range(3):
@@ -175,7 +175,7 @@ async def test_an_image_lives_as_long_as_its_conversation_is_continued(place: Pl
         assert not left(place)
 
 
-async def test_an_image_lives_as_long_as_another_branch_of_its_chain_is_used(place: Place) -> None:
+async def test_stored_image_lives_as_long_as_another_branch_is_used(place: Place) -> None:
     async with studio(place.open(), ANSWER, *DRAW, ANSWER, ANSWER) as at:
         root = await at.ask()
         drawn = await at.ask(previous_response_id=root["id"])
@@ -190,7 +190,7 @@ async def test_an_image_lives_as_long_as_another_branch_of_its_chain_is_used(pla
         assert images_in((await at.get(f"/responses/{drawn['id']}"))["output"]) == [IMAGE]
 
 
-async def test_what_has_expired_is_gone_with_its_image(place: Place) -> None:
+async def test_stored_image_of_an_expired_response_is_gone(place: Place) -> None:
     async with studio(place.open(), *DRAW) as at:
         first = await at.ask()
         bucket = f"anonymous:{first['id'][-24:]}"
@@ -198,7 +198,7 @@ async def test_what_has_expired_is_gone_with_its_image(place: Place) -> None:
         assert await at.store.all(bucket) == await at.store.all(f"{bucket}:images") == {}
 
 
-async def test_a_conversation_has_its_images_beside_it(place: Place) -> None:
+async def test_stored_images_of_a_conversation_are_beside_it(place: Place) -> None:
     async with studio(place.open(), *DRAW, ANSWER, *EDIT) as at:
         conversation = (await at.http.post("/conversations", json={})).json()["id"]
         first = await at.ask(conversation=conversation)
@@ -234,7 +234,7 @@ async def test_a_conversation_has_its_images_beside_it(place: Place) -> None:
         assert not left(place)
 
 
-async def test_a_background_response_has_its_image_beside_it(place: Place) -> None:
+async def test_stored_image_of_a_background_response_is_beside_it(place: Place) -> None:
     async with studio(place.open(), *DRAW, *EDIT) as at:
         id = (await at.ask(background=True))["id"]
         replay = await at.http.get(f"/responses/{id}", params={"stream": "true"})
@@ -248,7 +248,7 @@ async def test_a_background_response_has_its_image_beside_it(place: Place) -> No
 
 
 @pytest.mark.parametrize("status", ["completed", "in_progress"])
-async def test_a_run_that_is_ended_for_a_worker_that_died_has_its_image(tmp_path: Path, status: str) -> None:
+async def test_stored_image_of_a_run_ended_for_a_dead_worker_is_kept(tmp_path: Path, status: str) -> None:
     store = SQLiteStore(tmp_path / "antiphon.db", ttl=TTL)
     async with studio(store, *DRAW) as at:
         id = (await at.ask(background=True))["id"]
@@ -274,7 +274,7 @@ async def test_a_run_that_is_ended_for_a_worker_that_died_has_its_image(tmp_path
         await log.aclose()
 
 
-async def test_an_image_that_is_not_stored_is_edited_over_the_same_connection() -> None:
+async def test_unstored_image_is_edited_over_the_same_connection() -> None:
     place = MemoryStore(ttl=TTL)
     async with studio(place, *DRAW, *EDIT) as at, dial(at.url) as socket:
         await send(socket, tools=[TOOL], store=False)
@@ -286,7 +286,7 @@ async def test_an_image_that_is_not_stored_is_edited_over_the_same_connection() 
     assert place.records == 0
 
 
-async def test_images_belong_to_the_key_that_had_them_made() -> None:
+async def test_stored_images_belong_to_their_key() -> None:
     async with studio(MemoryStore(ttl=TTL), *DRAW, ANSWER, api_keys="alice,bob") as at:
         at.http.headers["authorization"] = "Bearer alice"
         first = await at.ask()
@@ -300,7 +300,7 @@ async def test_images_belong_to_the_key_that_had_them_made() -> None:
         assert images_in((await at.get(f"/responses/{first['id']}"))["output"]) == [IMAGE]
 
 
-async def test_a_record_of_an_earlier_version_has_its_image_in_it() -> None:
+async def test_stored_image_within_an_earlier_versions_record_is_read() -> None:
     async with studio(MemoryStore(ttl=TTL), *DRAW, *EDIT) as at:
         first = await at.ask()
         bucket = f"anonymous:{first['id'][-24:]}"

@@ -81,7 +81,7 @@ class Chatterbox(DemoBackend):
         return replace(encoded, body=body)
 
 
-async def test_with_a_model_that_does_nothing_it_is_told_no_check_fails() -> None:
+async def test_antiphon_with_a_model_that_does_nothing_it_is_told_fails_no_check() -> None:
     async with listening(Chatterbox()) as url:
         report = await verify_server(url, skip=["input.file"])
     assert [one for one in others(report) if ": fail: " in one] == []
@@ -100,7 +100,7 @@ async def test_checks_are_chosen_by_their_ids() -> None:
     assert chosen_checks(["no.such"]) == []
 
 
-async def test_a_server_that_is_not_there_and_a_check_that_is_not_there_are_errors() -> None:
+async def test_server_or_check_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(NothingToVerify, match="connection failed"):
         await verify_server(f"http://127.0.0.1:{free_port()}", model="m")
     with pytest.raises(NothingToVerify, match="No check"):

@@ -19,7 +19,7 @@ KEYS = ("sk-one", "sk-two")
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_a_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Fault) -> None:
+async def test_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Fault) -> None:
     app = create_app(settings(api_keys=list(KEYS)), backend=DemoBackend())
     server = BrokenServer(app, fault)
     options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
@@ -32,13 +32,13 @@ async def test_a_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Faul
     assert unrelated == {}
 
 
-def test_faults_name_checks_that_there_are() -> None:
+def test_faults_name_checks_that_exist() -> None:
     ids = [check.id for check in ALL_CHECKS]
     for fault in FAULTS:
         assert fault.found_by in ids
         assert all(any(fnmatchcase(id, pattern) for id in ids) for pattern in fault.also)
 
 
-def test_there_are_many_faults_and_they_are_found_by_many_checks() -> None:
+def test_faults_are_many_and_found_by_many_checks() -> None:
     assert len(FAULTS) >= 120
     assert len({fault.found_by for fault in FAULTS}) >= 100

@@ -48,7 +48,7 @@ REPORT = VerifyReport(
 )
 
 
-def test_json_has_the_documented_shape() -> None:
+def test_json_report_has_the_documented_shape() -> None:
     document = json.loads(as_json(REPORT))
     assert list(document) == ["server", "model", "started_at", "seconds", "summary", "checks"]
     assert document["summary"] == {"pass": 1, "fail": 1, "unsupported": 1, "unclear": 1}
@@ -60,7 +60,7 @@ def test_json_has_the_documented_shape() -> None:
     assert document["checks"][0]["request"] is None
 
 
-def test_junit_is_xml_that_counts_failures_and_skips() -> None:
+def test_junit_report_is_xml_that_counts_failures_and_skips() -> None:
     root = ElementTree.fromstring(as_junit(REPORT))
     assert (root.get("tests"), root.get("failures"), root.get("skipped")) == ("4", "1", "2")
     (suite,) = root
@@ -73,7 +73,7 @@ def test_junit_is_xml_that_counts_failures_and_skips() -> None:
     ]
 
 
-def test_the_terminal_shows_failures_first_with_sentence_place_finding_and_request() -> None:
+def test_terminal_report_has_failures_first_with_sentence_place_finding_and_request() -> None:
     output = io.StringIO()
     print_report(REPORT, Console(file=output, width=100))
     text = output.getvalue()
@@ -116,7 +116,7 @@ def test_progress_on_a_terminal_is_a_bar() -> None:
     assert "stream.good" in output.getvalue() and "1/4" in output.getvalue()
 
 
-def test_a_request_is_shown_as_curl_without_the_key() -> None:
+def test_request_is_shown_as_curl_without_the_key() -> None:
     exchange = HTTPExchange("POST", "http://h/v1/responses", {"model": "m", "input": "it's"}, "API_KEY")
     assert exchange.curl() == (
         "curl -sN http://h/v1/responses -H \"Authorization: Bearer $API_KEY\" -H 'Content-Type: application/json' "
@@ -127,7 +127,7 @@ def test_a_request_is_shown_as_curl_without_the_key() -> None:
     assert len(long) < 2_200 and "characters)" in long
 
 
-def test_how_a_check_ends_is_its_verdict() -> None:
+def test_check_end_gives_its_verdict() -> None:
     assert [ended("x").verdict for ended in (Broken, Unsupported, Unclear)] == ["fail", "unsupported", "unclear"]
 
 
@@ -137,7 +137,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-async def test_the_command_exits_0_if_all_is_well_and_writes_both_files(tmp_path: Path) -> None:
+async def test_command_with_all_checks_passed_exits_0_and_writes_both_files(tmp_path: Path) -> None:
     files = ("--json", str(tmp_path / "report.json"), "--junit", str(tmp_path / "report.xml"))
     async with listening(DemoBackend()) as url:
         done = await asyncio.to_thread(run, url, "--only", "stream.*", "--concurrency", "2", *files)
@@ -148,7 +148,7 @@ async def test_the_command_exits_0_if_all_is_well_and_writes_both_files(tmp_path
     assert failing.returncode == 2
 
 
-async def test_the_command_exits_1_if_a_check_failed() -> None:
+async def test_command_with_a_failed_check_exits_1() -> None:
     def without_request_id(answer: Reply, sent: Sent) -> None:
         answer.headers.pop("x-request-id", None)
 
@@ -161,6 +161,6 @@ async def test_the_command_exits_1_if_a_check_failed() -> None:
     assert "fail clients.request-id" in done.stdout and "1 pass, 1 fail" in done.stdout
 
 
-def test_the_command_exits_2_if_there_is_nothing_to_try() -> None:
+def test_command_with_nothing_to_try_exits_2() -> None:
     done = run("http://127.0.0.1:9", "--only", "no.such")
     assert (done.returncode, done.stderr) == (2, "antiphon: No check has such an id.\n")

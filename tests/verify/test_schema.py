@@ -29,7 +29,7 @@ EVENTS: list[dict[str, Any]] = [
 ]
 
 
-def test_events_of_golden_streams_are_judged_as_jsonschema_judges_them() -> None:
+def test_schema_judges_golden_streams_as_jsonschema_does() -> None:
     known = [event for event in EVENTS if event["type"] in event_schemas()]
     assert len(known) > 100
     for event in known:
@@ -38,7 +38,7 @@ def test_events_of_golden_streams_are_judged_as_jsonschema_judges_them() -> None
 
 
 @pytest.mark.parametrize("type", ["response.created", "response.output_text.done", "response.output_item.done"])
-def test_a_field_that_is_missing_or_of_another_type_is_named(type: str) -> None:
+def test_schema_names_a_field_that_is_missing_or_of_another_type(type: str) -> None:
     name = event_schemas()[type]
     event = next(event for event in EVENTS if event["type"] == type)
     for field in DOCUMENT["schemas"][name]["required"]:
@@ -48,7 +48,7 @@ def test_a_field_that_is_missing_or_of_another_type_is_named(type: str) -> None:
         assert field in [issue.path[0] for issue in issues]
 
 
-def test_an_issue_in_a_union_names_the_field_of_the_type_that_it_is() -> None:
+def test_schema_names_the_field_of_the_type_within_a_union() -> None:
     item = {"type": "message", "id": "msg_1", "status": "done", "role": "assistant", "content": [{"type": "refusal"}]}
     issues = schema_issues("ItemField", item)
     assert [(issue.where, issue.message) for issue in issues] == [
@@ -57,6 +57,6 @@ def test_an_issue_in_a_union_names_the_field_of_the_type_that_it_is() -> None:
     ]
 
 
-def test_a_type_that_the_specification_does_not_have_is_unknown_and_not_wrong() -> None:
+def test_schema_without_a_type_calls_it_unknown_and_not_wrong() -> None:
     (issue,) = schema_issues("ItemField", {"type": "acme:search_result", "id": "1"})
     assert issue.kind == "unknown"

@@ -111,7 +111,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "finds"), FAULTS, ids=[fault.name for fault, _ in FAULTS])
-async def test_a_fault_is_found_by_the_scenarios_that_meet_it(fault: Fault, finds: set[str]) -> None:
+async def test_fault_is_found_by_the_scenarios_that_meet_it(fault: Fault, finds: set[str]) -> None:
     server = BrokenServer(create_app(settings(), backend=DemoBackend()), fault)
     options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
     async with serving(server, **options) as url:  # type: ignore[arg-type]

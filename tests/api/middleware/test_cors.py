@@ -26,7 +26,7 @@ async def asked(origin: str, **settings: Any) -> tuple[httpx.Response, httpx.Res
     "origin", ["http://localhost:5173", "http://chat.localhost", "http://127.0.0.1:3000", "http://[::1]", "app://chat"]
 )
 @pytest.mark.parametrize("settings", [{}, {"api_keys": "k"}, {"cors_origins": "https://mine.example"}])
-async def test_pages_of_this_machine_may(origin: str, settings: dict[str, Any]) -> None:
+async def test_cors_page_of_this_machine_is_allowed(origin: str, settings: dict[str, Any]) -> None:
     before, answer = await asked(origin, **settings)
     assert before.status_code == 200
     assert answer.status_code == (401 if "api_keys" in settings else 200)
@@ -37,7 +37,7 @@ async def test_pages_of_this_machine_may(origin: str, settings: dict[str, Any]) 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "http://localhost.evil.example", "null"])
 @pytest.mark.parametrize("settings", [{}, {"api_keys": "k"}])
-async def test_others_may_not(origin: str, settings: dict[str, Any]) -> None:
+async def test_cors_page_of_another_origin_is_not_allowed(origin: str, settings: dict[str, Any]) -> None:
     before, answer = await asked(origin, **settings)
     assert (before.status_code, before.json()["error"]["code"]) == (403, "origin_not_allowed")
     assert answer.status_code == (401 if settings else 403)

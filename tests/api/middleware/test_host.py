@@ -42,7 +42,7 @@ async def answered(head: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("upgrade", [False, True], ids=["HTTP", "WebSocket"])
-async def test_a_request_without_one_valid_host_is_refused(fields: bytes, upgrade: bool) -> None:
+async def test_host_missing_invalid_or_repeated_is_refused(fields: bytes, upgrade: bool) -> None:
     line = b"GET /v1/responses HTTP/1.1\r\n" if upgrade else b"GET /healthz HTTP/1.1\r\n"
     key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
     socket = b"Connection: Upgrade\r\nUpgrade: websocket\r\n" + key if upgrade else b""
@@ -54,10 +54,10 @@ async def test_a_request_without_one_valid_host_is_refused(fields: bytes, upgrad
 @pytest.mark.parametrize(
     "host", [b"a", b"a.example:8080", b"127.0.0.1:1", b"[::1]", b"[::1]:8080", b"[fe80::1%25eth0]", b"a_b-c.~x", b""]
 )
-async def test_any_host_is_accepted(host: bytes) -> None:
+async def test_host_of_any_name_is_accepted(host: bytes) -> None:
     answer = await answered(b"GET /healthz HTTP/1.1\r\nHost: %b\r\n\r\n" % host)
     assert answer.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_http_1_0_needs_none() -> None:
+async def test_host_absent_with_http_1_0_is_accepted() -> None:
     assert (await answered(b"GET /healthz HTTP/1.0\r\n\r\n")).split()[1] == b"200"

@@ -21,39 +21,39 @@ async def statuses(headers: dict[str, str], **values: Any) -> list[int]:
             return [(await http.get(page)).status_code for page in PAGES]
 
 
-async def test_they_are_open_as_a_rule() -> None:
+async def test_pages_by_default_are_open() -> None:
     assert await statuses({}) == [200] * 4
 
 
-async def test_they_can_be_put_behind_a_key() -> None:
+async def test_pages_with_access_key_need_a_key() -> None:
     assert await statuses({}, metrics="key") == [401, 200, 200, 200]
     assert await statuses({}, metrics="key", docs="key") == [401] * 4
     assert await statuses({"authorization": "Bearer other"}, metrics="key", docs="key") == [401] * 4
     assert await statuses(KEY, metrics="key", docs="key") == [200] * 4
 
 
-async def test_they_can_be_switched_off() -> None:
+async def test_pages_with_access_off_are_not_found() -> None:
     assert await statuses(KEY, metrics="off", docs="off") == [404] * 4
     assert await statuses(KEY, docs="off") == [200, 404, 404, 404]
 
 
-async def test_a_method_is_refused_as_ever_without_the_document() -> None:
+async def test_pages_switched_off_refuse_a_method_as_ever() -> None:
     async with antiphon(Scripted([]), docs="off") as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
         refused = await http.put("/v1/responses")
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize(("value", "meant"), [(True, "open"), ("false", "off"), ("0", "off"), ("OFF", "off")])
-def test_a_switch_is_a_way_to_say_it(value: Any, meant: str) -> None:
+def test_page_access_as_a_boolean_is_read(value: Any, meant: str) -> None:
     assert settings(metrics=value).metrics == meant
 
 
-def test_a_key_is_needed_for_it() -> None:
+def test_page_with_access_key_and_no_key_is_401() -> None:
     with pytest.raises(ValidationError, match="ANTIPHON_METRICS"):
         settings(metrics="key")
 
 
-async def test_a_401_says_how_to_show_a_key() -> None:
+async def test_page_401_says_how_to_send_a_key() -> None:
     async with antiphon(Scripted([]), api_keys="k") as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
         refused = await http.post("/v1/responses", json={})
     assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")

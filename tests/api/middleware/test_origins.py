@@ -63,7 +63,7 @@ async def connected(origin: str, **settings: Any) -> int:
 
 
 @pytest.mark.parametrize("origin", PAGES)
-async def test_a_page_of_the_web_is_refused(origin: str) -> None:
+async def test_request_from_a_web_page_is_refused(origin: str) -> None:
     answer, backend = await asked(origin)
     assert answer.status_code == 403
     error = answer.json()["error"]
@@ -74,26 +74,26 @@ async def test_a_page_of_the_web_is_refused(origin: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["192.168.1.7:8080", "192.168.1.7", "[2001:db8::1]:8080"])
-async def test_the_servers_own_page_at_an_address_may_use_it(address: str) -> None:
+async def test_request_from_the_servers_own_page_at_an_address_is_accepted(address: str) -> None:
     answer, _ = await asked(f"http://{address}", host=address)
     assert answer.status_code == 200
     other, _ = await asked(f"http://{address}", host="192.168.1.8:8080")
     assert other.status_code == 403
 
 
-async def test_a_page_whose_name_leads_here_is_refused() -> None:
+async def test_request_from_a_page_with_a_name_that_resolves_here_is_refused() -> None:
     """What is called DNS rebinding: to the browser, page and server are one origin."""
     answer, _ = await asked("http://evil.example:8000", host="evil.example:8000")
     assert answer.status_code == 403
 
 
 @pytest.mark.parametrize("origin", [None, *AT_HOME])
-async def test_what_is_no_page_of_the_web_is_not(origin: str | None) -> None:
+async def test_request_without_an_origin_is_accepted(origin: str | None) -> None:
     answer, _ = await asked(origin)
     assert answer.status_code == 200
 
 
-async def test_every_path_is_closed_to_them() -> None:
+async def test_every_path_from_a_web_page_is_refused() -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
         paths = ["/responses", "/v1/models", "/v1/responses/resp_x", "/metrics", "/nowhere"]
         answers = [await http.get(path, headers={"origin": "http://evil.example"}) for path in paths]
@@ -103,12 +103,12 @@ async def test_every_path_is_closed_to_them() -> None:
 @pytest.mark.parametrize(
     "settings", [{"cors_origins": "https://evil.example"}, {"cors_origins": "*"}, {"api_keys": "k"}]
 )
-async def test_where_it_is_named_or_keys_are_wanted_the_origin_is_none_of_our_business(settings: Any) -> None:
+async def test_origin_that_is_configured_or_with_keys_required_is_accepted(settings: Any) -> None:
     answer, _ = await asked("https://evil.example", **settings)
     assert answer.status_code == (401 if "api_keys" in settings else 200)
 
 
-async def test_another_than_those_that_are_named_is_refused() -> None:
+async def test_origin_other_than_those_configured_is_refused() -> None:
     answer, _ = await asked("https://evil.example", cors_origins="https://good.example")
     assert answer.status_code == 403
 
@@ -117,12 +117,12 @@ async def test_another_than_those_that_are_named_is_refused() -> None:
     ("origin", "status"),
     [("app://obsidian.md", 101), ("file://", 101), ("http://evil.example", 403), ("http://localhost:1", 403)],
 )
-async def test_over_a_socket_no_other_page_may_come(origin: str, status: int) -> None:
+async def test_websocket_from_a_web_page_is_refused(origin: str, status: int) -> None:
     """There the answers could be read, which over HTTP the browser prevents."""
     assert await connected(origin) == status
 
 
-async def test_over_a_socket_a_name_that_leads_here_does_not_help() -> None:
+async def test_websocket_from_a_name_that_resolves_here_is_refused() -> None:
     async with sockets.listening(Scripted(HELLO)) as url:
         port = int(url.rpartition(":")[2])
         there = f"http://evil.example:{port}"

@@ -33,13 +33,13 @@ HI = {"model": "m", "input": "Hi."}
         "/openai/v1/v1/responses/",
     ],
 )
-async def test_a_response_is_created_at_each_spelling_of_the_path(path: str) -> None:
+async def test_response_at_each_spelling_of_the_path_is_created(path: str) -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
         answer = await client.post(f"{url}{path}?api-version=preview", json=HI)
     assert answer.status_code == 200  # and no redirect: those cost the body, or the key, behind many a proxy
 
 
-async def test_everything_else_is_there_too() -> None:
+async def test_endpoints_at_each_spelling_of_the_path_are_found() -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         response = (await client.post("/v1/responses", json=HI)).json()
         for path in ("/openai/v1/models/", "/v1/v1/models", f"/v1//responses/{response['id']}/"):
@@ -48,14 +48,14 @@ async def test_everything_else_is_there_too() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/files/", "/openai/v1/files", "/v1/v1/vector_stores/", "//v1//files"])
-async def test_files_are_there_without_a_redirect(path: str, tmp_path: Path) -> None:
+async def test_files_at_each_spelling_of_the_path_are_found_without_a_redirect(path: str, tmp_path: Path) -> None:
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(tools=tools) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
         answer = await client.get(f"{url}{path}")
     assert (answer.status_code, answer.json()["object"]) == (200, "list")
 
 
-async def test_a_socket_is_opened_there_too() -> None:
+async def test_websocket_at_each_spelling_of_the_path_is_opened() -> None:
     async with antiphon(Scripted(HELLO)) as url, connect(f"{url.replace('http', 'ws')}/v1//responses/") as socket:
         await socket.send('{"type": "response.create", "model": "m", "input": "Hi."}')
         assert '"response.created"' in str(await socket.recv())
@@ -76,19 +76,19 @@ async def test_a_socket_is_opened_there_too() -> None:
         "/v1x//a",
     ],
 )
-def test_only_the_api_is_found_in_other_places(path: str) -> None:
+def test_pages_at_other_prefixes_are_not_found(path: str) -> None:
     """What a proxy keeps from callers, by its path, they do not reach by another."""
     assert normalized_path(path) == path
 
 
-async def test_an_unknown_path_is_quoted_as_it_was_requested() -> None:
+async def test_path_that_is_unknown_is_quoted_as_requested() -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(timeout=60, trust_env=False) as client:
         error = (await client.post(f"{url}/v2//responses", json=HI)).json()["error"]
     assert error["message"] == "There is no POST /v2//responses here."
 
 
 @pytest.mark.parametrize("place", [{"azure_endpoint": ""}, {"base_url": "/v1"}, {"base_url": "/openai/v1/"}])
-async def test_azures_client_shows_its_key_in_its_own_way(place: dict[str, str]) -> None:
+async def test_azure_client_key_header_is_accepted(place: dict[str, str]) -> None:
     async with antiphon(Scripted(HELLO), api_keys=["alice"]) as url:
         places = {name: f"{url}{path}" for name, path in place.items()}
         async with AsyncAzureOpenAI(api_key="alice", api_version="preview", **places) as client:
@@ -107,7 +107,7 @@ async def test_azures_client_shows_its_key_in_its_own_way(place: dict[str, str])
         ({"authorization": "Bearer alice", "api-key": "bob"}, 200),
     ],
 )
-async def test_a_key_is_no_better_for_its_header(headers: dict[str, str], status: int) -> None:
+async def test_azure_key_header_with_a_wrong_key_is_refused(headers: dict[str, str], status: int) -> None:
     async with (
         antiphon(Scripted(HELLO), api_keys=["alice"]) as url,
         httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client,
@@ -115,7 +115,7 @@ async def test_a_key_is_no_better_for_its_header(headers: dict[str, str], status
         assert (await client.post("/v1/responses", json=HI, headers=headers)).status_code == status
 
 
-async def test_whose_a_response_is_does_not_hang_on_the_header() -> None:
+async def test_response_owner_with_either_key_header_is_the_same() -> None:
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         response = (await client.post("/v1/responses", json=HI, headers={"api-key": "alice"})).json()
         path = f"/v1/responses/{response['id']}"

@@ -30,7 +30,7 @@ def azure(url: str, **options: str) -> openai.AsyncAzureOpenAI:
 
 
 @pytest.mark.parametrize(("model", "sent"), [("ours", "theirs"), ("org/model", "org/model")])
-async def test_a_deployment_is_the_model(up: Upstream, url: str, model: str, sent: str) -> None:
+async def test_azure_deployment_in_the_path_is_the_model(up: Upstream, url: str, model: str, sent: str) -> None:
     async with azure(url) as client:
         up.say(completion("hello"))
         answer = await client.chat.completions.create(model=model, messages=MESSAGES)
@@ -52,7 +52,7 @@ async def test_a_deployment_is_the_model(up: Upstream, url: str, model: str, sen
         assert "sk-caller" not in str(request.headers)
 
 
-async def test_the_deployment_of_the_path_counts_and_not_the_field(up: Upstream, url: str) -> None:
+async def test_azure_deployment_with_another_model_in_the_body_wins(up: Upstream, url: str) -> None:
     async with azure(url, azure_deployment="ours") as client:
         up.say(completion("hello"))
         await client.chat.completions.create(model="gpt-x", messages=MESSAGES)
@@ -64,7 +64,7 @@ async def test_the_deployment_of_the_path_counts_and_not_the_field(up: Upstream,
     assert SPEECH in form and b"theirs" in form and b"gpt-x" not in form
 
 
-async def test_a_body_without_a_model_gets_that_of_the_path(up: Upstream, url: str) -> None:
+async def test_azure_body_without_a_model_gets_the_deployment(up: Upstream, url: str) -> None:
     up.always(reply(b'{"text": ""}'))
     headers = {"api-key": "sk-caller"}
     async with httpx.AsyncClient(base_url=f"{url}/openai/deployments/ours", headers=headers, timeout=60) as client:
@@ -79,7 +79,7 @@ async def test_a_body_without_a_model_gets_that_of_the_path(up: Upstream, url: s
         assert file in second
 
 
-async def test_a_deployment_that_there_is_not_is_not_found(up: Upstream, url: str) -> None:
+async def test_azure_deployment_that_does_not_exist_is_not_found(up: Upstream, url: str) -> None:
     async with azure(url) as client:
         with pytest.raises(openai.NotFoundError) as missing:
             await client.embeddings.create(model="other", input="Hi")
@@ -87,7 +87,7 @@ async def test_a_deployment_that_there_is_not_is_not_found(up: Upstream, url: st
     assert not up.requests
 
 
-async def test_it_goes_on_to_a_deployment_of_azure(up: Upstream) -> None:
+async def test_azure_deployment_at_an_azure_backend_is_passed_on(up: Upstream) -> None:
     base = up.url.removesuffix("/v1")
     settings = {"profile": "azure", "overrides": {"transport.path": "/openai/deployments/{model}/chat/completions"}}
     backends = {"a": {"url": base, "api_key": "sk-azure", "aliases": {"ours": "their deployment"}, **settings}}

@@ -66,7 +66,7 @@ def failed(response: httpx.Response) -> tuple[int, str]:
 # Byte for byte.
 
 
-async def test_a_request_and_its_stream_are_passed_on_byte_for_byte(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_request_and_its_stream_are_passed_on_byte_for_byte(up: Upstream, http: httpx.AsyncClient) -> None:
     up.always(message_stream(*text_block(0, "Hel", "lo")))
     async with httpx.AsyncClient() as direct:
         expected = await direct.post(f"{up.url}/messages", json=STREAMED)
@@ -84,13 +84,13 @@ async def test_a_request_and_its_stream_are_passed_on_byte_for_byte(up: Upstream
     assert "x-api-key" not in received.headers
 
 
-async def test_a_count_of_tokens_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_count_of_tokens_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
     for path in ("/v1/messages/count_tokens", "/messages/count_tokens"):
         assert (await http.post(path, json=HI)).json() == {"input_tokens": 14}
     assert [request.path for request in up.requests] == ["/v1/messages/count_tokens"] * 2
 
 
-async def test_the_refusal_of_a_backend_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_refusal_of_a_backend_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
     refusal = b'{"type": "error", "error": {"type": "invalid_request_error", "message": "messages: bad"}}'
     up.say(reply(refusal, status=400, headers={"request-id": "req_theirs"}))
     response = await http.post("/v1/messages", json=HI)
@@ -98,7 +98,7 @@ async def test_the_refusal_of_a_backend_is_passed_on(up: Upstream, http: httpx.A
     assert response.headers["request-id"] == "req_theirs"
 
 
-async def test_the_default_model_is_added(up: Upstream) -> None:
+async def test_default_model_is_added(up: Upstream) -> None:
     up.say(message("Hi."))
     async with server_of(up, default_model="d") as url, httpx.AsyncClient() as client:
         await client.post(f"{url}/v1/messages", json={"messages": []})
@@ -106,7 +106,7 @@ async def test_the_default_model_is_added(up: Upstream) -> None:
     assert [request.json for request in up.requests] == [{"model": "d", "messages": []}] * 2
 
 
-async def test_the_headers_of_a_profile_are_defaults_for_the_callers(up: Upstream) -> None:
+async def test_headers_of_a_profile_are_defaults_for_the_callers(up: Upstream) -> None:
     up.always(message("Hi."))
     own = {"anthropic-version": "2020-01-01", "anthropic-beta": "own-1", "x-own": "1"}
     overrides = {
@@ -126,7 +126,7 @@ async def test_the_headers_of_a_profile_are_defaults_for_the_callers(up: Upstrea
 
 
 @pytest.mark.parametrize("profile", ["anthropic", "vllm", "openrouter"])
-async def test_the_key_is_sent_as_the_profile_says(up: Upstream, profile: str) -> None:
+async def test_key_is_sent_as_the_profile_says(up: Upstream, profile: str) -> None:
     up.always(message("Hi."))
     options = {"backend_profile": profile, "backend_overrides": {}, "backend_api_key": KEY}
     async with server_of(up, **options) as url, httpx.AsyncClient() as client:
@@ -158,13 +158,13 @@ async def test_betas_of_the_profile_are_added_to_the_callers(up: Upstream) -> No
         {"authorization": "Bearer sk-caller", "x-api-key": "another"},
     ],
 )
-async def test_a_key_is_taken_from_either_header(up: Upstream, headers: dict[str, str]) -> None:
+async def test_key_is_taken_from_either_header(up: Upstream, headers: dict[str, str]) -> None:
     up.say(message("Hi."))
     async with server_of(up, api_keys="sk-caller") as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.post("/v1/messages", json=HI, headers=headers)).status_code == 200
 
 
-async def test_without_a_key_nothing_is_asked(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_message_without_a_key_asks_no_backend(up: Upstream, http: httpx.AsyncClient) -> None:
     refused = await http.post("/v1/messages", json=HI, headers={"x-api-key": ""})
     assert failed(refused) == (401, "authentication_error") and "x-api-key" in refused.json()["error"]["message"]
     assert failed(await http.post("/v1/messages", json=HI, headers={"x-api-key": "no"})) == (
@@ -174,7 +174,7 @@ async def test_without_a_key_nothing_is_asked(up: Upstream, http: httpx.AsyncCli
     assert not up.requests
 
 
-async def test_a_key_reaches_its_own_models_alone(up: Upstream) -> None:
+async def test_key_reaches_its_own_models_alone(up: Upstream) -> None:
     up.always(message("Hi."))
     keys = {"team": {"hash": digest("sk-team"), "models": ["small-*"]}}
     advisor = {"type": "advisor_20260301", "name": "advisor", "model": "large"}
@@ -189,7 +189,7 @@ async def test_a_key_reaches_its_own_models_alone(up: Upstream) -> None:
     assert len(up.requests) == 2
 
 
-async def test_a_form_is_no_message(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_form_is_no_message(up: Upstream, http: httpx.AsyncClient) -> None:
     response = await http.post("/v1/messages", files={"model": (None, "m"), "messages": (None, "[]")})
     assert failed(response) == (400, "invalid_request_error")
     assert not up.requests
@@ -250,7 +250,7 @@ async def test_refusals_are_errors_in_its_shape(
     assert not up.requests
 
 
-async def test_an_error_needs_no_header_of_the_clients(up: Upstream) -> None:
+async def test_error_needs_no_header_of_the_clients(up: Upstream) -> None:
     async with server_of(up, backend_overrides={}) as url, httpx.AsyncClient(base_url=url) as client:
         refused = await client.post("/messages", json=HI)
         assert failed(refused) == (404, "not_found_error")
@@ -262,7 +262,7 @@ async def test_an_error_needs_no_header_of_the_clients(up: Upstream) -> None:
     assert not up.requests
 
 
-async def test_a_limit_is_an_error_in_its_shape(up: Upstream) -> None:
+async def test_limit_is_an_error_in_its_shape(up: Upstream) -> None:
     up.always(message("Hi."))
     async with server_of(up, limit_requests_per_minute=1) as url, httpx.AsyncClient(base_url=url) as client:
         assert (await client.post("/v1/messages", json=HI)).status_code == 200
@@ -271,7 +271,7 @@ async def test_a_limit_is_an_error_in_its_shape(up: Upstream) -> None:
     assert int(refused.headers["retry-after"]) > 0
 
 
-async def test_a_prompt_that_is_too_long_is_refused_in_words_that_clients_know(up: Upstream) -> None:
+async def test_prompt_that_is_too_long_is_refused_in_words_that_clients_know(up: Upstream) -> None:
     async with server_of(up, max_input_tokens=50) as url, httpx.AsyncClient(base_url=url) as client:
         system = [{"type": "text", "text": "word " * 100}]
         for body in ({**HI, "system": system}, {**HI, "system": "word " * 100}):
@@ -284,7 +284,7 @@ async def test_a_prompt_that_is_too_long_is_refused_in_words_that_clients_know(u
 @pytest.mark.parametrize(
     "half", [b"", b'event: content_block_delta\ndata: {"type": "content_bl'], ids=["whole", "half"]
 )
-async def test_a_stream_that_breaks_off_ends_with_an_error_event(
+async def test_stream_that_breaks_off_ends_with_an_error_event(
     up: Upstream, http: httpx.AsyncClient, half: bytes
 ) -> None:
     blocks = text_block(0, "Hel")[:-1]
@@ -297,7 +297,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(
     assert (error["type"], error["error"]["type"]) == ("error", "api_error") and error["request_id"]
 
 
-async def test_an_error_within_a_stream_is_passed_on_and_counts_as_a_failure(
+async def test_error_within_a_stream_is_passed_on_and_counts_as_a_failure(
     up: Upstream, http: httpx.AsyncClient
 ) -> None:
     error = frame({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
@@ -310,7 +310,7 @@ async def test_an_error_within_a_stream_is_passed_on_and_counts_as_a_failure(
     assert used["input_tokens"] == 10 and 20 <= used["output_tokens"] <= 30
 
 
-async def test_an_error_that_a_text_quotes_is_none(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_error_that_a_text_quotes_is_none(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(message_stream(*text_block(0, "It says:\n", 'event: error\ndata: {"error": {}}\n\n')))
     await http.post("/v1/messages", json=STREAMED)
     metrics = (await http.get("/metrics")).text
@@ -320,7 +320,7 @@ async def test_an_error_that_a_text_quotes_is_none(up: Upstream, http: httpx.Asy
 # Backends.
 
 
-async def test_a_backend_that_has_the_endpoint_is_asked(up: Upstream) -> None:
+async def test_backend_that_has_the_endpoint_is_asked(up: Upstream) -> None:
     up.always(message("Hi."))
     async with Upstream() as chat:
         chat.always(completion())
@@ -331,7 +331,7 @@ async def test_a_backend_that_has_the_endpoint_is_asked(up: Upstream) -> None:
         assert (len(up.requests), len(chat.requests)) == (1, 1)
 
 
-async def test_an_alias_is_replaced_and_another_backend_answers_where_one_fails(up: Upstream) -> None:
+async def test_alias_is_replaced_and_another_backend_answers_where_one_fails(up: Upstream) -> None:
     up.always(status(529, {"type": "error", "error": {"type": "overloaded_error", "message": "Full."}}))
     async with MessagesUpstream() as second:
         second.always(message_stream(*text_block(0, "second")))
@@ -384,7 +384,7 @@ SPENT = {"input_tokens": 115, "cached_input_tokens": 100, "output_tokens": 7}
     ],
     ids=["JSON", "stream", "long stream", "quoted"],
 )
-async def test_the_tokens_of_prompt_cache_and_output_are_counted_and_priced(up: Upstream, answer: Any) -> None:
+async def test_tokens_of_prompt_cache_and_output_are_counted_and_priced(up: Upstream, answer: Any) -> None:
     up.say(answer)
     async with server_of(up, prices=PRICES) as url, httpx.AsyncClient(base_url=url) as client:
         await client.post("/v1/messages", json=STREAMED)
@@ -396,7 +396,7 @@ async def test_the_tokens_of_prompt_cache_and_output_are_counted_and_priced(up: 
     assert 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0' in metrics
 
 
-async def test_a_budget_that_is_used_up_refuses_messages(up: Upstream) -> None:
+async def test_budget_that_is_used_up_refuses_messages(up: Upstream) -> None:
     up.always(message_stream(*text_block(0, "Hi."), usage=COUNTED))
     keys = {"team": {"hash": digest("sk-team"), "budget": {"tokens_per_day": 100}}}
     async with server_of(up, keys=keys) as url:
@@ -406,14 +406,14 @@ async def test_a_budget_that_is_used_up_refuses_messages(up: Upstream) -> None:
     assert len(up.requests) == 1
 
 
-async def test_a_count_of_tokens_costs_nothing(up: Upstream) -> None:
+async def test_count_of_tokens_costs_nothing(up: Upstream) -> None:
     async with server_of(up) as url, httpx.AsyncClient(base_url=url) as client:
         await client.post("/v1/messages/count_tokens", json=HI)
         assert (await client.get("/v1/antiphon/usage")).json()["data"] == []
 
 
 @pytest.mark.parametrize("fallen", ["client", "backend"])
-async def test_a_stream_that_ends_early_is_charged_for_its_prompt_and_what_came(up: Upstream, fallen: str) -> None:
+async def test_stream_that_ends_early_is_charged_for_its_prompt_and_what_came(up: Upstream, fallen: str) -> None:
     deltas = text_block(0, *["word"] * 50)[:-1]
     up.say(sse(message_start(COUNTED), *deltas, HANG if fallen == "client" else CLOSE))
     async with server_of(up) as url, httpx.AsyncClient(base_url=url, timeout=60) as client:
@@ -450,7 +450,7 @@ def turn_of_claude_code(agent: int, turn: int) -> dict[str, Any]:
     return {"model": "m", "system": system, "tools": [{"name": "Bash"}, *later], "messages": messages}
 
 
-async def test_the_turns_of_a_session_go_to_one_replica_whatever_its_billing_line() -> None:
+async def test_turns_of_a_session_go_to_one_replica_whatever_its_billing_line() -> None:
     async with MessagesUpstream() as one, MessagesUpstream() as two:
         for server in (one, two):
             server.always(message("Hi."))
@@ -465,7 +465,7 @@ async def test_the_turns_of_a_session_go_to_one_replica_whatever_its_billing_lin
         assert one.requests and two.requests
 
 
-async def test_a_session_has_one_id_for_routers_behind(up: Upstream) -> None:
+async def test_session_has_one_id_for_routers_behind(up: Upstream) -> None:
     up.always(message("Hi."))
     overrides = {**OVERRIDES, "request.session_header": "x-session-id"}
     async with server_of(up, backend_overrides=overrides) as url, httpx.AsyncClient(base_url=url) as client:

@@ -78,7 +78,7 @@ CALLS: dict[str, tuple[Call, list[Step]]] = {
 
 @pytest.mark.filterwarnings("ignore:deprecated")
 @pytest.mark.parametrize("name", CALLS)
-async def test_the_client_sends_and_receives_what_it_does_without_this_server(up: Upstream, name: str) -> None:
+async def test_official_client_through_the_server_sends_and_receives_the_same_bytes(up: Upstream, name: str) -> None:
     call, answer = CALLS[name]
     up.always(*answer)
     answers: list[tuple[bytes, str, str | None]] = []

@@ -58,7 +58,7 @@ async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
 # Byte for byte.
 
 
-async def test_a_request_and_its_answer_are_passed_on_byte_for_byte(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_passed_through_request_and_answer_are_the_same_bytes(up: Upstream, http: httpx.AsyncClient) -> None:
     answer = b'{ "choices" : [],\n "usage":null, "x": 1.0e0 }\n'
     up.say(reply(answer, headers={"X-Vendor": "one", "Set-Cookie": "a=b", "OpenAI-Organization": "operator"}))
     body = b'{"messages":[ {"role":"user","content":"\\u00fc"} ],  "model":"m", "unknown": 1e2}'
@@ -84,14 +84,14 @@ async def test_a_request_and_its_answer_are_passed_on_byte_for_byte(up: Upstream
     assert not {"cookie", "openai-organization", "x-hop"} & set(received.headers)
 
 
-async def test_headers_may_have_any_bytes(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_passed_through_headers_with_any_bytes_are_sent(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(reply(b"{}", headers={"X-Vendor": "café"}))
     response = await http.post("/embeddings", json={"model": "m"}, headers={"X-Title": "żółw".encode()})
     assert up.requests[0].headers["x-title"].encode("latin-1") == "żółw".encode()
     assert (b"x-vendor", "café".encode()) in response.headers.raw
 
 
-async def test_a_stream_is_passed_on_byte_for_byte(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_passed_through_stream_is_the_same_bytes(up: Upstream, http: httpx.AsyncClient) -> None:
     frames = [chunk("Hel"), b": comment\n\n", chunk("lo"), b"data:{}\r\n\r\n", finish(), usage(), DONE]
     up.always(sse(*frames))
     async with httpx.AsyncClient() as direct:
@@ -101,7 +101,7 @@ async def test_a_stream_is_passed_on_byte_for_byte(up: Upstream, http: httpx.Asy
     assert response.headers["content-type"] == "text/event-stream"
 
 
-async def test_each_event_leaves_as_it_comes(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_passed_through_event_leaves_as_it_arrives(up: Upstream, http: httpx.AsyncClient) -> None:
     more = asyncio.Event()
     up.say(sse(chunk("first"), more, chunk("second"), DONE))
     async with http.stream("POST", "/chat/completions", json=STREAMED) as response:
@@ -112,7 +112,9 @@ async def test_each_event_leaves_as_it_comes(up: Upstream, http: httpx.AsyncClie
 
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions/", "/openai/v1/chat/completions"])
-async def test_the_path_may_have_a_prefix_or_none(up: Upstream, http: httpx.AsyncClient, path: str) -> None:
+async def test_passed_through_path_with_or_without_prefix_is_found(
+    up: Upstream, http: httpx.AsyncClient, path: str
+) -> None:
     up.say(completion())
     base = str(http.base_url).removesuffix("/").removesuffix("/v1")
     assert (await http.post(f"{base}{path}", json=CHAT)).status_code == 200
@@ -120,7 +122,7 @@ async def test_the_path_may_have_a_prefix_or_none(up: Upstream, http: httpx.Asyn
 
 
 @pytest.mark.parametrize("path", ["/images/%2e%2e/files", "/audio/../models", "/images/a%2Fb%3F", "/images/x;y"])
-async def test_a_path_that_leaves_its_place_reaches_no_backend(up: Upstream, url: str, path: str) -> None:
+async def test_passed_through_path_with_dot_segments_reaches_no_backend(up: Upstream, url: str, path: str) -> None:
     port = int(url.split(":")[2].partition("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"POST /v1{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-caller\r\n".encode())
@@ -134,7 +136,7 @@ async def test_a_path_that_leaves_its_place_reaches_no_backend(up: Upstream, url
 # With the official client.
 
 
-async def test_chat_with_the_official_client(up: Upstream, client: openai.AsyncOpenAI) -> None:
+async def test_chat_with_the_official_client_works(up: Upstream, client: openai.AsyncOpenAI) -> None:
     up.say(completion("hello"))
     answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}])
     assert answer.choices[0].message.content == "hello"
@@ -147,7 +149,7 @@ async def test_chat_with_the_official_client(up: Upstream, client: openai.AsyncO
     assert chunks[-1].usage and chunks[-1].usage.total_tokens == 7
 
 
-async def test_the_other_endpoints_with_the_official_client(up: Upstream, client: openai.AsyncOpenAI) -> None:
+async def test_other_endpoints_with_the_official_client_work(up: Upstream, client: openai.AsyncOpenAI) -> None:
     def say(**document: Any) -> None:
         up.say(reply(json.dumps(document).encode()))
 
@@ -180,7 +182,7 @@ async def test_the_other_endpoints_with_the_official_client(up: Upstream, client
     ]
 
 
-async def test_files_are_uploaded_with_the_official_client(up: Upstream, client: openai.AsyncOpenAI) -> None:
+async def test_uploads_with_the_official_client_work(up: Upstream, client: openai.AsyncOpenAI) -> None:
     sound = bytes(range(256)) * 500
     up.say(reply(b'{"text": "hello"}'))
     heard = await client.audio.transcriptions.create(model="whisper", file=("a.wav", sound))
@@ -203,7 +205,7 @@ async def aliased(up: Upstream) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_an_alias_is_replaced_and_no_other_byte(up: Upstream, aliased: httpx.AsyncClient) -> None:
+async def test_model_alias_in_a_body_is_replaced_and_no_other_byte(up: Upstream, aliased: httpx.AsyncClient) -> None:
     up.always(completion())
     body = b'{"input": {"model": "ours"}, "a" : 1.50, "model" :\n "ours" , "z":[ ]}'
     assert (await aliased.post("/embeddings", content=body)).status_code == 200
@@ -211,7 +213,7 @@ async def test_an_alias_is_replaced_and_no_other_byte(up: Upstream, aliased: htt
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_an_alias_is_replaced_in_a_form(up: Upstream, aliased: httpx.AsyncClient, first: bool) -> None:
+async def test_model_alias_in_a_form_is_replaced(up: Upstream, aliased: httpx.AsyncClient, first: bool) -> None:
     up.always(completion())
     file = b'------x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n\r\n--y\x00ours\r\n'
     model = b'------x\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
@@ -223,7 +225,7 @@ async def test_an_alias_is_replaced_in_a_form(up: Upstream, aliased: httpx.Async
     assert up.requests[0].body == form % b'theirs/with "quotes"'
 
 
-async def test_a_model_that_nobody_serves_is_not_found(aliased: httpx.AsyncClient) -> None:
+async def test_model_that_nobody_serves_is_not_found(aliased: httpx.AsyncClient) -> None:
     response = await aliased.post("/embeddings", json={"model": "none", "input": "x"})
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
@@ -243,7 +245,7 @@ async def test_a_model_that_nobody_serves_is_not_found(aliased: httpx.AsyncClien
         (b"{", "invalid_json", None),
     ],
 )
-async def test_a_body_without_a_model_is_a_bad_request(
+async def test_body_without_a_model_is_a_400(
     http: httpx.AsyncClient, body: bytes, code: str, param: str | None
 ) -> None:
     response = await http.post("/chat/completions", content=body)
@@ -251,14 +253,14 @@ async def test_a_body_without_a_model_is_a_bad_request(
     assert (response.status_code, error["code"], error["param"]) == (400, code, param)
 
 
-async def test_the_default_model_is_added(up: Upstream) -> None:
+async def test_body_without_a_model_gets_the_default_model(up: Upstream) -> None:
     up.say(completion())
     async with antiphon(backend_url=up.url, default_model="d") as url, httpx.AsyncClient() as client:
         await client.post(f"{url}/v1/chat/completions", json={"messages": []})
     assert up.requests[0].json == {"model": "d", "messages": []}
 
 
-async def test_the_models_of_objects_within_a_body_are_its_own_affair(up: Upstream, aliased: httpx.AsyncClient) -> None:
+async def test_models_of_nested_objects_are_left_alone(up: Upstream, aliased: httpx.AsyncClient) -> None:
     up.always(completion())
     body = (
         rb'{"tools": [{"model": "a"}, "model"], "text": "\"model\": \u0041", "mod\u0065l": "ours", "Models": "model"}'
@@ -267,14 +269,14 @@ async def test_the_models_of_objects_within_a_body_are_its_own_affair(up: Upstre
     assert up.requests[0].body == body.replace(b'"ours"', rb'"theirs/with \"quotes\""')
 
 
-async def test_a_model_is_required_where_no_backend_serves_all(aliased: httpx.AsyncClient) -> None:
+async def test_body_without_a_model_where_no_backend_serves_all_is_refused(aliased: httpx.AsyncClient) -> None:
     for options in ({"json": {"input": "x"}}, {"files": {"file": b"x"}}):
         response = await aliased.post("/embeddings", **options)  # type: ignore[arg-type]
         error = response.json()["error"]
         assert (response.status_code, error["code"], error["param"]) == (400, "missing_required_parameter", "model")
 
 
-async def test_a_form_with_two_models_is_refused(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_form_with_two_models_is_refused(up: Upstream, http: httpx.AsyncClient) -> None:
     response = await http.post("/audio/transcriptions", files=[("model", (None, "a")), ("model", (None, "b"))])
     assert (response.status_code, response.json()["error"]["param"]) == (400, "model")
     assert not up.requests
@@ -283,7 +285,7 @@ async def test_a_form_with_two_models_is_refused(up: Upstream, http: httpx.Async
 # Streams in.
 
 
-async def test_a_large_form_is_sent_on_before_it_has_come_in(up: Upstream) -> None:
+async def test_large_form_with_model_first_is_sent_on_before_it_is_complete(up: Upstream) -> None:
     arrived = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -310,7 +312,7 @@ async def test_a_large_form_is_sent_on_before_it_has_come_in(up: Upstream) -> No
     assert response.json() == {"length": 2_000_000}
 
 
-async def test_a_large_form_whose_model_comes_last_is_stored_until_then(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_large_form_with_model_last_is_stored_until_then(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(reply(b'{"text": ""}'))
     files = [("file", ("a", b"\x02" * 3_000_000)), ("model", (None, "whisper"))]
     response = await http.post("/audio/transcriptions", files=files)
@@ -318,7 +320,7 @@ async def test_a_large_form_whose_model_comes_last_is_stored_until_then(up: Upst
     assert up.requests[0].body.count(b"\x02") == 3_000_000
 
 
-async def test_a_body_that_is_too_large_is_refused(up: Upstream) -> None:
+async def test_body_that_is_too_large_is_refused(up: Upstream) -> None:
     async with antiphon(backend_url=up.url, max_body_bytes="1MiB") as url, httpx.AsyncClient() as client:
         for options in ({"json": {**CHAT, "x": "y" * 1_100_000}}, {"files": {"file": b"y" * 1_100_000}}):
             response = await client.post(f"{url}/v1/audio/speech", **options)  # type: ignore[arg-type]
@@ -329,7 +331,7 @@ async def test_a_body_that_is_too_large_is_refused(up: Upstream) -> None:
 # Refusals and faults.
 
 
-async def test_a_backends_refusal_of_the_request_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_backend_refusal_of_the_request_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
     refusal = b'{"error": {"message": "Bad size", "type": "invalid_request_error", "code": "bad", "vendor": 1}}'
     up.say(reply(refusal, status=400, headers={"X-Vendor": "one"}))
     response = await http.post("/images/generations", json={"model": "m", "size": 0})
@@ -348,7 +350,7 @@ async def test_a_backends_refusal_of_the_request_is_passed_on(up: Upstream, http
         (status(429, {"error": {"message": "Slow down."}}, {"Retry-After": "7"}), 429, "rate_limit_exceeded"),
     ],
 )
-async def test_other_refusals_are_errors_of_this_server(
+async def test_backend_refusal_of_another_kind_is_an_error_of_this_server(
     up: Upstream, http: httpx.AsyncClient, answer: Any, expected: int, code: str
 ) -> None:
     up.say(answer)
@@ -357,7 +359,7 @@ async def test_other_refusals_are_errors_of_this_server(
     assert KEY not in response.text and "10.0.0.1" not in str(response.headers)
 
 
-async def test_another_backend_answers_where_the_first_fails(up: Upstream) -> None:
+async def test_backend_that_fails_is_replaced_by_its_fallback(up: Upstream) -> None:
     async with Upstream() as second:
         backends = {"a": {"url": up.url, "retries": 0}, "b": {"url": second.url, "retries": 0}}
         async with antiphon(backends=backends) as url, httpx.AsyncClient(timeout=60) as client:
@@ -377,7 +379,7 @@ async def test_another_backend_answers_where_the_first_fails(up: Upstream) -> No
             assert second.requests[-1].body == up.requests[-1].body
 
 
-async def test_a_stream_that_breaks_off_ends_with_an_error(up: Upstream, client: openai.AsyncOpenAI) -> None:
+async def test_stream_that_breaks_off_ends_with_an_error(up: Upstream, client: openai.AsyncOpenAI) -> None:
     up.say(sse(chunk("Hel"), b'data: {"half', CLOSE))
     stream = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "Hi"}], stream=True)
     assert (await anext(aiter(stream))).choices[0].delta.content == "Hel"
@@ -386,13 +388,13 @@ async def test_a_stream_that_breaks_off_ends_with_an_error(up: Upstream, client:
             pass
 
 
-async def test_a_document_that_breaks_off_is_cut_off(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_document_that_breaks_off_is_cut_off(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(head({"Content-Type": "audio/mpeg", "Transfer-Encoding": "chunked"}), piece(b"half"), CLOSE)
     with pytest.raises(httpx.RemoteProtocolError):
         await http.post("/audio/speech", json={"model": "m"})
 
 
-async def test_a_client_that_goes_cancels_the_request(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_client_that_disconnects_cancels_the_request(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(sse(chunk("Hel"), HANG))
     async with http.stream("POST", "/chat/completions", json=STREAMED) as response:
         await anext(response.aiter_lines())
@@ -418,7 +420,7 @@ async def test_a_client_that_goes_cancels_the_request(up: Upstream, http: httpx.
 @pytest.mark.parametrize(
     "answer", [[HANG], [head({"Content-Length": "99"}) + b'{"data": [', HANG]], ids=["none", "half"]
 )
-async def test_a_client_that_goes_before_the_answer_is_charged(
+async def test_client_that_disconnects_before_the_answer_is_charged(
     up: Upstream, path: str, body: dict[str, Any] | None, least: int, answer: list[Any]
 ) -> None:
     up.say(*answer)
@@ -438,7 +440,7 @@ async def test_a_client_that_goes_before_the_answer_is_charged(
     assert least <= listed[0]["input_tokens"] <= least * 2
 
 
-async def test_a_request_that_fails_is_not_charged(up: Upstream, http: httpx.AsyncClient) -> None:
+async def test_request_that_fails_is_not_charged(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(status(400, {"error": {"message": "No."}}))
     up.say(status(401, {"error": {"message": "No."}}))
     for _ in range(2):
@@ -446,7 +448,7 @@ async def test_a_request_that_fails_is_not_charged(up: Upstream, http: httpx.Asy
     assert (await http.get("/antiphon/usage")).json()["data"] == []
 
 
-async def test_a_client_that_reads_slowly_slows_the_backend(up: Upstream, url: str) -> None:
+async def test_client_that_reads_slowly_slows_the_backend(up: Upstream, url: str) -> None:
     pieces = [piece(b"x" * 100_000) for _ in range(400)]
     up.say(head({"Content-Type": "audio/wav", "Transfer-Encoding": "chunked"}), *pieces, piece(b""))
     port = int(url.split(":")[2].partition("/")[0])
@@ -469,14 +471,14 @@ async def test_a_client_that_reads_slowly_slows_the_backend(up: Upstream, url: s
 # Keys, limits, usage.
 
 
-async def test_a_key_is_needed(up: Upstream, url: str) -> None:
+async def test_request_without_a_key_is_refused(up: Upstream, url: str) -> None:
     async with httpx.AsyncClient() as client:
         response = await client.post(f"{url}/embeddings", json={"model": "m"})
     assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
     assert not up.requests
 
 
-async def test_a_key_reaches_its_own_models_alone(up: Upstream) -> None:
+async def test_key_with_models_reaches_those_alone(up: Upstream) -> None:
     up.always(completion())
     keys = {"team": {"hash": f"sha256:{hashlib.sha256(b'sk-team').hexdigest()}", "models": ["small-*"]}}
     async with antiphon(backend_url=up.url, keys=keys) as url:
@@ -492,7 +494,7 @@ async def test_a_key_reaches_its_own_models_alone(up: Upstream) -> None:
     assert len(up.requests) == 1
 
 
-async def test_the_callers_key_goes_to_a_backend_that_wants_it(up: Upstream) -> None:
+async def test_callers_key_goes_to_a_backend_with_passthrough(up: Upstream) -> None:
     up.say(completion())
     async with antiphon(backend_url=up.url, backend_api_key="passthrough") as url, httpx.AsyncClient() as client:
         headers = {"Authorization": "Bearer sk-mine", "OpenAI-Organization": "org-mine"}
@@ -512,7 +514,7 @@ async def test_the_callers_key_goes_to_a_backend_that_wants_it(up: Upstream) -> 
     ],
     ids=["JSON", "stream", "large", "first", "audio"],
 )
-async def test_tokens_are_counted_as_the_backend_reports_them(up: Upstream, answer: Any) -> None:
+async def test_tokens_reported_by_the_backend_are_counted(up: Upstream, answer: Any) -> None:
     up.always(answer)
     limits = {"limit_tokens_per_minute": 1000, "limit_requests_per_minute": 10}
     async with antiphon(backend_url=up.url, **limits) as url, httpx.AsyncClient() as client:
@@ -525,7 +527,7 @@ async def test_tokens_are_counted_as_the_backend_reports_them(up: Upstream, answ
     assert 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 2.0' in metrics
 
 
-async def test_tokens_are_estimated_where_a_stream_reports_none(up: Upstream) -> None:
+async def test_tokens_of_a_stream_without_usage_are_estimated(up: Upstream) -> None:
     up.always(sse(*[chunk("x")] * 500, finish(), DONE))
     async with antiphon(backend_url=up.url, limit_tokens_per_minute=100) as url, httpx.AsyncClient() as client:
         assert (await client.post(f"{url}/v1/chat/completions", json=STREAMED)).status_code == 200
@@ -534,7 +536,7 @@ async def test_tokens_are_estimated_where_a_stream_reports_none(up: Upstream) ->
     assert int(refused.headers["retry-after"]) > 100
 
 
-async def test_a_stream_takes_a_slot_until_it_ends(up: Upstream) -> None:
+async def test_stream_in_progress_takes_a_slot_until_it_ends(up: Upstream) -> None:
     more = asyncio.Event()
     up.always(sse(chunk("x"), more, DONE))
     async with antiphon(backend_url=up.url, limit_streams=1) as url, httpx.AsyncClient() as client:
@@ -546,14 +548,14 @@ async def test_a_stream_takes_a_slot_until_it_ends(up: Upstream) -> None:
         assert (await client.post(f"{url}/v1/chat/completions", json=STREAMED)).status_code == 200
 
 
-async def test_a_prompt_that_is_too_long_is_refused(up: Upstream) -> None:
+async def test_prompt_that_is_too_long_is_refused(up: Upstream) -> None:
     async with antiphon(backend_url=up.url, max_input_tokens=10) as url, httpx.AsyncClient() as client:
         body = {"model": "m", "messages": [{"role": "user", "content": "word " * 100}]}
         response = await client.post(f"{url}/v1/chat/completions", json=body)
     assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
-async def test_turns_of_a_conversation_go_to_one_replica() -> None:
+async def test_conversation_turns_go_to_one_replica() -> None:
     async with Upstream() as one, Upstream() as two:
         for server in (one, two):
             server.always(completion())
@@ -573,13 +575,13 @@ async def test_turns_of_a_conversation_go_to_one_replica() -> None:
         assert one.requests and two.requests
 
 
-async def test_it_can_be_switched_off(up: Upstream) -> None:
+async def test_passthrough_switched_off_is_not_found(up: Upstream) -> None:
     async with antiphon(backend_url=up.url, passthrough=False) as url, httpx.AsyncClient() as client:
         response = await client.post(f"{url}/v1/chat/completions", json=CHAT)
     assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_url")
 
 
-async def test_the_demo_has_no_other_endpoints() -> None:
+async def test_demo_other_endpoints_are_not_found() -> None:
     async with antiphon() as url, httpx.AsyncClient() as client:
         response = await client.post(f"{url}/v1/chat/completions", json=CHAT)
         assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_url")
@@ -587,7 +589,7 @@ async def test_the_demo_has_no_other_endpoints() -> None:
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
-async def test_the_log_line_of_the_request_has_its_outcome(up: Upstream, caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_line_of_a_request_has_its_outcome(up: Upstream, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "app.access")
     up.say(completion())
     up.say(sse(chunk("x"), CLOSE))

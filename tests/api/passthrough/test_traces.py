@@ -26,7 +26,7 @@ def telemetry() -> Telemetry:
     return Telemetry()
 
 
-async def test_a_request_and_the_backends_are_spans_of_the_callers_trace(telemetry: Telemetry) -> None:
+async def test_request_and_backend_are_spans_of_the_callers_trace(telemetry: Telemetry) -> None:
     async with Upstream() as upstream, served(upstream, telemetry) as http:
         upstream.say(sse(chunk("Hi"), finish(), usage(5, 2), DONE))
         await http.post("/v1/chat/completions", json={**CHAT, "stream": True}, headers=CALLER)
@@ -70,7 +70,7 @@ async def test_a_request_and_the_backends_are_spans_of_the_callers_trace(telemet
         ("audio/speech", "audio/speech"),
     ],
 )
-async def test_each_endpoint_is_an_operation(telemetry: Telemetry, endpoint: str, operation: str) -> None:
+async def test_endpoint_is_the_operation_of_its_span(telemetry: Telemetry, endpoint: str, operation: str) -> None:
     async with Upstream() as upstream, served(upstream, telemetry) as http:
         upstream.say(completion())
         await http.post(f"/v1/{endpoint}", json={"model": "m"})
@@ -82,7 +82,7 @@ async def test_each_endpoint_is_an_operation(telemetry: Telemetry, endpoint: str
     assert tokens == {"input": 5, "output": 2}
 
 
-async def test_a_deployment_of_azure_is_the_model_of_its_span(telemetry: Telemetry) -> None:
+async def test_azure_deployment_is_the_model_of_its_span(telemetry: Telemetry) -> None:
     async with Upstream() as upstream, served(upstream, telemetry) as http:
         upstream.say(completion())
         await http.post("/openai/deployments/m/chat/completions", json={"messages": []})
@@ -90,7 +90,7 @@ async def test_a_deployment_of_azure_is_the_model_of_its_span(telemetry: Telemet
     assert telemetry.span(SpanKind.SERVER).name == "POST /deployments/{deployment:path}/chat/completions"
 
 
-async def test_each_server_that_is_tried_has_a_span(telemetry: Telemetry) -> None:
+async def test_each_server_tried_has_a_span(telemetry: Telemetry) -> None:
     async with Upstream() as one, Upstream() as two, Upstream() as three:
         for server in (one, two):
             server.always(status(503, {"error": {"message": "Loading model"}}))
@@ -109,7 +109,7 @@ async def test_each_server_that_is_tried_has_a_span(telemetry: Telemetry) -> Non
 
 
 @pytest.mark.parametrize("broken", [False, True], ids=["refused", "broken off"])
-async def test_a_failure_is_an_error_of_the_backends_span(telemetry: Telemetry, broken: bool) -> None:
+async def test_failure_is_an_error_of_the_backends_span(telemetry: Telemetry, broken: bool) -> None:
     async with Upstream() as upstream, served(upstream, telemetry) as http:
         refusal = status(400, {"error": {"message": "Bad size", "type": "invalid_request_error"}})
         upstream.say(sse(chunk("Hel"), CLOSE) if broken else refusal)
@@ -120,7 +120,7 @@ async def test_a_failure_is_an_error_of_the_backends_span(telemetry: Telemetry, 
     assert attribute(telemetry.span(SpanKind.SERVER), "http.response.status_code") == answer.status_code
 
 
-async def test_a_client_that_goes_leaves_no_span_open(telemetry: Telemetry) -> None:
+async def test_client_that_disconnects_leaves_no_span_open(telemetry: Telemetry) -> None:
     async with Upstream() as upstream, served(upstream, telemetry) as http:
         upstream.say(sse(chunk("Hel"), usage(5, 1), HANG))
         async with http.stream("POST", "/v1/chat/completions", json={**CHAT, "stream": True}) as response:
@@ -138,7 +138,7 @@ def attribute(span: ReadableSpan, name: str) -> Any:
 # The time limit.
 
 
-async def test_an_answer_that_takes_too_long_before_its_first_byte_is_an_error() -> None:
+async def test_answer_without_a_first_byte_in_time_is_an_error() -> None:
     async with Upstream() as upstream:
         upstream.say(HANG)
         async with antiphon(backend_url=upstream.url, max_output_seconds=1) as url, httpx.AsyncClient() as http:
@@ -147,7 +147,7 @@ async def test_an_answer_that_takes_too_long_before_its_first_byte_is_an_error()
         await asyncio.wait_for(upstream.requests[0].gone.wait(), 60)
 
 
-async def test_a_stream_that_takes_too_long_ends_with_an_error() -> None:
+async def test_stream_that_takes_too_long_ends_with_an_error() -> None:
     async with Upstream() as upstream:
         upstream.say(sse(chunk("Hel"), usage(5, 1), HANG))
         async with antiphon(backend_url=upstream.url, max_output_seconds=1, limit_tokens_per_minute=1000) as url:
@@ -164,7 +164,7 @@ async def test_a_stream_that_takes_too_long_ends_with_an_error() -> None:
     assert 'antiphon_responses_total{delivery="passthrough",model="m",status="failed"} 1.0' in metrics
 
 
-async def test_a_document_that_takes_too_long_is_cut_off() -> None:
+async def test_document_that_takes_too_long_is_cut_off() -> None:
     async with Upstream() as upstream:
         answer = reply(json.dumps({"text": "x" * 1000}).encode())[0]
         assert isinstance(answer, bytes)

@@ -82,7 +82,7 @@ def fields(answer: bytes) -> dict[bytes, bytes]:
     ],
     ids=["no content", "range", "interim", "empty", "closed", "1.0", "trailers", "hop", "too long", "too short"],
 )
-async def test_an_answer_keeps_its_status_and_its_bytes(
+async def test_answer_keeps_its_status_and_bytes(
     up: Upstream, url: str, answer: list[Step], status: int, body: bytes
 ) -> None:
     up.say(*answer)
@@ -102,13 +102,13 @@ async def test_an_answer_keeps_its_status_and_its_bytes(
     ],
     ids=["two framings", "two lengths", "control character", "upgrade", "not HTTP"],
 )
-async def test_an_answer_that_can_be_read_in_two_ways_is_a_failure(up: Upstream, url: str, head: bytes) -> None:
+async def test_answer_with_ambiguous_framing_is_a_502(up: Upstream, url: str, head: bytes) -> None:
     up.say(head)
     answer = await ask(url)
     assert answer.startswith(b"HTTP/1.1 502 ") and b'"code":"server_error"' in answer
 
 
-async def test_headers_about_the_backends_account_and_origin_stay_here(up: Upstream, url: str) -> None:
+async def test_headers_of_the_backends_account_are_not_passed_on(up: Upstream, url: str) -> None:
     theirs = {
         "Access-Control-Allow-Origin": "https://evil.example",
         "Anthropic-Organization-Id": "operator",
@@ -124,7 +124,7 @@ async def test_headers_about_the_backends_account_and_origin_stay_here(up: Upstr
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_a_redirect_is_not_followed(up: Upstream, url: str, status: int) -> None:
+async def test_redirect_is_not_followed(up: Upstream, url: str, status: int) -> None:
     async with Upstream() as other:
         up.say(reply(b"", status=status, headers={"Location": f"{other.url}/embeddings"}))
         answer = await ask(url)
@@ -132,7 +132,7 @@ async def test_a_redirect_is_not_followed(up: Upstream, url: str, status: int) -
         assert not other.connections
 
 
-async def test_a_compressed_refusal_is_passed_on_as_it_is_meant(up: Upstream, url: str) -> None:
+async def test_refusal_that_is_compressed_is_passed_on_decoded(up: Upstream, url: str) -> None:
     refusal = b'{"error": {"message": "Bad size", "type": "invalid_request_error"}}'
     up.say(reply(gzip.compress(refusal), status=400, headers={"Content-Encoding": "gzip"}))
     head, _, body = (await ask(url)).partition(b"\r\n\r\n")
@@ -143,13 +143,13 @@ async def test_a_compressed_refusal_is_passed_on_as_it_is_meant(up: Upstream, ur
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "GET", "PUT", "DELETE"])
-async def test_only_post_is_passed_on(up: Upstream, url: str, method: str) -> None:
+async def test_method_other_than_post_is_refused(up: Upstream, url: str, method: str) -> None:
     answer = await ask(url, method=method.encode(), body=b"")
     assert answer.startswith(b"HTTP/1.1 405 ") and fields(answer)[b"allow"] == b"POST"
     assert not up.requests
 
 
-async def test_a_page_of_this_machine_may_ask_and_the_backend_does_not_see_it(up: Upstream, url: str) -> None:
+async def test_origin_of_a_page_of_this_machine_is_allowed_and_not_passed_on(up: Upstream, url: str) -> None:
     page = b"Origin: http://localhost:3000"
     asked = b"Access-Control-Request-Method: POST"
     preflight = await ask(url, page, asked, method=b"OPTIONS", body=b"")
@@ -162,7 +162,7 @@ async def test_a_page_of_this_machine_may_ask_and_the_backend_does_not_see_it(up
     assert len(up.requests) == 1
 
 
-async def test_a_client_that_waits_for_100_continue_gets_it(up: Upstream, url: str) -> None:
+async def test_client_expecting_100_continue_gets_it(up: Upstream, url: str) -> None:
     up.say(completion())
     reader, writer = await connect(url)
     writer.write(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 13\r\n\r\n")
@@ -173,7 +173,7 @@ async def test_a_client_that_waits_for_100_continue_gets_it(up: Upstream, url: s
     writer.close()
 
 
-async def test_a_body_in_chunks_or_compressed_is_sent_whole(up: Upstream, url: str) -> None:
+async def test_body_in_chunks_or_compressed_is_sent_whole(up: Upstream, url: str) -> None:
     up.always(completion())
     chunked = b"4\r\n%b\r\n9\r\n%b\r\n0\r\nX-Trailer: a\r\n\r\n" % (BODY[:4], BODY[4:])
     assert (await ask(url, b"Transfer-Encoding: chunked", body=chunked)).startswith(b"HTTP/1.1 200 ")
@@ -183,14 +183,14 @@ async def test_a_body_in_chunks_or_compressed_is_sent_whole(up: Upstream, url: s
         assert not {"transfer-encoding", "content-encoding", "x-trailer"} & set(request.headers)
 
 
-async def test_a_body_with_two_framings_is_refused(up: Upstream, url: str) -> None:
+async def test_body_with_two_framings_is_refused(up: Upstream, url: str) -> None:
     answer = await ask(url, b"Transfer-Encoding: chunked", b"Content-Length: 13", body=b"0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert not up.requests
 
 
 @pytest.mark.parametrize("name", ["Authorization", "api-key", "x-api-key", "Cookie", "Proxy-Authorization"])
-async def test_the_callers_key_goes_nowhere(up: Upstream, name: str) -> None:
+async def test_callers_key_is_not_passed_on(up: Upstream, name: str) -> None:
     up.say(completion())
     async with antiphon(backend_url=up.url, backend_api_key=KEY) as url, httpx.AsyncClient() as client:
         value = f"Bearer sk-caller-{name}"
@@ -216,7 +216,7 @@ async def test_the_callers_key_goes_nowhere(up: Upstream, name: str) -> None:
         b'form-data; Name=model; filename="a"',
     ],
 )
-async def test_a_form_has_one_model_for_every_parser(up: Upstream, disposition: bytes) -> None:
+async def test_form_has_one_model_for_every_parser(up: Upstream, disposition: bytes) -> None:
     keys = {"team": {"hash": f"sha256:{hashlib.sha256(b'sk-team').hexdigest()}", "models": ["small"]}}
     part = b"--b\r\nContent-Disposition: %b\r\n\r\nlarge\r\n" % disposition
     headers = {"Authorization": "Bearer sk-team", **FORM}
@@ -227,7 +227,7 @@ async def test_a_form_has_one_model_for_every_parser(up: Upstream, disposition: 
     assert not up.requests
 
 
-async def test_a_form_has_one_boundary(up: Upstream, url: str) -> None:
+async def test_form_with_two_boundaries_is_refused(up: Upstream, url: str) -> None:
     kinds = (b"Content-Type: multipart/form-data; boundary=b", b"Content-Type: Multipart/Form-Data; boundary=c")
     form = MODEL_PART + b"--b--\r\n"
     for lines in (kinds, kinds[::-1], (b"Content-Type: application/json", kinds[0])):
@@ -238,7 +238,7 @@ async def test_a_form_has_one_boundary(up: Upstream, url: str) -> None:
     assert up.requests[0].body == form
 
 
-async def test_a_form_of_unknown_length_may_not_outgrow_the_limit() -> None:
+async def test_form_of_unknown_length_beyond_the_limit_is_refused() -> None:
     gone = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -260,7 +260,7 @@ async def test_a_form_of_unknown_length_may_not_outgrow_the_limit() -> None:
         await asyncio.wait_for(gone.wait(), PATIENCE)
 
 
-async def test_a_client_that_leaves_in_its_form_ends_the_request() -> None:
+async def test_client_that_disconnects_within_a_form_ends_the_request() -> None:
     arrived, gone = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -278,7 +278,7 @@ async def test_a_client_that_leaves_in_its_form_ends_the_request() -> None:
         await asyncio.wait_for(gone.wait(), PATIENCE)
 
 
-async def test_a_backend_that_reads_slowly_slows_the_client() -> None:
+async def test_backend_that_reads_slowly_slows_the_client() -> None:
     read = asyncio.Event()
     pieces = [b"\x01" * 100_000] * 400
     sent = received = 0

@@ -56,7 +56,7 @@ def said(backend: Scripted) -> list[str]:
 # The resource.
 
 
-async def test_a_conversation_is_made_read_changed_and_deleted() -> None:
+async def test_conversation_is_created_read_updated_and_deleted() -> None:
     async with talking() as client:
         made = await client.conversations.create(metadata={"topic": "demo"})
         read = await client.conversations.retrieve(made.id)
@@ -75,7 +75,7 @@ async def test_a_conversation_is_made_read_changed_and_deleted() -> None:
     assert gone.value.body["type"] == "not_found"  # type: ignore[index,call-overload]
 
 
-async def test_metadata_can_be_taken_away() -> None:
+async def test_metadata_set_to_null_is_removed() -> None:
     async with talking() as client:
         made = await client.conversations.create(metadata={"topic": "demo"})
         changed = await client.conversations.update(made.id, metadata=None)
@@ -95,7 +95,7 @@ async def test_metadata_can_be_taken_away() -> None:
         ("/conversations/{id}/items", {"items": [user("hi", id="msg_1"), user("ho", id="msg_1")]}, "items"),
     ],
 )
-async def test_what_is_wrong_is_refused_by_its_place(path: str, body: dict[str, Any], param: str) -> None:
+async def test_invalid_field_of_a_conversation_is_named(path: str, body: dict[str, Any], param: str) -> None:
     async with antiphon() as url, httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
         id = (await http.post("/conversations", json={})).json()["id"]
         refused = await http.post(path.format(id=id), json=body)
@@ -113,7 +113,7 @@ async def test_compaction_of_another_server_in_a_conversation_is_kept() -> None:
     assert [item["encrypted_content"] for item in added.json()["data"]] == ["not ours"]
 
 
-async def test_an_id_has_the_prefix_of_its_item() -> None:
+async def test_item_id_has_the_prefix_of_its_type() -> None:
     async with talking() as client:
         with pytest.raises(openai.BadRequestError, match="Expected an ID that begins with 'msg'"):
             await client.conversations.create(items=[user("Hi.", id="rs_1")])
@@ -122,7 +122,7 @@ async def test_an_id_has_the_prefix_of_its_item() -> None:
             await client.conversations.create(items=[arguments])
 
 
-async def test_an_item_is_in_a_conversation_once() -> None:
+async def test_item_added_twice_is_in_the_conversation_once() -> None:
     async with talking() as client:
         id = (await client.conversations.create(items=[user("One.", id="msg_1")])).id
         with pytest.raises(openai.BadRequestError) as refused:
@@ -136,7 +136,7 @@ async def test_an_item_is_in_a_conversation_once() -> None:
         assert added.data[0].id != "msg_1"  # of which all that is known is that it was deleted
 
 
-async def test_what_is_stored_elsewhere_is_added_as_it_is_there() -> None:
+async def test_item_stored_elsewhere_is_added_as_stored() -> None:
     backend = Scripted(HELLO)
     async with antiphon(backend) as url, client_of(url) as client, client_of(url, "bob") as bob:
         first = (await client.conversations.create(items=[user("One.")])).id
@@ -154,7 +154,7 @@ async def test_what_is_stored_elsewhere_is_added_as_it_is_there() -> None:
         assert refused.value.param == "items[0].id"
 
 
-async def test_a_page_does_not_begin_behind_an_item_that_is_gone() -> None:
+async def test_page_after_a_deleted_item_is_refused() -> None:
     async with talking() as client:
         id = (await client.conversations.create(items=[user("One.")])).id
         with pytest.raises(openai.NotFoundError) as refused:
@@ -193,7 +193,7 @@ async def test_items_are_added_listed_read_and_deleted() -> None:
     assert left == ["One.", "Three."]
 
 
-async def test_a_list_comes_in_pages_of_either_order() -> None:
+async def test_items_are_listed_in_pages_of_either_order() -> None:
     async with talking() as client:
         id = (await client.conversations.create()).id
         for first in range(0, 120, 20):
@@ -210,7 +210,7 @@ async def test_a_list_comes_in_pages_of_either_order() -> None:
     assert everything == [str(n) for n in range(120)]
 
 
-async def test_an_empty_list_is_valid_too() -> None:
+async def test_list_without_items_is_valid() -> None:
     async with talking() as client:
         id = (await client.conversations.create(items=[])).id
         listed = await client.conversations.items.with_raw_response.list(id)
@@ -220,7 +220,7 @@ async def test_an_empty_list_is_valid_too() -> None:
     assert body["data"] == [] and body["has_more"] is False
 
 
-async def test_an_id_that_is_no_text_is_none() -> None:
+async def test_id_that_is_no_string_is_refused() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         odd: Any = [{"type": "vendor:thing", "id": ["odd"], "encrypted_content": 5}, user("Hi.")]
@@ -234,7 +234,7 @@ async def test_an_id_that_is_no_text_is_none() -> None:
     assert said(backend) == ["Hi.", "Hello.", "Hi."]
 
 
-async def test_agents_take_back_their_last_item_and_begin_anew() -> None:
+async def test_agents_session_pops_its_last_item_and_begins_anew() -> None:
     async with talking() as client:
         id = (await client.conversations.create(items=[user("One."), user("Two.")])).id
         newest = await client.conversations.items.list(id, limit=1, order="desc")
@@ -247,7 +247,7 @@ async def test_agents_take_back_their_last_item_and_begin_anew() -> None:
 # Responses in it.
 
 
-async def test_a_response_reads_the_conversation_and_adds_to_it() -> None:
+async def test_response_with_conversation_reads_it_and_adds_to_it() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create(items=[user("My name is Ada.")])).id
@@ -263,7 +263,7 @@ async def test_a_response_reads_the_conversation_and_adds_to_it() -> None:
             ITEM.validate_python(item.model_dump())
 
 
-async def test_a_streamed_response_is_in_the_conversation_when_its_end_is_received() -> None:
+async def test_streamed_response_is_in_the_conversation_at_its_terminal_event() -> None:
     async with talking(Scripted(HELLO)) as client:
         id = (await client.conversations.create()).id
         async with client.responses.stream(model="m", input="Hi.", conversation=id) as stream:
@@ -273,7 +273,7 @@ async def test_a_streamed_response_is_in_the_conversation_when_its_end_is_receiv
                     assert event.response.conversation and event.response.conversation.id == id
 
 
-async def test_a_background_response_is_in_the_conversation_when_it_has_ended() -> None:
+async def test_background_response_is_in_the_conversation_when_it_has_ended() -> None:
     async with talking(Scripted(HELLO)) as client:
         id = (await client.conversations.create()).id
         response = await client.responses.create(model="m", input="Hi.", conversation=id, background=True)
@@ -284,7 +284,7 @@ async def test_a_background_response_is_in_the_conversation_when_it_has_ended() 
         assert await texts(client, id) == ["Hi.", "Hello."]
 
 
-async def test_a_response_over_a_websocket_is_in_the_conversation() -> None:
+async def test_websocket_response_is_in_the_conversation() -> None:
     async with listening(Scripted(HELLO)) as url, client_of(url) as client:
         id = (await client.conversations.create()).id
         async with dial(url, additional_headers={"authorization": "Bearer alice"}) as socket:
@@ -294,7 +294,7 @@ async def test_a_response_over_a_websocket_is_in_the_conversation() -> None:
         assert await texts(client, id) == ["Hi.", "Hello."]
 
 
-async def test_a_call_and_its_output_meet_in_the_conversation() -> None:
+async def test_call_and_its_output_of_two_turns_are_joined() -> None:
     backend = Scripted([call(0, "c1", "look", "{}"), finish("tool_calls")], HELLO)
     tools: Any = [{"type": "function", "name": "look", "parameters": {}}]
     async with talking(backend) as client:
@@ -308,7 +308,7 @@ async def test_a_call_and_its_output_meet_in_the_conversation() -> None:
     assert types == ["message", "function_call", "function_call_output", "message"]
 
 
-async def test_turns_at_the_same_time_lose_nothing() -> None:
+async def test_turns_at_the_same_time_lose_no_item() -> None:
     async with talking() as client:
         id = (await client.conversations.create()).id
         await asyncio.gather(
@@ -323,7 +323,7 @@ async def test_turns_at_the_same_time_lose_nothing() -> None:
         assert everything[everything.index(f"Say {n}.") + 1] not in {f"Note {n}." for n in range(8)}
 
 
-async def test_what_failed_leaves_nothing_and_what_was_cut_off_stays() -> None:
+async def test_failed_response_adds_nothing_and_incomplete_one_is_added() -> None:
     backend = Scripted([BackendError("No.", status=503)], [delta(content="Hel"), finish("length")])
     async with talking(backend) as client:
         id = (await client.conversations.create()).id
@@ -336,7 +336,7 @@ async def test_what_failed_leaves_nothing_and_what_was_cut_off_stays() -> None:
         assert await texts(client, id) == ["Hi again.", "Hel"]
 
 
-async def test_a_response_that_is_not_stored_is_not_added_and_the_caller_is_warned() -> None:
+async def test_response_with_store_false_is_not_added_with_a_warning() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create(items=[user("One.")])).id
@@ -347,7 +347,7 @@ async def test_a_response_that_is_not_stored_is_not_added_and_the_caller_is_warn
         assert await texts(client, id) == ["One."]
 
 
-async def test_an_item_of_the_conversation_is_not_sent_twice() -> None:
+async def test_item_of_the_conversation_in_the_input_is_not_sent_twice() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         made = await client.conversations.create(items=[user("One.")])
@@ -359,7 +359,7 @@ async def test_an_item_of_the_conversation_is_not_sent_twice() -> None:
         assert await texts(client, made.id) == ["One.", "Two.", "Hello."]
 
 
-async def test_an_item_of_the_conversation_can_be_referred_to() -> None:
+async def test_item_of_the_conversation_can_be_referenced() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         made = await client.conversations.create(items=[user("One.")])
@@ -370,7 +370,7 @@ async def test_an_item_of_the_conversation_can_be_referred_to() -> None:
         assert said(backend) == ["One.", "Two."]
 
 
-async def test_a_deleted_item_is_not_sent_to_the_model() -> None:
+async def test_item_that_was_deleted_is_not_sent_to_the_model() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create(items=[user("A secret."), user("No secret.")])).id
@@ -381,7 +381,7 @@ async def test_a_deleted_item_is_not_sent_to_the_model() -> None:
     assert said(backend) == ["No secret.", "Hi."]
 
 
-async def test_a_response_of_a_conversation_can_be_continued_by_its_id() -> None:
+async def test_response_of_a_conversation_can_be_continued_by_its_id() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create(items=[user("One.")])).id
@@ -399,7 +399,7 @@ async def test_a_response_of_a_conversation_can_be_continued_by_its_id() -> None
         assert lost.value.code == "previous_response_not_found"
 
 
-async def test_the_model_of_a_conversation_answers_on() -> None:
+async def test_response_without_model_has_that_of_the_conversation() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create()).id
@@ -409,7 +409,7 @@ async def test_the_model_of_a_conversation_answers_on() -> None:
     assert second.model == "first"
 
 
-async def test_a_conversation_and_a_previous_response_exclude_each_other() -> None:
+async def test_conversation_with_previous_response_id_is_refused() -> None:
     async with talking(Scripted(HELLO)) as client:
         id = (await client.conversations.create()).id
         first = await client.responses.create(model="m", input="Hi.")
@@ -423,7 +423,7 @@ async def test_a_conversation_and_a_previous_response_exclude_each_other() -> No
 # Whose it is.
 
 
-async def test_a_conversation_is_its_callers_and_nobody_elses() -> None:
+async def test_conversation_of_another_owner_is_not_found() -> None:
     async with antiphon(Scripted(HELLO)) as url, client_of(url) as alice, client_of(url, "bob") as bob:
         id = (await alice.conversations.create(items=[user("Mine.")])).id
         [item] = (await alice.conversations.items.list(id)).data
@@ -451,7 +451,7 @@ async def test_a_conversation_is_its_callers_and_nobody_elses() -> None:
         assert await texts(alice, id) == ["Mine."]
 
 
-async def test_a_conversation_is_no_response() -> None:
+async def test_conversation_id_as_response_id_is_not_found() -> None:
     async with talking(Scripted(HELLO)) as client:
         id = (await client.conversations.create(items=[user("One.")])).id
         with pytest.raises(openai.NotFoundError):
@@ -460,7 +460,7 @@ async def test_a_conversation_is_no_response() -> None:
             await client.responses.create(model="m", input="Hi.", previous_response_id=id)
 
 
-async def test_conversations_live_where_responses_do(tmp_path: Any) -> None:
+async def test_conversations_are_in_the_store_of_responses(tmp_path: Any) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     async with talking(Scripted(HELLO), store_url=url) as client:
         id = (await client.conversations.create(items=[user("One.")])).id
@@ -469,7 +469,7 @@ async def test_conversations_live_where_responses_do(tmp_path: Any) -> None:
         assert await texts(client, id) == ["One.", "Two.", "Hello."]
 
 
-async def test_a_store_that_is_full_fails_the_turn_and_not_silently() -> None:
+async def test_store_that_is_full_fails_the_turn() -> None:
     store = MemoryStore(ttl=60, max_records=4)
     async with antiphon(Scripted(HELLO), store) as url, client_of(url) as client:
         id = (await client.conversations.create(items=[user("One.")])).id
@@ -479,7 +479,7 @@ async def test_a_store_that_is_full_fails_the_turn_and_not_silently() -> None:
             await client.conversations.items.create(id, items=[user("Four.")])
 
 
-async def test_what_breaks_off_is_not_of_the_conversation() -> None:
+async def test_stream_that_breaks_off_adds_nothing_to_the_conversation() -> None:
     backend = Scripted([delta(content="Hel"), BackendError("Gone.", status=502)], HELLO)
     async with talking(backend) as client:
         id = (await client.conversations.create()).id
@@ -491,7 +491,7 @@ async def test_what_breaks_off_is_not_of_the_conversation() -> None:
         assert await texts(client, id) == ["Hi again.", "Hello."]
 
 
-async def test_what_is_added_stays_in_order_though_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_items_added_while_the_clock_goes_back_stay_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     backwards = itertools.count(time.time_ns(), -1)
     monkeypatch.setattr(time, "time_ns", lambda: next(backwards))
     async with talking() as client:
@@ -502,7 +502,7 @@ async def test_what_is_added_stays_in_order_though_the_clock_goes_back(monkeypat
         assert await texts(client, id) == [*"12345"]
 
 
-async def test_a_response_that_was_stored_twice_is_listed_once() -> None:
+async def test_response_that_was_stored_twice_is_listed_once() -> None:
     """Who does not hear that it was kept keeps it again."""
     store = MemoryStore(ttl=60)
     conversations = Conversations(store, ContentCipher(["a secret"]))

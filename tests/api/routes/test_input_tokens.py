@@ -29,7 +29,7 @@ def document(value: Any) -> list[Any]:
     return reply(json.dumps(value).encode())
 
 
-async def test_the_demo_counts_as_its_usage_does() -> None:
+async def test_input_tokens_of_the_demo_equal_its_usage() -> None:
     async with antiphon() as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
         count = await client.responses.input_tokens.count(model="demo", input="Say hello to the world.")
         response = await client.responses.create(model="demo", input="Say hello to the world.")
@@ -39,7 +39,7 @@ async def test_the_demo_counts_as_its_usage_does() -> None:
     assert count.input_tokens == response.usage.input_tokens
 
 
-async def test_history_and_instructions_count() -> None:
+async def test_input_tokens_include_history_and_instructions() -> None:
     async with antiphon() as url, openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k") as client:
         before = await client.responses.create(model="demo", input="One two three four five.")
         alone = await client.responses.input_tokens.count(model="demo", input="Six.")
@@ -50,7 +50,7 @@ async def test_history_and_instructions_count() -> None:
     assert after.input_tokens > alone.input_tokens + 5
 
 
-async def test_tokens_are_estimated_for_a_backend_that_does_not_count_and_marked_so() -> None:
+async def test_input_tokens_without_a_tokenizer_are_estimated_and_marked() -> None:
     async with antiphon(Scripted([delta(content="never asked")])) as url:
         short = await ask(url, HELLO)
         long = await ask(url, {**HELLO, "input": "Say hello to the world. " * 100})
@@ -61,7 +61,7 @@ async def test_tokens_are_estimated_for_a_backend_that_does_not_count_and_marked
     assert 500 <= long.json()["input_tokens"] <= 1000
 
 
-async def test_a_request_that_could_not_be_answered_cannot_be_counted() -> None:
+async def test_input_tokens_of_an_invalid_request_are_refused() -> None:
     async with antiphon() as url:
         unknown = await ask(url, {**HELLO, "previous_response_id": "resp_unknown"})
         wrong = await ask(url, {**HELLO, "temperature": 3})
@@ -98,7 +98,7 @@ async def test_a_request_that_could_not_be_answered_cannot_be_counted() -> None:
         ),
     ],
 )
-async def test_tokens_are_counted_by_each_servers_own_endpoint(
+async def test_input_tokens_are_counted_by_each_servers_own_endpoint(
     profile: str, answers: list[Any], paths: list[str]
 ) -> None:
     async with Upstream() as up:
@@ -117,7 +117,7 @@ async def test_tokens_are_counted_by_each_servers_own_endpoint(
     assert first.headers["authorization"] == "Bearer sk-test"
 
 
-async def test_what_works_is_remembered() -> None:
+async def test_tokenizer_that_works_is_remembered() -> None:
     async with Upstream() as up:
         up.say(status(404))
         up.always(document({"count": 17}))
@@ -128,7 +128,7 @@ async def test_what_works_is_remembered() -> None:
     assert [request.path for request in up.requests] == ["/v1/chat/completions/input_tokens", "/tokenize", "/tokenize"]
 
 
-async def test_a_server_without_such_an_endpoint_gets_no_second_request() -> None:
+async def test_tokenizer_that_does_not_exist_is_not_asked_again() -> None:
     async with Upstream() as up:
         up.always(status(404))
         async with antiphon(ModelServer(up.url)) as url:
@@ -138,7 +138,7 @@ async def test_a_server_without_such_an_endpoint_gets_no_second_request() -> Non
     assert len(up.requests) == 3
 
 
-async def test_a_failing_server_gets_another_request_the_next_time() -> None:
+async def test_tokenizer_that_fails_is_asked_again() -> None:
     async with Upstream() as up:
         up.say(status(503))
         up.always(document({"count": 17}))
@@ -149,7 +149,7 @@ async def test_a_failing_server_gets_another_request_the_next_time() -> None:
     assert second.json()["input_tokens"] == 17
 
 
-async def test_an_answer_without_a_number_is_no_count() -> None:
+async def test_tokenizer_answer_without_a_number_is_an_estimate() -> None:
     async with Upstream() as up:
         up.always(completion("I am a model, and not a tokenizer."))
         async with antiphon(ModelServer(up.url)) as url:
@@ -158,7 +158,7 @@ async def test_an_answer_without_a_number_is_no_count() -> None:
     assert answer.headers["x-antiphon-estimated"] == "true"
 
 
-async def test_a_hosted_service_that_is_known_not_to_count_gets_no_request() -> None:
+async def test_tokenizer_of_a_hosted_service_without_one_is_not_asked() -> None:
     async with Upstream() as up:
         async with antiphon(ModelServer(up.url, "sk-test", load_profile("groq"))) as url:
             answer = await ask(url, HELLO)
@@ -167,7 +167,7 @@ async def test_a_hosted_service_that_is_known_not_to_count_gets_no_request() -> 
     assert up.requests == []
 
 
-async def test_a_server_of_the_responses_api_counts_the_items() -> None:
+async def test_server_of_the_responses_api_counts_the_items() -> None:
     async with Upstream() as up:
         up.say(document({"object": "response.input_tokens", "input_tokens": 11}))
         up.always(status(404))

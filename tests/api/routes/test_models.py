@@ -26,12 +26,12 @@ REQUIRED = {
 }
 
 
-def test_the_list_of_openai_is_as_the_backend_gave_it() -> None:
+def test_models_are_listed_as_the_backend_gave_them() -> None:
     document = catalog([MODEL])
     assert (document["object"], document["data"]) == ("list", [MODEL])
 
 
-def test_each_model_is_in_the_catalog_with_all_that_codex_needs() -> None:
+def test_models_in_the_codex_catalog_have_all_its_fields() -> None:
     first, second = catalog([MODEL, {"id": "other"}])["models"]
     assert set(first) >= REQUIRED and set(second) >= REQUIRED
     assert (first["slug"], first["priority"], first["context_window"]) == ("qwen3", 0, 32768)
@@ -53,5 +53,5 @@ def test_each_model_is_in_the_catalog_with_all_that_codex_needs() -> None:
         ({}, None),
     ],
 )
-def test_the_context_window_is_read_where_servers_list_it(model: dict[str, Any], tokens: int | None) -> None:
+def test_context_window_is_read_where_servers_list_it(model: dict[str, Any], tokens: int | None) -> None:
     assert context_window({"id": "m", **model}) == tokens

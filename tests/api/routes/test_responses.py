@@ -54,7 +54,7 @@ async def served() -> AsyncIterator[tuple[httpx.AsyncClient, Scripted]]:
 # The four calls.
 
 
-async def test_a_conversation_in_json_and_in_events(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_conversation_in_json_and_in_events_is_answered(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, backend = served
 
     first = (await http.post("/v1/responses", json={"model": "m", "input": "One"})).json()
@@ -75,7 +75,7 @@ async def test_a_conversation_in_json_and_in_events(served: tuple[httpx.AsyncCli
     assert [message["content"] for message in backend.asked[-1]["messages"]] == ["One", "Hello", "Two", "Hello", "Four"]
 
 
-async def test_the_streamed_and_the_whole_answer_are_the_same(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_streamed_and_json_answers_are_the_same(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     body = {"model": "m", "input": "Hi", "store": False, "metadata": {"a": "b"}, "temperature": 0.5, "user": "me"}
     whole_ = (await http.post("/responses", json=body)).json()
@@ -95,7 +95,7 @@ async def test_the_streamed_and_the_whole_answer_are_the_same(served: tuple[http
 
 @pytest.mark.parametrize("told", [{}, {"strict": True, "description": "A person."}, {"strict": None}])
 @pytest.mark.parametrize("agent", ["curl/8", "OpenAI/Python 3.52.0"])
-async def test_the_schema_of_an_answer_is_echoed_as_the_client_knows_it(
+async def test_schema_of_text_format_is_echoed_by_dialect(
     served: tuple[httpx.AsyncClient, Scripted], agent: str, told: dict[str, Any]
 ) -> None:
     http, _ = served
@@ -113,7 +113,7 @@ async def test_the_schema_of_an_answer_is_echoed_as_the_client_knows_it(
         ResponseResource.model_validate(response)
 
 
-async def test_a_tool_is_echoed_with_the_defaults_that_took_effect(
+async def test_tool_is_echoed_with_the_defaults_that_took_effect(
     served: tuple[httpx.AsyncClient, Scripted],
 ) -> None:
     http, _ = served
@@ -139,7 +139,7 @@ async def test_a_tool_is_echoed_with_the_defaults_that_took_effect(
     TypeAdapter(list[Tool]).validate_python(response["tools"])
 
 
-async def test_forks_do_not_see_each_other(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_forks_of_a_response_do_not_see_each_other(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, backend = served
     root = (await http.post("/v1/responses", json={"model": "m", "input": "root"})).json()["id"]
     for branch in ("left", "right"):
@@ -147,7 +147,9 @@ async def test_forks_do_not_see_each_other(served: tuple[httpx.AsyncClient, Scri
         assert [message["content"] for message in backend.asked[-1]["messages"]] == ["root", "Hello", branch]
 
 
-async def test_instructions_do_not_carry_over(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_instructions_of_a_previous_response_do_not_carry_over(
+    served: tuple[httpx.AsyncClient, Scripted],
+) -> None:
     http, backend = served
     body = {"model": "m", "input": "a", "instructions": "Be brief."}
     id = (await http.post("/v1/responses", json=body)).json()["id"]
@@ -156,7 +158,7 @@ async def test_instructions_do_not_carry_over(served: tuple[httpx.AsyncClient, S
     assert [message["role"] for message in backend.asked[1]["messages"]] == ["user", "assistant", "user"]
 
 
-async def test_unknown_deleted_and_foreign_ids_get_the_same_answer() -> None:
+async def test_unknown_deleted_and_foreign_ids_are_all_not_found() -> None:
     async with antiphon(Scripted(HELLO)) as url, client(url) as http:
         made = await http.post(
             "/v1/responses", json={"model": "m", "input": "a"}, headers={"authorization": "Bearer A"}
@@ -184,7 +186,7 @@ async def test_unknown_deleted_and_foreign_ids_get_the_same_answer() -> None:
                 assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
-async def test_what_was_deleted_is_a_hole_that_nothing_continues_over(
+async def test_deleted_response_cannot_be_continued_over(
     served: tuple[httpx.AsyncClient, Scripted],
 ) -> None:
     http, _ = served
@@ -198,13 +200,13 @@ async def test_what_was_deleted_is_a_hole_that_nothing_continues_over(
     assert (await http.get(f"/v1/responses/{ids[2]}")).status_code == 200
 
 
-async def test_what_is_not_to_be_stored_is_not_found(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_response_with_store_false_is_not_found(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     id = (await http.post("/v1/responses", json={"model": "m", "input": "a", "store": False})).json()["id"]
     assert (await http.get(f"/v1/responses/{id}")).status_code == 404
 
 
-async def test_a_response_is_stored_before_its_terminal_event_is_sent() -> None:
+async def test_response_is_stored_before_its_terminal_event() -> None:
     async with antiphon(Scripted(HELLO)) as url, client(url) as http:
         body = {"model": "m", "input": "a", "stream": True}
         async with http.stream("POST", "/v1/responses", json=body) as response:
@@ -216,7 +218,7 @@ async def test_a_response_is_stored_before_its_terminal_event_is_sent() -> None:
     raise AssertionError("the stream has no end")
 
 
-async def test_item_references_bring_back_what_they_mean(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_item_references_are_replaced_by_their_items(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, backend = served
     item = (await http.post("/v1/responses", json={"model": "m", "input": "a"})).json()["output"][0]["id"]
     reference = {"type": "item_reference", "id": item}
@@ -266,7 +268,7 @@ async def test_input_items_are_listed_in_pages(served: tuple[httpx.AsyncClient, 
 # Endings and errors.
 
 
-async def test_a_refusal_is_an_http_error_with_the_time_to_retry() -> None:
+async def test_refusal_is_an_http_error_with_retry_after() -> None:
     refusal = BackendError(
         "Slow down.", status=429, error_type="too_many_requests", code="rate_limit_exceeded", retry_after=7.2
     )
@@ -278,7 +280,7 @@ async def test_a_refusal_is_an_http_error_with_the_time_to_retry() -> None:
             assert answer.json()["error"]["code"] == "rate_limit_exceeded"
 
 
-async def test_a_refusal_in_the_first_frame_is_an_http_error_too() -> None:
+async def test_refusal_in_the_first_frame_is_an_http_error() -> None:
     script: list[Any] = [0.0, BackendError("Overloaded.", status=503)]
     for stream in (False, True):
         async with antiphon(Scripted(script)) as url, client(url) as http:
@@ -286,7 +288,7 @@ async def test_a_refusal_in_the_first_frame_is_an_http_error_too() -> None:
             assert answer.status_code == 503
 
 
-async def test_a_break_in_mid_stream_fails_the_response_and_keeps_what_there_is() -> None:
+async def test_stream_that_breaks_off_is_failed_with_the_output_so_far() -> None:
     script: list[Any] = [*HELLO, BackendError("The connection broke.")]
     async with antiphon(Scripted(script)) as url, client(url) as http:
         events = await events_of(await http.post("/v1/responses", json={"model": "m", "input": "a", "stream": True}))
@@ -299,14 +301,14 @@ async def test_a_break_in_mid_stream_fails_the_response_and_keeps_what_there_is(
         assert (answer.status_code, answer.json()["status"]) == (200, "failed")
 
 
-async def test_nothing_at_all_is_an_http_error_in_json() -> None:
+async def test_backend_stream_without_anything_is_an_http_error_in_json() -> None:
     async with antiphon(Scripted([delta(role="assistant", content=""), BackendError("Broke.", status=502)])) as url:
         async with client(url) as http:
             answer = await http.post("/v1/responses", json={"model": "m", "input": "a"})
             assert (answer.status_code, answer.json()["error"]["message"]) == (502, "Broke.")
 
 
-async def test_a_stream_opens_when_the_backend_is_there_but_silent() -> None:
+async def test_stream_opens_when_the_backends_headers_have_arrived() -> None:
     go = asyncio.Event()
     async with antiphon(Scripted([delta(content=""), go, *HELLO])) as url, client(url) as http:
         async with http.stream("POST", "/v1/responses", json={"model": "m", "input": "a", "stream": True}) as response:
@@ -316,7 +318,7 @@ async def test_a_stream_opens_when_the_backend_is_there_but_silent() -> None:
             assert "event: response.completed" in [line async for line in lines]
 
 
-async def test_a_stream_opens_after_a_while_even_if_the_backend_has_not_answered() -> None:
+async def test_stream_opens_after_open_after_without_the_backend() -> None:
     go = asyncio.Event()
     async with antiphon(Scripted([go, *HELLO]), open_after=0.05) as url, client(url) as http:
         async with http.stream("POST", "/v1/responses", json={"model": "m", "input": "a", "stream": True}) as response:
@@ -326,7 +328,7 @@ async def test_a_stream_opens_after_a_while_even_if_the_backend_has_not_answered
             assert "event: response.completed" in [line async for line in lines]
 
 
-async def test_a_refusal_that_comes_after_the_stream_has_opened_is_an_event() -> None:
+async def test_refusal_after_the_stream_has_opened_is_an_event() -> None:
     go = asyncio.Event()
     script: list[Any] = [go, BackendError("No.", status=400, code="context_length_exceeded")]
     async with antiphon(Scripted(script), open_after=0.01) as url, client(url) as http:
@@ -339,7 +341,7 @@ async def test_a_refusal_that_comes_after_the_stream_has_opened_is_an_event() ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_when_the_client_goes_the_backend_is_left_at_once(stream: bool) -> None:
+async def test_client_that_disconnects_closes_the_backends_stream(stream: bool) -> None:
     backend = Scripted([*HELLO, 60.0])
     async with antiphon(backend) as url, client(url) as http:
         body = {"model": "m", "input": "a", "stream": stream}
@@ -353,7 +355,7 @@ async def test_when_the_client_goes_the_backend_is_left_at_once(stream: bool) ->
         assert backend.left == 1
 
 
-async def test_heartbeats_are_comments_for_the_spec_and_events_for_openai() -> None:
+async def test_heartbeats_are_comments_or_keepalive_events_by_dialect() -> None:
     body = {"model": "m", "input": "a", "stream": True}
     for agent, beat in (("curl/8", ": keepalive"), ("OpenAI/Python 3", "event: keepalive")):
         async with (
@@ -421,7 +423,7 @@ INVALID: list[tuple[Any, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("body", "param", "code"), INVALID)
-async def test_bad_input_names_the_field(
+async def test_invalid_field_is_named(
     body: Any, param: str | None, code: str, served: tuple[httpx.AsyncClient, Scripted]
 ) -> None:
     http, backend = served
@@ -433,7 +435,7 @@ async def test_bad_input_names_the_field(
 
 
 @pytest.mark.parametrize("id", [["odd"], {}, 7, None])
-async def test_a_call_of_an_unknown_type_with_an_id_that_is_no_string_is_sent_all_the_same(
+async def test_call_of_an_unknown_type_with_an_id_that_is_no_string_is_sent(
     id: Any, served: tuple[httpx.AsyncClient, Scripted]
 ) -> None:
     http, backend = served
@@ -453,7 +455,7 @@ def nested(levels: int) -> Any:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_is_nested_too_deeply_is_refused_before_a_request_to_the_model(
+async def test_request_that_is_nested_too_deeply_is_refused(
     stream: bool, served: tuple[httpx.AsyncClient, Scripted]
 ) -> None:
     http, backend = served
@@ -470,7 +472,7 @@ async def test_a_request_that_is_nested_too_deeply_is_refused_before_a_request_t
     assert len(backend.asked) == 1
 
 
-async def test_bodies_that_are_no_json_or_too_large_or_badly_encoded() -> None:
+async def test_body_that_is_no_json_too_large_or_badly_encoded_is_refused() -> None:
     async with antiphon(Scripted(HELLO), max_body_bytes=1000) as url, client(url) as http:
         for content, headers, status in (
             (b"{", {}, 400),
@@ -486,7 +488,7 @@ async def test_bodies_that_are_no_json_or_too_large_or_badly_encoded() -> None:
             assert (answer.status_code, answer.json()["error"]["type"]) == (status, "invalid_request"), content[:20]
 
 
-async def test_compressed_bodies_are_read(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_body_that_is_compressed_is_read(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     body = json.dumps({"model": "m", "input": "a"}).encode()
     for encoding, compress in (("gzip", gzip.compress), ("zstd", zstandard.compress)):
@@ -494,14 +496,14 @@ async def test_compressed_bodies_are_read(served: tuple[httpx.AsyncClient, Scrip
         assert answer.json()["status"] == "completed"
 
 
-async def test_errors_of_the_framework_have_the_shape_of_the_api(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_framework_errors_have_the_shape_of_the_api(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     for answer, status in ((await http.get("/v1/nothing"), 404), (await http.put("/v1/responses"), 405)):
         assert answer.status_code == status
         assert set(answer.json()["error"]) == {"type", "code", "message", "param"}
 
 
-async def test_an_internal_error_has_no_details(caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_has_no_details(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Scripted):
         def profile(self, model: str) -> Any:
             raise RuntimeError("secret")
@@ -518,7 +520,7 @@ async def test_an_internal_error_has_no_details(caplog: pytest.LogCaptureFixture
 # Who may ask.
 
 
-async def test_keys() -> None:
+async def test_key_that_is_missing_or_wrong_is_refused() -> None:
     async with antiphon(Scripted(HELLO), api_keys="one,two") as url, client(url) as http:
         body = {"model": "m", "input": "a"}
         for headers, status in (
@@ -537,7 +539,7 @@ async def test_keys() -> None:
         assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_every_answer_has_its_id_and_time(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_answer_has_its_request_id_and_time(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     answer = await http.get("/v1/models")
     assert answer.headers["x-request-id"].startswith("req_")
@@ -548,14 +550,14 @@ async def test_every_answer_has_its_id_and_time(served: tuple[httpx.AsyncClient,
     assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_streams_are_not_to_be_buffered(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_streams_have_headers_against_buffering(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     answer = await http.post("/v1/responses", json={"model": "m", "input": "a", "stream": True})
     assert answer.headers["x-accel-buffering"] == "no"
     assert "no-" in answer.headers["cache-control"]
 
 
-async def test_what_was_left_out_is_listed_in_a_header(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_warnings_are_listed_in_a_header(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, backend = served
     body = {"model": "m", "input": "a", "tools": [{"type": "web_search"}]}
     answer = await http.post("/v1/responses", json=body)
@@ -577,14 +579,14 @@ async def test_tools_without_a_valid_name_in_namespaces_are_left_out_with_a_warn
         assert "tools" not in backend.asked[-1]
 
 
-async def test_pages_of_other_origins_are_allowed_if_configured() -> None:
+async def test_origins_that_are_configured_are_allowed() -> None:
     async with antiphon(Scripted(HELLO), cors_origins="https://app.example") as url, client(url) as http:
         asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
         answer = await http.options("/v1/responses", headers=asked)
         assert answer.headers["access-control-allow-origin"] == "https://app.example"
 
 
-async def test_the_docs_are_there(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_docs_pages_are_served(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     assert (await http.get("/docs")).status_code == 200
     document = (await http.get("/openapi.json")).json()
@@ -600,7 +602,7 @@ async def test_the_docs_are_there(served: tuple[httpx.AsyncClient, Scripted]) ->
     assert not any("422" in operation["responses"] for operation in operations)
 
 
-async def test_health(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_health_is_200(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
     assert (await http.get("/healthz")).json() == {"status": "ok"}
     assert (await http.get("/readyz")).json() == {"status": "ok", "backend": "ok", "store": "ok"}
@@ -609,7 +611,7 @@ async def test_health(served: tuple[httpx.AsyncClient, Scripted]) -> None:
 # The official client.
 
 
-async def test_the_official_client_holds_a_conversation_with_tools() -> None:
+async def test_official_client_with_tools_holds_a_conversation() -> None:
     asks = [*whole(call(0, "call_1", "get_weather", '{"city": "Paris"}'), reason="tool_calls")]
     backend = Scripted(asks, [delta(content="Sunny.")])
     async with antiphon(backend) as url:
@@ -638,7 +640,7 @@ async def test_the_official_client_holds_a_conversation_with_tools() -> None:
             assert [model.id async for model in official.models.list()] == ["scripted", "m"]
 
 
-async def test_incomplete_answers_say_why(served: tuple[httpx.AsyncClient, Scripted]) -> None:
+async def test_incomplete_response_says_why(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, backend = served
     backend.scripts = [[*HELLO, finish("length"), DONE]]
     response = (await http.post("/v1/responses", json={"model": "m", "input": "a"})).json()
@@ -646,7 +648,7 @@ async def test_incomplete_answers_say_why(served: tuple[httpx.AsyncClient, Scrip
 
 
 @pytest.mark.parametrize("call_id", ["c1", "c2"])
-async def test_an_output_in_a_chain_has_to_answer_a_call_of_it(call_id: str) -> None:
+async def test_output_in_a_chain_without_its_call_is_refused(call_id: str) -> None:
     backend = Scripted([call(0, "c1", "look", "{}"), finish("tool_calls")], HELLO)
     async with antiphon(backend) as url, client(url) as http:
         first = (await http.post("/v1/responses", json={"model": "m", "input": "Look."})).json()

@@ -35,7 +35,7 @@ def said(backend: Scripted) -> list[str]:
 # Turns.
 
 
-async def test_a_turn_is_answered_with_the_events_of_a_stream_and_nothing_behind_them() -> None:
+async def test_turn_is_answered_with_the_events_of_a_stream_and_nothing_else() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as socket:
         first, second = await ask(socket), await ask(socket)
@@ -49,7 +49,7 @@ async def test_a_turn_is_answered_with_the_events_of_a_stream_and_nothing_behind
     assert first[-1]["response"]["id"] != second[-1]["response"]["id"]
 
 
-async def test_the_events_are_those_of_http() -> None:
+async def test_turn_has_the_events_of_http() -> None:
     async with (
         listening(Scripted(HELLO)) as url,
         dial(url) as socket,
@@ -66,12 +66,12 @@ async def test_the_events_are_those_of_http() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/responses"])
-async def test_it_is_there_with_and_without_the_prefix(path: str) -> None:
+async def test_websocket_with_and_without_the_prefix_is_opened(path: str) -> None:
     async with listening(Scripted(HELLO)) as url, dial(url, path) as socket:
         assert (await response(socket))["status"] == "completed"
 
 
-async def test_one_turn_runs_at_a_time_and_the_others_wait_in_order() -> None:
+async def test_turns_on_one_connection_run_in_order() -> None:
     go_on = asyncio.Event()
     backend = Scripted([*HELLO, go_on], HELLO)
     async with talking(backend) as socket:
@@ -87,7 +87,7 @@ async def test_one_turn_runs_at_a_time_and_the_others_wait_in_order() -> None:
     assert [body["messages"][0]["content"] for body in backend.asked] == ["One", "Two", "Three"]
 
 
-async def test_more_turns_than_may_wait_are_refused_and_the_others_are_answered() -> None:
+async def test_turns_beyond_the_queue_are_refused_alone() -> None:
     go_on = asyncio.Event()
     backend = Scripted([*HELLO, go_on], HELLO)
     async with talking(backend, websocket_queue=2) as socket:
@@ -105,7 +105,7 @@ async def test_more_turns_than_may_wait_are_refused_and_the_others_are_answered(
     assert [body["messages"][0]["content"] for body in backend.asked] == ["running", "waits", "waits, too"]
 
 
-async def test_the_fields_may_stand_in_response_and_the_frame_may_be_binary() -> None:
+async def test_create_frame_nested_or_binary_is_read() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as socket:
         await socket.send(json.dumps({"type": "response.create", "response": {"model": "m", "input": "Nested"}}))
@@ -116,7 +116,7 @@ async def test_the_fields_may_stand_in_response_and_the_frame_may_be_binary() ->
         assert said(backend) == ["Binary"]
 
 
-async def test_a_stream_id_is_in_every_frame_of_its_turn() -> None:
+async def test_stream_id_is_in_every_frame_of_its_turn() -> None:
     async with talking(Scripted(HELLO, [BackendError("No.", status=503)])) as socket:
         events = await ask(socket, stream_id="main")
         refused = await ask(socket, stream_id="other.1")
@@ -164,7 +164,7 @@ async def test_a_stream_id_is_in_every_frame_of_its_turn() -> None:
         ),
     ],
 )
-async def test_a_wrong_frame_is_answered_with_an_error_and_the_connection_lives_on(
+async def test_frame_that_is_invalid_is_answered_with_an_error(
     frame: str | bytes, code: str, param: str | None
 ) -> None:
     backend = Scripted(HELLO)
@@ -177,7 +177,7 @@ async def test_a_wrong_frame_is_answered_with_an_error_and_the_connection_lives_
         laws.check(await ask(socket))
 
 
-async def test_a_steer_gets_its_input_back_while_the_response_goes_on() -> None:
+async def test_steer_while_a_response_runs_is_answered_with_its_input() -> None:
     go = asyncio.Event()
     async with talking(Scripted([delta(content="Hel"), go, delta(content="lo")])) as socket:
         await send(socket)
@@ -197,13 +197,13 @@ async def test_a_steer_gets_its_input_back_while_the_response_goes_on() -> None:
         assert (await response(socket, input="Say response.steer."))["status"] == "completed"
 
 
-async def test_a_frame_that_is_too_large_is_refused_alone() -> None:
+async def test_frame_that_is_too_large_is_refused_alone() -> None:
     async with talking(Scripted(HELLO), max_body_bytes=1000) as socket:
         assert await refusal(socket, input="x" * 1001) == (413, "request_too_large")
         laws.check(await ask(socket))
 
 
-async def test_a_field_of_codex_may_have_its_default_and_nothing_else() -> None:
+async def test_codex_field_with_another_value_than_its_default_is_refused() -> None:
     async with talking(Scripted(HELLO), headers=CODEX) as socket:
         harmless = {"stream": True, "stream_options": {"include_obfuscation": False}, "background": False}
         laws.check(await ask(socket, **harmless))
@@ -211,7 +211,7 @@ async def test_a_field_of_codex_may_have_its_default_and_nothing_else() -> None:
         assert await refusal(socket, stream=False) == (400, "unsupported_parameter")
 
 
-async def test_null_is_as_good_as_absent() -> None:
+async def test_null_fields_are_as_if_absent() -> None:
     absent = dict.fromkeys(["stream", "stream_options", "background", "stream_id", "generate", "previous_response_id"])
     async with talking(Scripted(HELLO)) as socket:
         laws.check(await ask(socket, **absent))
@@ -220,7 +220,7 @@ async def test_null_is_as_good_as_absent() -> None:
 # Failures.
 
 
-async def test_what_fails_before_the_first_event_is_an_error_with_the_status_that_it_would_have_over_http() -> None:
+async def test_failure_before_the_first_event_is_an_error_with_its_http_status() -> None:
     refusals = [
         BackendError(
             "Slow down.", error_type="too_many_requests", code="rate_limit_exceeded", status=429, retry_after=7
@@ -239,7 +239,7 @@ async def test_what_fails_before_the_first_event_is_an_error_with_the_status_tha
     assert (down["status"], down["error"]["message"], "headers" in down) == (502, "Down.", False)
 
 
-async def test_what_fails_later_is_an_event_and_a_failed_response() -> None:
+async def test_failure_after_the_first_event_is_response_failed() -> None:
     async with talking(Scripted([*HELLO, BackendError("Broken.")], HELLO)) as socket:
         events = await ask(socket)
         laws.check(events)
@@ -248,7 +248,7 @@ async def test_what_fails_later_is_an_event_and_a_failed_response() -> None:
         laws.check(await ask(socket))
 
 
-async def test_an_internal_error_is_sent_without_its_details() -> None:
+async def test_internal_error_is_sent_without_details() -> None:
     class Faulty(Scripted):
         def profile(self, model: str) -> Profile:
             if model == "m":
@@ -265,7 +265,7 @@ async def test_an_internal_error_is_sent_without_its_details() -> None:
 # What a connection remembers.
 
 
-async def test_what_is_not_stored_can_be_continued_on_its_connection_and_nowhere_else() -> None:
+async def test_response_with_store_false_can_be_continued_on_its_connection_alone() -> None:
     backend = Scripted(HELLO)
     async with listening(backend) as url, dial(url) as socket, dial(url) as other:
         first = await response(socket, store=False, input="One")
@@ -284,7 +284,7 @@ async def test_what_is_not_stored_can_be_continued_on_its_connection_and_nowhere
     assert len(backend.asked) == 3
 
 
-async def test_after_a_reconnect_nothing_is_remembered_and_a_new_chain_can_begin() -> None:
+async def test_reconnect_forgets_responses_with_store_false() -> None:
     async with listening(Scripted(HELLO)) as url:
         async with dial(url) as socket:
             first = await response(socket, store=False)
@@ -293,7 +293,7 @@ async def test_after_a_reconnect_nothing_is_remembered_and_a_new_chain_can_begin
             laws.check(await ask(socket, store=False))
 
 
-async def test_continuing_twice_forks_and_siblings_do_not_leak_in() -> None:
+async def test_continuations_of_one_response_do_not_see_each_other() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as socket:
         root = (await response(socket, store=False, input="Root"))["id"]
@@ -302,7 +302,7 @@ async def test_continuing_twice_forks_and_siblings_do_not_leak_in() -> None:
     assert said(backend) == ["Root", "Hello", "Right"]
 
 
-async def test_stored_and_unstored_turns_may_follow_one_another() -> None:
+async def test_stored_and_unstored_turns_can_follow_one_another() -> None:
     backend = Scripted(HELLO)
     async with listening(backend) as url, dial(url) as socket, dial(url) as other:
         stored = (await response(socket, input="Stored"))["id"]
@@ -317,7 +317,7 @@ async def test_stored_and_unstored_turns_may_follow_one_another() -> None:
         assert await refusal(other, previous_response_id=last) == NOT_FOUND
 
 
-async def test_an_item_that_is_remembered_can_be_referred_to() -> None:
+async def test_item_of_an_unstored_response_can_be_referenced() -> None:
     backend = Scripted(HELLO)
     async with talking(backend) as socket:
         item = (await response(socket, store=False))["output"][0]["id"]
@@ -337,7 +337,7 @@ async def test_an_item_that_is_remembered_can_be_referred_to() -> None:
     ],
     ids=["lost call", "wrong field", "field of HTTP", "wrong stream_id", "refused", "broken"],
 )
-async def test_a_continuation_that_fails_evicts_what_it_continued(script: list[Any], wrong: dict[str, Any]) -> None:
+async def test_continuation_that_fails_evicts_an_unstored_response(script: list[Any], wrong: dict[str, Any]) -> None:
     async with talking(Scripted(HELLO, HELLO, script, HELLO) if not wrong else Scripted(HELLO)) as socket:
         first = (await response(socket, store=False, input="One"))["id"]
         second = (await response(socket, store=False, input="Two", previous_response_id=first))["id"]
@@ -349,14 +349,14 @@ async def test_a_continuation_that_fails_evicts_what_it_continued(script: list[A
         assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
 
 
-async def test_what_is_stored_survives_a_continuation_that_fails() -> None:
+async def test_continuation_that_fails_keeps_a_stored_response() -> None:
     async with talking(Scripted(HELLO)) as socket:
         first = (await response(socket))["id"]
         assert (await refusal(socket, input=LOST_CALL, previous_response_id=first))[0] == 400
         assert (await response(socket, previous_response_id=first))["status"] == "completed"
 
 
-async def test_a_memory_that_is_full_forgets_and_breaks_nothing() -> None:
+async def test_memory_that_is_full_evicts_responses() -> None:
     async with talking(Scripted(HELLO), websocket_memory=20_000) as socket:
         first = await response(socket, store=False)
         large = await response(socket, store=False, input="x" * 30_000)
@@ -378,7 +378,7 @@ class Away(MemoryStore):
         raise StoreUnavailable
 
 
-async def test_what_is_not_stored_needs_no_store() -> None:
+async def test_response_with_store_false_needs_no_store() -> None:
     async with talking(Scripted(HELLO), store=Away(ttl=60)) as socket:
         first = (await response(socket, store=False))["id"]
         assert (await response(socket, store=False, previous_response_id=first))["status"] == "completed"
@@ -390,7 +390,7 @@ async def test_what_is_not_stored_needs_no_store() -> None:
 # Warming up.
 
 
-async def test_a_warm_up_requests_nothing_and_its_input_can_be_continued_from() -> None:
+async def test_warm_up_asks_no_backend_and_can_be_continued() -> None:
     backend = Scripted(HELLO)
     rules = [{"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be kind."}]}]
     async with talking(backend, headers=CODEX) as socket:
@@ -407,7 +407,7 @@ async def test_a_warm_up_requests_nothing_and_its_input_can_be_continued_from() 
         assert said(backend) == ["Be kind.", "Hi", "Hello", "And?"]
 
 
-async def test_a_warm_up_may_come_at_any_time_and_bring_nothing_but_tools() -> None:
+async def test_warm_up_at_any_time_may_have_only_tools() -> None:
     backend = Scripted(HELLO)
     tool = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
     async with talking(backend) as socket:
@@ -418,7 +418,7 @@ async def test_a_warm_up_may_come_at_any_time_and_bring_nothing_but_tools() -> N
         laws.check(await ask(socket, generate=False, input=None, tools=[tool]))
 
 
-async def test_a_warm_up_that_is_stored_can_be_continued_over_http() -> None:
+async def test_warm_up_that_is_stored_can_be_continued_over_http() -> None:
     backend = Scripted(HELLO)
     async with listening(backend) as url, dial(url) as socket, httpx.AsyncClient(timeout=60, trust_env=False) as http:
         warm = (await response(socket, generate=False, input="Warm"))["id"]
@@ -430,7 +430,7 @@ async def test_a_warm_up_that_is_stored_can_be_continued_over_http() -> None:
 # Others' clients and servers.
 
 
-async def test_the_official_client_holds_a_conversation() -> None:
+async def test_official_client_over_websocket_holds_a_conversation() -> None:
     backend = Scripted([delta(reasoning_content="Hm."), *HELLO])
     async with listening(backend) as url:
         official = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="k", max_retries=0)
@@ -455,7 +455,7 @@ async def test_the_official_client_holds_a_conversation() -> None:
     assert said(backend) == ["One", "Hello", "Two"]
 
 
-async def test_a_backend_on_a_real_socket_answers() -> None:
+async def test_backend_on_a_real_socket_answers() -> None:
     async with Upstream() as upstream, talking(None, backend_url=upstream.url) as socket:
         upstream.always(sse(chunk("Hel"), chunk("lo"), finish(), DONE))
         events = await ask(socket)
@@ -463,7 +463,7 @@ async def test_a_backend_on_a_real_socket_answers() -> None:
         assert upstream.requests[0].json["messages"] == [{"role": "user", "content": "Hi"}]
 
 
-async def test_fifty_clients_at_once_each_hear_their_own() -> None:
+async def test_fifty_clients_at_once_each_get_their_own_events() -> None:
     class Echo(Scripted):
         def open(self, question: Question) -> Any:
             said = self.encode(question).body["messages"]

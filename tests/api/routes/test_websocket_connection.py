@@ -53,7 +53,7 @@ def bearer(key: str) -> dict[str, str]:
 # Who may connect.
 
 
-async def test_without_a_key_that_is_known_there_is_no_connection() -> None:
+async def test_connection_without_a_known_key_is_refused() -> None:
     async with listening(Scripted(HELLO), api_keys="one,two") as url:
         assert await turned_away(url) == (401, "invalid_api_key")
         assert await turned_away(url, additional_headers=bearer("three")) == (401, "invalid_api_key")
@@ -62,12 +62,12 @@ async def test_without_a_key_that_is_known_there_is_no_connection() -> None:
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/v1/models", "/v1/responses/resp_x", "/"])
-async def test_elsewhere_there_is_no_connection(path: str) -> None:
+async def test_connection_at_another_path_is_refused(path: str) -> None:
     async with listening(Scripted(HELLO)) as url:
         assert await turned_away(url, path=path) == (404, "unknown_url")
 
 
-async def test_a_browser_may_have_its_key_among_the_subprotocols() -> None:
+async def test_connection_with_the_key_among_the_subprotocols_is_accepted() -> None:
     offered = ["realtime", "openai-insecure-api-key.one"]
     async with listening(Scripted(HELLO), api_keys="one") as url:
         async with dial(url, subprotocols=offered, origin="https://page.example") as client:
@@ -76,7 +76,7 @@ async def test_a_browser_may_have_its_key_among_the_subprotocols() -> None:
         assert await turned_away(url, subprotocols=["openai-insecure-api-key.two"]) == (401, "invalid_api_key")
 
 
-async def test_what_one_key_stored_is_not_there_for_another() -> None:
+async def test_response_of_another_key_is_not_found() -> None:
     async with listening(Scripted(HELLO), api_keys="one,two") as url:
         async with dial(url, additional_headers=bearer("one")) as client:
             stored = (await response(client))["id"]
@@ -86,14 +86,14 @@ async def test_what_one_key_stored_is_not_there_for_another() -> None:
             assert await refusal(client, previous_response_id=stored) == (400, "previous_response_not_found")
 
 
-async def test_the_callers_key_goes_to_the_backend_as_over_http() -> None:
+async def test_callers_key_goes_to_the_backend_as_over_http() -> None:
     backend = Scripted(HELLO)
     async with talking(backend, headers=bearer("mine")) as client:
         await ask(client)
     assert backend.keys == ["mine"]
 
 
-async def test_a_web_page_may_use_an_open_server_only_if_it_is_one_of_those_that_may() -> None:
+async def test_connection_from_a_web_page_needs_an_allowed_origin() -> None:
     async with listening(Scripted(HELLO), cors_origins="https://good.example") as url:
         assert await turned_away(url, origin="https://evil.example") == (403, "origin_not_allowed")
         assert await turned_away(url, origin="null") == (403, "origin_not_allowed")
@@ -107,7 +107,7 @@ async def test_a_web_page_may_use_an_open_server_only_if_it_is_one_of_those_that
 # How long it lasts.
 
 
-async def test_an_idle_connection_is_closed_at_its_timeout_with_an_error() -> None:
+async def test_connection_that_is_idle_is_closed_at_its_timeout_with_an_error() -> None:
     async with talking(Scripted(HELLO), websocket_lifetime=2) as client:
         laws.check(await ask(client))
         error = await hear(client)
@@ -116,7 +116,7 @@ async def test_an_idle_connection_is_closed_at_its_timeout_with_an_error() -> No
         assert await end_of(client) == 1001
 
 
-async def test_a_running_turn_may_end_first_but_none_begins_any_more() -> None:
+async def test_connection_at_its_lifetime_finishes_its_turn_and_begins_none() -> None:
     go_on = asyncio.Event()
     backend = Scripted([*HELLO, go_on])
     async with talking(backend, websocket_lifetime=2) as client:
@@ -131,7 +131,7 @@ async def test_a_running_turn_may_end_first_but_none_begins_any_more() -> None:
     assert len(backend.asked) == 1
 
 
-async def test_a_turn_that_does_not_end_in_time_is_cancelled() -> None:
+async def test_turn_that_does_not_end_in_time_is_cancelled() -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
     async with talking(backend, websocket_lifetime=2, shutdown_grace=0.1) as client:
         frames = []
@@ -143,7 +143,7 @@ async def test_a_turn_that_does_not_end_in_time_is_cancelled() -> None:
     assert (backend.opened, backend.left) == (0, 1)
 
 
-async def test_a_running_turn_may_end_when_the_server_is_stopped() -> None:
+async def test_turn_in_progress_when_the_server_stops_may_end() -> None:
     go_on = asyncio.Event()
     backend = Scripted([*HELLO, go_on])
     async with contextlib.AsyncExitStack() as stack:
@@ -166,7 +166,7 @@ async def test_a_running_turn_may_end_when_the_server_is_stopped() -> None:
 # A client that goes.
 
 
-async def test_when_the_client_goes_the_backend_is_left_at_once_and_nothing_that_waits_is_begun() -> None:
+async def test_client_that_disconnects_closes_the_backends_stream_and_drops_waiting_turns() -> None:
     backend = Scripted([*HELLO, asyncio.Event()])
     async with listening(backend) as url:
         async with dial(url) as client:
@@ -178,7 +178,7 @@ async def test_when_the_client_goes_the_backend_is_left_at_once_and_nothing_that
     assert (backend.left, len(backend.asked)) == (1, 1)
 
 
-async def test_a_client_that_breaks_off_closes_the_backends_connection() -> None:
+async def test_client_that_breaks_off_closes_the_backends_connection() -> None:
     async with Upstream() as upstream, listening(None, backend_url=upstream.url) as url:
         upstream.always(sse(chunk("Hel"), HANG))
         client = await dial(url)
@@ -190,7 +190,7 @@ async def test_a_client_that_breaks_off_closes_the_backends_connection() -> None
             await upstream.requests[0].gone.wait()
 
 
-async def test_a_client_that_goes_before_the_backend_has_answered_is_noticed() -> None:
+async def test_client_that_disconnects_before_the_backends_answer_is_noticed() -> None:
     async with Upstream() as upstream, listening(None, backend_url=upstream.url, open_after=30) as url:
         upstream.always(HANG)
         async with dial(url) as client:
@@ -241,7 +241,7 @@ def narrow(url: str) -> socket.socket:
     return line
 
 
-async def test_the_backend_is_not_read_while_the_client_does_not_read() -> None:
+async def test_client_that_does_not_read_pauses_the_backend() -> None:
     backend = Flood()
     async with listening(backend) as url, dial(url, sock=narrow(url)) as client:
         await send(client)
@@ -254,7 +254,7 @@ async def test_the_backend_is_not_read_while_the_client_does_not_read() -> None:
     assert pieces == list(range(Flood.WHOLE))
 
 
-async def test_a_client_that_neither_reads_nor_answers_pings_is_disconnected() -> None:
+async def test_client_that_neither_reads_nor_answers_pings_is_disconnected() -> None:
     backend = Flood()
     pings = {"ws_ping_interval": 0.3, "ws_ping_timeout": 0.3}
     async with listening(backend, config=pings) as url:
@@ -284,7 +284,7 @@ async def begun(client: Any) -> tuple[str, AsyncIterator[str]]:
             assert not [fragment async for fragment in fragments]
 
 
-async def test_no_other_message_comes_between_the_fragments_of_an_event() -> None:
+async def test_event_in_fragments_has_no_other_message_between_them() -> None:
     async with listening(large(), websocket_queue=1) as url, dial(url, sock=narrow(url)) as client:
         await send(client)
         first, others = await begun(client)
@@ -297,7 +297,7 @@ async def test_no_other_message_comes_between_the_fragments_of_an_event() -> Non
         assert len(events[0]["text"]) == 64 * 64 * 4096
 
 
-async def test_a_connection_is_closed_within_an_event_without_another_message() -> None:
+async def test_connection_closed_within_an_event_sends_no_other_message() -> None:
     async with listening(large(), websocket_lifetime=2, shutdown_grace=0.1) as url:
         async with dial(url, sock=narrow(url)) as client:
             await send(client)
@@ -312,7 +312,7 @@ async def test_a_connection_is_closed_within_an_event_without_another_message() 
 # A client that has to hear something.
 
 
-async def test_codex_receives_heartbeats_of_a_silent_response() -> None:
+async def test_codex_gets_heartbeats_of_a_silent_response() -> None:
     go_on = asyncio.Event()
     async with talking(Scripted([*HELLO, go_on]), headers=CODEX, heartbeat=0.05) as client:
         await send(client)
@@ -323,6 +323,6 @@ async def test_codex_receives_heartbeats_of_a_silent_response() -> None:
         laws.check([*frames, *await hear_out(client)])
 
 
-async def test_others_hear_nothing_but_events() -> None:
+async def test_clients_other_than_codex_get_events_alone() -> None:
     async with talking(Scripted([*HELLO, 0.3]), heartbeat=0.05) as client:
         assert "keepalive" not in {event["type"] for event in await ask(client)}

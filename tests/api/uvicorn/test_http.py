@@ -53,7 +53,7 @@ async def said_to(url: str, *pieces: bytes) -> bytes:
         writer.close()
 
 
-async def test_large_heads_are_read(url: str) -> None:
+async def test_heads_that_are_large_are_read(url: str) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         for _ in range(2):
             answer = await http.get("/healthz", headers={"x-large": "a" * (MAX_HEAD_BYTES - 2000)})
@@ -75,7 +75,7 @@ async def test_heads_that_are_too_large_are_refused_in_the_apis_shape(url: str, 
     assert b'"code":"request_header_fields_too_large"' in answer
 
 
-async def test_a_head_without_an_end_is_not_kept(url: str) -> None:
+async def test_head_without_an_end_is_not_kept(url: str) -> None:
     beginning = b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "
     answer = await said_to(url, beginning, *[b"x" * 4096] * 1000)
     assert answer.startswith(b"HTTP/1.1 431 ")
@@ -85,24 +85,24 @@ CHUNKED = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked
 
 
 @pytest.mark.parametrize("beginning", [b"2\r\n{}\r\n0\r\nX: ", b"2;x="], ids=["trailers", "a chunk's extension"])
-async def test_what_is_no_body_is_not_taken_without_end(url: str, beginning: bytes) -> None:
+async def test_bytes_that_are_no_body_are_not_read_without_end(url: str, beginning: bytes) -> None:
     with pytest.raises(ConnectionError):
         await said_to(url, CHUNKED + beginning, *[b"x" * 4096] * 1000)
 
 
-async def test_trailers_are_no_headers(url: str) -> None:
+async def test_trailers_are_not_taken_for_headers(url: str) -> None:
     body = b"2\r\n{}\r\n0\r\nX-Request-Id: from-the-trailer\r\nConnection: close\r\n\r\n"
     answer = await heard_from(url, CHUNKED + body)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"x-request-id: req_" in answer
 
 
-async def test_a_body_in_small_pieces_is_no_head(url: str) -> None:
+async def test_body_in_small_pieces_is_not_taken_for_a_head(url: str) -> None:
     body = b"".join(b"1\r\n%c\r\n" % letter for letter in b"x" * MAX_HEAD_BYTES) + b"0\r\n\r\n"
     assert (await heard_from(url, CHUNKED + body)).startswith(b"HTTP/1.1 400 ")
 
 
-async def test_the_end_of_a_large_body_is_not_counted_as_the_head_that_follows_it(url: str) -> None:
+async def test_end_of_a_large_body_is_not_counted_as_the_next_head(url: str) -> None:
     body = b"x" * 3 * MAX_HEAD_BYTES
     first = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
     reader, writer = await connected(url)
@@ -117,21 +117,21 @@ async def test_the_end_of_a_large_body_is_not_counted_as_the_head_that_follows_i
     writer.close()
 
 
-async def test_what_is_no_http_is_refused_in_the_apis_shape(url: str) -> None:
+async def test_bytes_that_are_no_http_are_refused_in_the_apis_shape(url: str) -> None:
     answer = await said_to(url, b"\x16\x03\x01 hello\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'"code":"invalid_http"' in answer
 
 
 @pytest.mark.parametrize("beginning", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
-async def test_who_does_not_come_to_the_point_is_left(
+async def test_connection_without_a_whole_request_in_time_is_closed(
     monkeypatch: pytest.MonkeyPatch, url: str, beginning: bytes
 ) -> None:
     monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
     assert await said_to(url, beginning) == b""
 
 
-async def test_who_has_come_to_the_point_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_with_a_whole_request_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
     app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
     async with serving(app, http=HTTP, ws="app.api.uvicorn.websocket:Socket") as served:
@@ -143,7 +143,7 @@ async def test_who_has_come_to_the_point_is_not(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("rest", [b"GET /hea", b"\r\n"], ids=["half a head", "an empty line"])
-async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.MonkeyPatch, rest: bytes) -> None:
+async def test_idle_connection_without_another_request_is_closed(monkeypatch: pytest.MonkeyPatch, rest: bytes) -> None:
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
         reader, writer = await connected(served)
@@ -155,7 +155,7 @@ async def test_who_comes_back_without_a_request_is_left_too(monkeypatch: pytest.
         writer.close()
 
 
-async def test_a_connection_that_was_refused_early_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_that_was_refused_early_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
         for beginning, patience in ((b"", 30), (b"x", SHORT)):  # all of the body comes, and not all of it
@@ -168,7 +168,7 @@ async def test_a_connection_that_was_refused_early_is_closed_too(monkeypatch: py
             writer.close()
 
 
-async def test_half_a_request_does_not_end_the_answer_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_request_does_not_end_the_answer_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", SHORT)
     app = create_app(settings(), backend=Scripted([2 * SHORT, {"choices": [{"delta": {"content": "Hi"}}]}]))
     async with serving(app, http=HTTP) as served:
@@ -187,7 +187,7 @@ ASK = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: 29\r\n\r\n" + 
 
 @pytest.mark.parametrize("behind", [b"\0", b"x y z\r\n\r\n", b"\x16\x03\x01", b"X: " + b"x" * 2 * MAX_HEAD_BYTES])
 @pytest.mark.parametrize("requests", [1, 2])
-async def test_what_stands_behind_a_whole_request_does_not_end_its_answer(requests: int, behind: bytes) -> None:
+async def test_bytes_behind_a_whole_request_do_not_end_its_answer(requests: int, behind: bytes) -> None:
     go = asyncio.Event()
     app = create_app(settings(), backend=Scripted([go, {"choices": [{"delta": {"content": "Hi"}}]}]))
     async with serving(app, http=HTTP) as served:
@@ -200,7 +200,7 @@ async def test_what_stands_behind_a_whole_request_does_not_end_its_answer(reques
         writer.close()
 
 
-async def test_what_is_wrong_within_a_request_ends_it(url: str) -> None:
+async def test_invalid_bytes_within_a_request_end_it(url: str) -> None:
     with pytest.raises(ConnectionError):
         answer = await said_to(url, CHUNKED + b"2\r\n{}\r\nnonsense\r\n")
         raise ConnectionError(answer)  # closed, and not reset

@@ -65,13 +65,13 @@ def has(theirs: type) -> set[str]:
 
 
 @pytest.mark.parametrize("ours", USED, ids=lambda ours: ours.__name__)
-def test_what_is_used_of_uvicorn_is_known_and_there(ours: type) -> None:
+def test_private_names_of_uvicorn_that_are_used_exist(ours: type) -> None:
     private = {name for name in used_by(ours) if not name.startswith("__")} - {"_abc_impl", "unread"}
     assert private == USED[ours]
     assert USED[ours] <= has(ours.__mro__[1])
 
 
-def test_a_request_and_its_answer_have_what_is_used_of_them() -> None:
+def test_request_and_answer_of_uvicorn_have_the_fields_that_are_used() -> None:
     source = Path(inspect.getfile(Http)).read_text()
     cycles = {
         node.attr
@@ -81,7 +81,7 @@ def test_a_request_and_its_answer_have_what_is_used_of_them() -> None:
     assert cycles == CYCLE <= has(httptools_impl.RequestResponseCycle)
 
 
-def test_what_is_overridden_is_what_uvicorn_calls() -> None:
+def test_overridden_methods_are_those_that_uvicorn_calls() -> None:
     assert set(httptools_impl.STATUS_LINE) >= {200, 400, 431, 503}
     assert issubclass(websockets_sansio_impl.WebSocketsSansIOProtocol, asyncio.Protocol)
     assert {"handle_hup", "handle_signals", "terminate_all"} <= set(vars(Multiprocess))

@@ -52,7 +52,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
     return int(head[0].split()[1]), headers, body
 
 
-async def test_requests_that_offer_http_2_are_answered_in_http_1(connection: Connection) -> None:
+async def test_http_2_offer_is_answered_in_http_1(connection: Connection) -> None:
     reader, writer = connection
     for _ in range(2):  # the second on the same connection
         writer.write(request(b"POST /v1/responses", TO_HTTP_2, BODY))
@@ -62,7 +62,7 @@ async def test_requests_that_offer_http_2_are_answered_in_http_1(connection: Con
 
 
 @pytest.mark.parametrize("size", [1, 7, 64])
-async def test_an_offer_may_come_in_pieces(size: int, connection: Connection) -> None:
+async def test_http_2_offer_in_pieces_is_answered(size: int, connection: Connection) -> None:
     reader, writer = connection
     whole = request(b"POST /v1/responses", TO_HTTP_2, BODY)
     for at in range(0, len(whole), size):
@@ -72,7 +72,7 @@ async def test_an_offer_may_come_in_pieces(size: int, connection: Connection) ->
     assert (await answer(reader))[0] == 200
 
 
-async def test_an_offer_may_come_with_what_is_before_and_behind_it(connection: Connection) -> None:
+async def test_http_2_offer_between_requests_is_answered(connection: Connection) -> None:
     reader, writer = connection
     plain, offer = request(b"POST /v1/responses", body=BODY), request(b"POST /v1/responses", TO_HTTP_2, BODY)
     writer.write(plain + offer + offer + plain)
@@ -80,13 +80,13 @@ async def test_an_offer_may_come_with_what_is_before_and_behind_it(connection: C
 
 
 @pytest.mark.parametrize("offered", [b"TLS/1.0", b"h2c, TLS/1.0", b"HTTP/3.0"])
-async def test_any_other_offer_is_ignored_too(offered: bytes, connection: Connection) -> None:
+async def test_upgrade_offer_of_another_protocol_is_ignored(offered: bytes, connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"POST /v1/responses", b"Connection: Upgrade\r\nUpgrade: %b\r\n" % offered, BODY))
     assert (await answer(reader))[0] == 200
 
 
-async def test_the_body_of_an_offer_may_be_chunked(connection: Connection) -> None:
+async def test_http_2_offer_with_a_chunked_body_is_answered(connection: Connection) -> None:
     reader, writer = connection
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:9], BODY[9:], b""))
     writer.write(
@@ -95,27 +95,27 @@ async def test_the_body_of_an_offer_may_be_chunked(connection: Connection) -> No
     assert (await answer(reader))[0] == 200
 
 
-async def test_a_body_that_speaks_of_http_2_stays_as_it_is(connection: Connection) -> None:
+async def test_body_that_mentions_http_2_is_unchanged(connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"POST /v1/responses", body=b'{"model": "m",\r\nUpgrade: h2c\r\n\r\n"input": "x"}'))
     status, _, body = await answer(reader)
     assert (status, json.loads(body)["error"]["code"]) == (400, "invalid_json")
 
 
-async def test_a_post_cannot_become_a_websocket(connection: Connection) -> None:
+async def test_post_with_a_websocket_upgrade_is_answered_as_post(connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"POST /v1/responses", TO_WEBSOCKET, BODY))
     assert (await answer(reader))[0] == 400
 
 
-async def test_a_get_can(connection: Connection) -> None:
+async def test_get_with_a_websocket_upgrade_is_upgraded(connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"GET /v1/responses", TO_WEBSOCKET))
     assert (await answer(reader))[0] == 101
 
 
 @pytest.mark.parametrize("origin", ["http://[", "null", "http://x.example/", "[::1"])
-async def test_an_origin_that_is_no_address_may_not_connect(origin: str, connection: Connection) -> None:
+async def test_origin_that_is_no_address_is_refused(origin: str, connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"GET /v1/responses", TO_WEBSOCKET + b"Origin: %b\r\n" % origin.encode()))
     status, _, body = await answer(reader)
@@ -123,14 +123,14 @@ async def test_an_origin_that_is_no_address_may_not_connect(origin: str, connect
 
 
 @pytest.mark.parametrize("path", [b"/healthz", b"/readyz"])
-async def test_health_can_be_requested_with_head(path: bytes, connection: Connection) -> None:
+async def test_health_by_head_is_200(path: bytes, connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"HEAD " + path))
     head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
     assert head.startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_method_that_a_path_does_not_have_is_refused_with_those_that_it_has(connection: Connection) -> None:
+async def test_method_that_a_path_does_not_have_is_refused_with_those_it_has(connection: Connection) -> None:
     reader, writer = connection
     writer.write(request(b"PUT /v1/responses/resp_1"))
     status, headers, _ = await answer(reader)

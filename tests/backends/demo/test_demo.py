@@ -77,17 +77,17 @@ async def said(*messages: dict[str, Any] | str, **body: Any) -> Said:
         ([{"type": "text", "text": "Say hello."}], "Hello there, friend!"),
     ],
 )
-async def test_some_prompts_have_their_answers(prompt: Any, answer: str) -> None:
+async def test_demo_with_a_known_prompt_has_its_answer(prompt: Any, answer: str) -> None:
     assert (await said(user(prompt))).text == answer
 
 
-async def test_a_huge_prompt_is_repeated_in_part() -> None:
+async def test_demo_with_a_huge_prompt_repeats_a_part() -> None:
     answer = await said("word " * 1_000_000)
     assert 100_000 < len(answer.text) < 101_000
     assert answer.usage["prompt_tokens"] == 1_000_001
 
 
-async def test_it_answers_as_a_server_does() -> None:
+async def test_demo_answers_as_a_server_does() -> None:
     chunks = await chunks_of("Say hello.")
     assert [chunk["choices"][0]["delta"] for chunk in chunks[:-2]] == [
         {"role": "assistant", "content": ""},
@@ -108,39 +108,39 @@ async def test_it_answers_as_a_server_does() -> None:
     assert chunks[-1] is DONE
 
 
-async def test_it_always_answers_the_same() -> None:
+async def test_demo_with_the_same_prompt_answers_the_same() -> None:
     assert await chunks_of("Hi", reasoning_effort="low") == await chunks_of("Hi", reasoning_effort="low")
     assert (await chunks_of("Hi"))[0]["id"] != (await chunks_of("Ho"))[0]["id"]
 
 
-async def test_it_remembers() -> None:
+async def test_demo_in_a_conversation_remembers() -> None:
     assistant = {"role": "assistant", "content": "Nice to meet you, Alice!"}
     system = {"role": "system", "content": "Be brief."}
     answer = await said(system, "My name is Alice.", assistant, system, "What is my name?")
     assert answer.text == "Your name is Alice."
 
 
-async def test_it_quotes_and_counts() -> None:
+async def test_demo_quotes_the_prompt_and_counts_its_tokens() -> None:
     text = (await said("Tell me of the sea.", {"role": "assistant", "content": "x"}, "And of the sky?")).text
     assert 'You said: "And of the sky?"' in text
     assert "Before that you sent 1 message." in text
 
 
-async def test_it_sees_that_there_is_an_image() -> None:
+async def test_demo_with_an_image_says_so() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     assert (await said(user([{"type": "text", "text": "What is it?"}, image]))).text.startswith(
         "Thank you for the image."
     )
 
 
-async def test_it_calls_the_tool_that_the_prompt_speaks_of() -> None:
+async def test_demo_calls_the_tool_that_the_prompt_mentions() -> None:
     answer = await said("What is the weather in San Francisco?", tools=[TIME, WEATHER])
     assert answer.call == ("get_weather", {"location": "San Francisco"})
     assert answer.calls[0]["id"].startswith("call_")
     assert (answer.text, answer.reasons) == ("", ["tool_calls"])
 
 
-async def test_it_repeats_the_result_of_the_tool() -> None:
+async def test_demo_with_a_tool_result_repeats_it() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "Sunny, 21C"}]}
     called = [{"role": "assistant", "tool_calls": [call]}, result]
@@ -161,7 +161,7 @@ async def test_it_repeats_the_result_of_the_tool() -> None:
         ([PICTURE, PICTURE], "Thank you for the 2 images."),
     ],
 )
-async def test_it_answers_when_a_tool_returned_an_image(output: list[dict[str, str]], text: str) -> None:
+async def test_demo_with_an_image_of_a_tool_answers(output: list[dict[str, str]], text: str) -> None:
     """Through the whole server: an image in a message of the user's would be a prompt, and get the same call again."""
     tools = [{"type": "function", "name": "take_screenshot", "parameters": {"type": "object"}}]
     async with antiphon() as url, httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as client:
@@ -189,30 +189,30 @@ async def test_it_answers_when_a_tool_returned_an_image(output: list[dict[str, s
         ({"type": "function", "function": {"name": "unknown"}}, None),
     ],
 )
-async def test_it_obeys_the_tool_choice(choice: Any, name: str | None) -> None:
+async def test_demo_obeys_the_tool_choice(choice: Any, name: str | None) -> None:
     answer = await said("What is the weather?", tools=[WEATHER, TIME], tool_choice=choice)
     assert (answer.call[0] if answer.calls else None) == name
 
 
-async def test_it_fills_in_a_schema() -> None:
+async def test_demo_with_a_schema_fills_it_in() -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 18}}, "required": ["age"]}
     format = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
     assert json.loads((await said("A person", response_format=format)).text) == {"age": 18}
 
 
-async def test_it_refuses_what_is_no_schema() -> None:
+async def test_demo_with_an_invalid_schema_refuses() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": ["a"]}}}
     with pytest.raises(InvalidRequest, match="Invalid schema for function 'f'"):
         await said("Go", tools=[tool])
 
 
-async def test_it_answers_in_json() -> None:
+async def test_demo_with_json_object_answers_in_json() -> None:
     answer = await said("Count to 3", response_format={"type": "json_object"})
     assert json.loads(answer.text) == {"answer": "1, 2, 3."}
 
 
 @pytest.mark.parametrize(("effort", "thinks"), [("low", True), ("none", False), (None, False)])
-async def test_it_reasons_when_the_effort_requests_it(effort: str | None, thinks: bool) -> None:
+async def test_demo_with_an_effort_reasons(effort: str | None, thinks: bool) -> None:
     answer = await said("Say hello.", reasoning_effort=effort)
     assert bool(answer.reasoning) is thinks
     assert bool(answer.usage["completion_tokens_details"]["reasoning_tokens"]) is thinks
@@ -220,13 +220,13 @@ async def test_it_reasons_when_the_effort_requests_it(effort: str | None, thinks
 
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
-async def test_it_stops_at_its_limit(limit: str) -> None:
+async def test_demo_at_the_token_limit_stops(limit: str) -> None:
     answer = await said("Count from 1 to 5.", **{limit: 3})
     assert (answer.text, answer.reasons, answer.usage["completion_tokens"]) == ("1, 2, 3,", ["length"], 3)
     assert (await said("Count from 1 to 5.", **{limit: 5})).reasons == ["stop"]
 
 
-async def test_a_call_is_cut_off_at_the_limit_too() -> None:
+async def test_demo_call_at_the_token_limit_is_cut_off() -> None:
     tool = {**WEATHER["function"], "parameters": {"properties": {"a": {}, "b": {}, "c": {}}}}  # type: ignore[dict-item]
     answer = await said("Go", tools=[{"type": "function", "function": tool}], max_tokens=2)
     assert answer.reasons == ["length"]
@@ -234,12 +234,12 @@ async def test_a_call_is_cut_off_at_the_limit_too() -> None:
 
 
 @pytest.mark.parametrize("stop", ["4", ["x", ", 4"], [" 4", "5"], [7, None, "4"]])
-async def test_it_stops_at_a_word(stop: Any) -> None:
+async def test_demo_at_a_stop_word_stops(stop: Any) -> None:
     answer = await said("Count from 1 to 5.", stop=stop)
     assert (answer.text.rstrip(", "), answer.reasons) == ("1, 2, 3", ["stop"])
 
 
-async def test_it_gives_log_probabilities() -> None:
+async def test_demo_gives_log_probabilities() -> None:
     answer = await said("Say hello.", logprobs=True, top_logprobs=2)
     tokens = [one for logprobs in answer.logprobs for one in logprobs["content"]]
     assert [token["token"] for token in tokens] == answer.pieces
@@ -248,7 +248,7 @@ async def test_it_gives_log_probabilities() -> None:
     assert (await said("Say hello.")).logprobs == []
 
 
-async def test_it_is_always_there() -> None:
+async def test_demo_is_always_healthy() -> None:
     backend = DemoBackend(delay=0.001)
     await backend.check()
     assert [model["id"] for model in await backend.models()] == ["demo"]
@@ -258,13 +258,13 @@ async def test_it_is_always_there() -> None:
     await backend.aclose()
 
 
-async def test_it_shows_markdown_and_an_image() -> None:
+async def test_demo_shows_markdown_and_an_image() -> None:
     assert "```python" in (await said("Show me some Markdown.")).text
     encoded = (await said("Draw a picture.")).text.partition("data:image/png;base64,")[2].partition(")")[0]
     assert base64.b64decode(encoded).startswith(b"\x89PNG")
 
 
-async def test_it_reasons_when_the_prompt_requests_it() -> None:
+async def test_demo_asked_to_reason_in_the_prompt_reasons() -> None:
     assert (await said("Think: what is an antiphon?")).reasoning
     assert not (await said("Think: what is an antiphon?", reasoning_effort="none")).reasoning
 
@@ -277,13 +277,13 @@ async def test_it_reasons_when_the_prompt_requests_it() -> None:
         ("fail: context", 400, "context_length_exceeded"),
     ],
 )
-async def test_it_fails_on_request(prompt: str, status: int, code: str) -> None:
+async def test_demo_asked_to_fail_fails(prompt: str, status: int, code: str) -> None:
     with pytest.raises(BackendError) as raised:
         await said(prompt)
     assert (raised.value.status, raised.value.code) == (status, code)
 
 
-async def test_it_breaks_off_on_request() -> None:
+async def test_demo_asked_to_break_off_breaks_off() -> None:
     pieces = []
     with pytest.raises(BackendError):
         async with DemoBackend().open(asking({"messages": [user("Fail in the middle.")]})) as answer:

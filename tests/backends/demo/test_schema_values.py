@@ -109,11 +109,11 @@ VALUES: dict[str, tuple[Any, str, Any]] = {
 
 
 @pytest.mark.parametrize(("schema", "prompt", "value"), VALUES.values(), ids=VALUES)
-def test_a_value_fits(schema: Any, prompt: str, value: Any) -> None:
+def test_schema_value_fits_its_schema(schema: Any, prompt: str, value: Any) -> None:
     assert value_for(schema, prompt) == value
 
 
-def test_a_schema_may_contain_itself() -> None:
+def test_schema_that_contains_itself_has_a_value() -> None:
     node: dict[str, Any] = {
         "properties": {
             "value": {"type": "integer"},
@@ -128,7 +128,7 @@ def test_a_schema_may_contain_itself() -> None:
         value = value["next"]
 
 
-def test_a_schema_without_an_end_comes_to_one() -> None:
+def test_schema_without_an_end_has_a_value() -> None:
     value_for({"properties": {"next": {"$ref": "#"}}, "required": ["next"]}, "")
     value_for({"$ref": "#"}, "")
 
@@ -146,10 +146,10 @@ UNFIT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("schema", UNFIT.values(), ids=UNFIT)
-def test_what_no_server_would_take_is_refused(schema: Any) -> None:
+def test_schema_that_no_server_takes_is_refused(schema: Any) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         value_for(schema, "")
 
 
-def test_a_number_without_an_end_in_the_prompt_is_no_number() -> None:
+def test_number_of_any_length_in_the_prompt_is_bounded() -> None:
     assert value_for({"type": "number"}, "9" * 400) == 1

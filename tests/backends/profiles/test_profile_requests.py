@@ -150,12 +150,12 @@ def written(value: Any, depth: int = 0) -> str:
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_makes_of_a_request_what_it_should(name: str) -> None:
+def test_profile_request_is_the_golden_one(name: str) -> None:
     golden, made = PLACE / f"{name}.json", all_asked(name)
     if os.environ.get("UPDATE_STREAMS"):
         golden.write_text(written(made) + "\n", encoding="utf-8")
     assert json.loads(golden.read_text(encoding="utf-8")) == made
 
 
-def test_every_golden_file_has_its_profile() -> None:
+def test_golden_files_have_profiles() -> None:
     assert {path.stem for path in PLACE.glob("*.json")} == {*PROFILES}

@@ -29,35 +29,35 @@ def ask(name: str, *items: Any, **request: Any) -> EncodedQuestion:
     return to_chat(Question(asked, asked.items(), "m"), load_profile(name))
 
 
-def test_all_are_there() -> None:
+def test_profiles_are_all_built_in() -> None:
     assert set(profile_names()) == set(NAMES.split())
 
 
 @pytest.mark.parametrize("name", profile_names())
-def test_each_knows_its_name_and_serves_a_request(name: str) -> None:
+def test_profile_knows_its_name_and_serves_a_request(name: str) -> None:
     assert load_profile(name).name == name
     chat = ask(name, USER, CALL, OUTPUT, tools=[TOOL], temperature=0.5, reasoning={"effort": "high"})
     assert chat.body["messages"][0] == USER
     assert chat.body["stream"] is True
 
 
-def test_the_default_is_what_holds_for_an_unknown_server() -> None:
+def test_default_profile_holds_for_an_unknown_server() -> None:
     assert load_profile("default") == Profile()
 
 
-def test_a_name_that_there_is_not() -> None:
+def test_profile_name_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no profile 'vlm'; there are default, openai, azure"):
         load_profile("vlm")
 
 
-def test_azure_is_openai_behind_another_door() -> None:
+def test_azure_profile_is_that_of_openai_at_another_path() -> None:
     azure, openai = load_profile("azure"), load_profile("openai")
     assert (azure.request, azure.response) == (openai.request, openai.response)
     assert (azure.transport.auth_header, azure.transport.auth_scheme) == ("api-key", "")
     assert "api-version" in azure.transport.query
 
 
-def test_openai_gets_what_its_own_api_has() -> None:
+def test_openai_profile_sends_what_its_own_api_has() -> None:
     sent = ask(
         "openai",
         {"role": "developer", "content": "Be brief."},
@@ -90,16 +90,14 @@ def test_openai_gets_what_its_own_api_has() -> None:
         ("default", "functions.look:0", True),
     ],
 )
-def test_ids_of_calls_that_other_servers_made_are_changed_where_they_are_refused(
-    name: str, id: str, kept: bool
-) -> None:
+def test_call_ids_of_other_servers_are_changed_where_they_are_refused(name: str, id: str, kept: bool) -> None:
     called, answered = ask(name, USER, {**CALL, "call_id": id}, {**OUTPUT, "call_id": id}).body["messages"][1:]
     assert called["tool_calls"][0]["id"] == answered["tool_call_id"]
     assert (answered["tool_call_id"] == id) is kept
     assert len(answered["tool_call_id"]) <= 40
 
 
-def test_mistral_gets_ids_of_nine_characters_and_no_user_after_a_tool() -> None:
+def test_mistral_gets_call_ids_of_nine_characters_and_no_user_after_a_tool() -> None:
     sent = ask("mistral", USER, CALL, OUTPUT, USER, tools=[TOOL], tool_choice="required", seed=1).body
     roles = [message["role"] for message in sent["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
@@ -109,7 +107,7 @@ def test_mistral_gets_ids_of_nine_characters_and_no_user_after_a_tool() -> None:
     assert "seed" not in sent and "stream_options" not in sent
 
 
-def test_deepseek_gets_a_thought_with_each_call_and_a_switch_with_a_grade() -> None:
+def test_deepseek_gets_reasoning_with_each_call_and_a_switch_with_an_effort() -> None:
     sent = ask("deepseek", USER, CALL, OUTPUT, reasoning={"effort": "xhigh"}).body
     assert sent["messages"][1]["reasoning_content"] == " "
     assert (sent["thinking"], sent["reasoning_effort"]) == ({"type": "enabled"}, "high")

@@ -24,14 +24,14 @@ def circuit(clock: Clock, *, failures: int = 0) -> Circuit:
     return made
 
 
-def test_it_opens_after_some_failures_in_a_row() -> None:
+def test_circuit_opens_after_some_failures_in_a_row() -> None:
     clock = Clock()
     assert circuit(clock, failures=2).ready
     tripped = circuit(clock, failures=3)
     assert (tripped.ready, tripped.open, tripped.wait) == (False, True, 30)
 
 
-def test_an_answer_that_came_to_its_end_ends_the_row() -> None:
+def test_circuit_after_a_complete_answer_counts_anew() -> None:
     mended = circuit(Clock(), failures=2)
     mended.succeeded()
     mended.failed()
@@ -39,7 +39,7 @@ def test_an_answer_that_came_to_its_end_ends_the_row() -> None:
     assert mended.ready
 
 
-def test_an_answer_that_has_only_begun_does_not() -> None:
+def test_circuit_after_an_answer_that_only_began_goes_on_counting() -> None:
     crashing = circuit(Clock())
     for _ in range(3):
         crashing.sent()
@@ -48,7 +48,7 @@ def test_an_answer_that_has_only_begun_does_not() -> None:
     assert not crashing.ready
 
 
-def test_after_the_pause_one_may_try_and_no_other() -> None:
+def test_circuit_after_the_pause_lets_one_request_try() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 29
@@ -61,7 +61,7 @@ def test_after_the_pause_one_may_try_and_no_other() -> None:
     assert tripped.ready and not tripped.open
 
 
-def test_one_who_tried_in_vain_opens_it_again() -> None:
+def test_circuit_after_a_failed_try_is_open_again() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
@@ -70,7 +70,7 @@ def test_one_who_tried_in_vain_opens_it_again() -> None:
     assert (tripped.ready, tripped.wait) == (False, 30)
 
 
-def test_one_who_was_answered_and_then_broken_off_opens_it_again() -> None:
+def test_circuit_after_a_try_that_breaks_off_is_open_again() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
@@ -80,7 +80,7 @@ def test_one_who_was_answered_and_then_broken_off_opens_it_again() -> None:
     assert not tripped.ready
 
 
-def test_one_who_went_away_leaves_the_try_to_another() -> None:
+def test_circuit_after_a_cancelled_try_lets_another_try() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
@@ -89,7 +89,7 @@ def test_one_who_went_away_leaves_the_try_to_another() -> None:
     assert tripped.ready
 
 
-def test_a_check_that_is_answered_ends_the_pause() -> None:
+def test_circuit_after_a_health_check_is_closed() -> None:
     tripped = circuit(Clock(), failures=3)
     tripped.checked()
     assert tripped.ready and tripped.open
@@ -109,7 +109,7 @@ def test_a_check_that_is_answered_ends_the_pause() -> None:
         (404, "not_found", "model_not_found", False, False),
     ],
 )
-def test_which_errors_count_as_failures_of_the_server(
+def test_circuit_counts_failures_of_the_server_alone(
     status: int, type: str, code: str, ill: bool, elsewhere: bool
 ) -> None:
     error = BackendError("Oh.", status=status, error_type=type, code=code)

@@ -30,9 +30,7 @@ async def until(condition: Callable[[], bool]) -> None:
 # Limits.
 
 
-async def test_no_more_requests_than_allowed_are_worked_on_and_the_others_wait_their_turn(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_requests_beyond_max_in_progress_wait_in_order(build: Build, three: list[Upstream]) -> None:
     go = [asyncio.Event() for _ in range(5)]
     for event in go:
         three[0].say(sse(chunk("a"), event, finish(), END))
@@ -72,7 +70,7 @@ async def test_requests_of_low_priority_wait_behind_those_that_come_later(build:
     assert said == ["first", "of a caller", "of a batch"]
 
 
-async def test_with_a_full_queue_the_next_request_gets_the_time_to_retry(build: Build, three: list[Upstream]) -> None:
+async def test_request_with_a_full_queue_is_refused_with_retry_after(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     router = build(local={"url": three[0].url, "max_concurrency": 1, "max_queue": 1})
@@ -90,7 +88,7 @@ async def test_with_a_full_queue_the_next_request_gets_the_time_to_retry(build: 
     )
 
 
-async def test_a_request_that_has_waited_for_too_long_is_refused_as_such(build: Build, three: list[Upstream]) -> None:
+async def test_request_that_waited_too_long_is_refused(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     router = build(local={"url": three[0].url, "max_concurrency": 1, "queue_timeout": 0.05})
@@ -103,7 +101,7 @@ async def test_a_request_that_has_waited_for_too_long_is_refused_as_such(build: 
     assert "this request has waited too long" in error.message
 
 
-async def test_one_who_goes_away_while_waiting_takes_no_place(build: Build, three: list[Upstream]) -> None:
+async def test_waiting_request_that_is_cancelled_takes_no_slot(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     router = build(local={"url": three[0].url, "max_concurrency": 1})
@@ -119,9 +117,7 @@ async def test_one_who_goes_away_while_waiting_takes_no_place(build: Build, thre
     assert len(three[0].requests) == 2
 
 
-async def test_one_who_leaves_in_the_middle_of_an_answer_gives_up_its_place(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_answer_that_is_closed_early_frees_its_slot(build: Build, three: list[Upstream]) -> None:
     three[0].say(sse(chunk("a"), HANG))
     router = build(local={"url": three[0].url, "max_concurrency": 1})
     async with router.open(question()) as answer:
@@ -129,7 +125,7 @@ async def test_one_who_leaves_in_the_middle_of_an_answer_gives_up_its_place(
     assert await ask(router) == "Hello"
 
 
-async def test_a_full_backend_gives_way_to_its_fallback(build: Build, three: list[Upstream]) -> None:
+async def test_backend_that_is_full_is_replaced_by_its_fallback(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("a"), go, finish(), END))
     router = build(
@@ -144,7 +140,7 @@ async def test_a_full_backend_gives_way_to_its_fallback(build: Build, three: lis
     assert [len(server.requests) for server in three] == [1, 1, 0]
 
 
-async def test_each_replica_has_places_of_its_own(build: Build, three: list[Upstream]) -> None:
+async def test_replicas_have_slots_of_their_own(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     for server in three:
         server.always(sse(chunk("a"), go, finish(), END))
@@ -157,7 +153,7 @@ async def test_each_replica_has_places_of_its_own(build: Build, three: list[Upst
         go.set()
 
 
-async def test_slots_are_neither_lost_nor_taken_twice_whatever_happens() -> None:
+async def test_slots_are_neither_lost_nor_taken_twice() -> None:
     (served,) = settings(local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 3}).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
     chance = random.Random(1)
@@ -191,7 +187,7 @@ async def test_slots_are_neither_lost_nor_taken_twice_whatever_happens() -> None
 # Health.
 
 
-async def test_a_server_that_fails_again_and_again_is_left_alone(build: Build, three: list[Upstream]) -> None:
+async def test_server_that_fails_repeatedly_gets_no_requests(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(local={"url": three[0].url, "max_failures": 3, "check_interval": 0, "recovery": 17})
     for _ in range(3):
@@ -205,7 +201,7 @@ async def test_a_server_that_fails_again_and_again_is_left_alone(build: Build, t
     assert len(three[0].requests) == 3
 
 
-async def test_a_server_without_alternatives_is_tried_however_often_it_failed(
+async def test_server_without_alternatives_is_tried_however_often_it_failed(
     build: Build, three: list[Upstream]
 ) -> None:
     three[0].always(DOWN)
@@ -215,7 +211,7 @@ async def test_a_server_without_alternatives_is_tried_however_often_it_failed(
     assert len(three[0].requests) == 8
 
 
-async def test_others_are_tried_instead_of_a_server_whose_circuit_is_open(build: Build, three: list[Upstream]) -> None:
+async def test_server_with_an_open_circuit_is_replaced_by_others(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(
         local={"url": three[0].url, "max_failures": 1, "check_interval": 0},
@@ -226,7 +222,7 @@ async def test_others_are_tried_instead_of_a_server_whose_circuit_is_open(build:
     assert [len(server.requests) for server in three] == [1, 5, 0]
 
 
-async def test_what_callers_do_wrong_leaves_a_server_in_good_health(build: Build, three: list[Upstream]) -> None:
+async def test_callers_errors_do_not_open_the_circuit(build: Build, three: list[Upstream]) -> None:
     three[0].always(status(400, {"error": {"message": "What?"}}))
     router = build(local={"url": three[0].url, "max_failures": 1})
     for _ in range(3):
@@ -242,7 +238,7 @@ async def test_streams_that_break_off_count_as_failures(build: Build, three: lis
     assert (await refusal(router)).status == 503
 
 
-async def test_a_server_that_answers_a_check_gets_requests_again(
+async def test_server_that_answers_a_check_gets_requests_again(
     build: Build, three: list[Upstream], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "app.backends")
@@ -254,7 +250,7 @@ async def test_a_server_that_answers_a_check_gets_requests_again(
     assert f"backend local: {three[0].url} gets no requests for now: 502 server_error" in caplog.text
 
 
-async def test_a_waiting_request_fails_when_the_last_server_fails(build: Build, three: list[Upstream]) -> None:
+async def test_waiting_request_fails_when_the_last_server_fails(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].say([go, RESET])
     router = build(
@@ -271,7 +267,7 @@ async def test_a_waiting_request_fails_when_the_last_server_fails(build: Build, 
     assert [len(server.requests) for server in three] == [1, 2, 0]
 
 
-async def test_one_who_is_refused_and_goes_away_in_the_same_moment_is_gone() -> None:
+async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
     (served,) = settings(
         local={"url": "http://a/v1", "max_concurrency": 1, "max_failures": 1, "check_interval": 0}
     ).values()
@@ -301,9 +297,7 @@ async def test_one_who_is_refused_and_goes_away_in_the_same_moment_is_gone() -> 
 # Another table.
 
 
-async def test_new_requests_see_the_new_table_and_running_ones_end_with_the_old(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_new_requests_after_a_reload_see_the_new_table(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("old"), go, finish(), END))
     router = build(local={"url": three[0].url})
@@ -316,7 +310,7 @@ async def test_new_requests_see_the_new_table_and_running_ones_end_with_the_old(
     await until(lambda: three[0].requests[0].answered.is_set())
 
 
-async def test_one_who_waits_for_a_backend_that_goes_still_gets_its_turn(build: Build, three: list[Upstream]) -> None:
+async def test_request_waiting_for_a_removed_backend_still_gets_its_turn(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always(sse(chunk("old"), go, finish(), END))
     router = build(local={"url": three[0].url, "max_concurrency": 1})
@@ -329,7 +323,7 @@ async def test_one_who_waits_for_a_backend_that_goes_still_gets_its_turn(build: 
         assert await waiting == "old"
 
 
-async def test_a_removed_fallback_still_serves_requests_that_began_before(build: Build, three: list[Upstream]) -> None:
+async def test_removed_fallback_still_serves_earlier_requests(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     three[0].always([go, RESET])
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
@@ -349,21 +343,21 @@ async def test_unchanged_backends_keep_their_connections(build: Build, three: li
     assert three[0].connections == 1
 
 
-async def test_what_goes_is_closed(build: Build, three: list[Upstream]) -> None:
+async def test_removed_backends_are_closed(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": three[0].url})
     await ask(router)
     router.renew(settings(local={"url": three[1].url}))
     await until(lambda: not three[0]._lines)
 
 
-async def test_a_table_that_cannot_be_built_changes_nothing(build: Build, three: list[Upstream]) -> None:
+async def test_table_that_cannot_be_built_changes_nothing(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": three[0].url})
     with pytest.raises(AttributeError):
         router.renew({"local": settings(local={"url": nobody()})["local"], "odd": object()})  # type: ignore[dict-item]
     assert await ask(router) == "Hello"
 
 
-async def test_closing_ends_what_runs(build: Build, three: list[Upstream]) -> None:
+async def test_closing_ends_requests_in_progress(build: Build, three: list[Upstream]) -> None:
     three[0].always(sse(chunk("a"), HANG))
     router = build(local={"url": three[0].url})
     async with router.open(question()) as answer:
@@ -374,7 +368,7 @@ async def test_closing_ends_what_runs(build: Build, three: list[Upstream]) -> No
             await anext(stream)
 
 
-async def test_more_places_make_for_a_shorter_wait() -> None:
+async def test_more_slots_after_a_reload_shorten_the_wait() -> None:
     (served,) = settings(
         local={"url": "http://a/v1", "replicas": ["http://b/v1"], "max_concurrency": 2, "max_queue": 7}
     ).values()
@@ -392,7 +386,7 @@ async def test_more_places_make_for_a_shorter_wait() -> None:
     assert refused.value.headers() == {"Retry-After": "2"}  # eight of a second each, four at a time
 
 
-async def test_a_refusal_between_two_failures_shows_that_the_server_lives(build: Build, three: list[Upstream]) -> None:
+async def test_refusal_between_two_failures_resets_the_count(build: Build, three: list[Upstream]) -> None:
     for answer in (DOWN, status(400, {"error": {"message": "What?"}}), DOWN):
         three[0].say(answer)
     router = build(local={"url": three[0].url, "max_failures": 2, "check_interval": 0})

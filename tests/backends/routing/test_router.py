@@ -37,7 +37,7 @@ def asked(*servers: Upstream) -> list[int]:
 # Which backend serves a model.
 
 
-async def test_the_first_backend_whose_pattern_fits_serves_the_model(build: Build, three: list[Upstream]) -> None:
+async def test_model_is_served_by_the_first_backend_whose_pattern_fits(build: Build, three: list[Upstream]) -> None:
     router = build(
         local={"url": three[0].url, "models": ["qwen*", "llama*"]},
         hub={"url": three[1].url, "models": ["*/*"]},
@@ -49,7 +49,7 @@ async def test_the_first_backend_whose_pattern_fits_serves_the_model(build: Buil
     assert models == [["qwen3", "llama-3"], ["meta/llama-3"], ["gpt-5", "Qwen3"]]
 
 
-async def test_a_model_that_nobody_serves_is_answered_with_those_there_are(build: Build) -> None:
+async def test_model_that_nobody_serves_is_refused_with_those_there_are(build: Build) -> None:
     router = build(
         local={"url": nobody(), "models": ["qwen*"], "aliases": {"fast": "qwen3"}},
         cloud={"url": nobody(), "models": ["gpt-*", "qwen*"]},
@@ -61,7 +61,7 @@ async def test_a_model_that_nobody_serves_is_answered_with_those_there_are(build
     assert error.message == "No backend serves the model 'claude'. There are: fast, qwen*, gpt-*."
 
 
-async def test_an_alias_goes_upstream_as_the_model_it_stands_for(build: Build) -> None:
+async def test_alias_is_sent_as_its_model(build: Build) -> None:
     router = build(
         local={"url": nobody(), "models": ["qwen*"], "profile": "vllm"},
         cloud={
@@ -78,7 +78,7 @@ async def test_an_alias_goes_upstream_as_the_model_it_stands_for(build: Build) -
     assert router.profile("qwen3").name == "vllm"
 
 
-async def test_an_alias_is_not_routed_again_by_what_it_stands_for(build: Build, three: list[Upstream]) -> None:
+async def test_alias_is_not_routed_again_by_its_model(build: Build, three: list[Upstream]) -> None:
     router = build(
         local={"url": three[0].url, "models": ["qwen*"]},
         cloud={"url": three[1].url, "models": ["gpt-*"], "aliases": {"paint": "qwen-image"}},
@@ -88,7 +88,7 @@ async def test_an_alias_is_not_routed_again_by_what_it_stands_for(build: Build, 
     assert three[1].requests[0].json["model"] == "qwen-image"
 
 
-async def test_each_backend_gets_its_own_key_and_only_one_the_callers(build: Build, three: list[Upstream]) -> None:
+async def test_backends_get_their_own_keys_and_one_the_callers(build: Build, three: list[Upstream]) -> None:
     router = build(
         own={"url": three[0].url, "models": ["a"], "api_key": "sk-own"},
         passing={"url": three[1].url, "models": ["b"], "api_key": "passthrough"},
@@ -107,9 +107,7 @@ def has(server: Upstream, *names: str) -> None:
     server.models = [{"id": name, "object": "model", "created": 7, "owned_by": "them"} for name in names]
 
 
-async def test_the_models_are_those_of_all_backends_each_once_with_the_aliases(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_models_of_all_backends_are_listed_once_with_aliases(build: Build, three: list[Upstream]) -> None:
     has(three[0], "qwen3", "whisper")
     has(three[1], "gpt-5", "qwen3", "gpt-5-mini")
     router = build(
@@ -123,18 +121,18 @@ async def test_the_models_are_those_of_all_backends_each_once_with_the_aliases(
     assert models[4] == {"id": "odd", "object": "model", "created": 0, "owned_by": "cloud"}
 
 
-async def test_if_no_backend_lists_its_models_the_error_is_returned(build: Build) -> None:
+async def test_models_that_no_backend_lists_are_an_error(build: Build) -> None:
     with pytest.raises(BackendError, match="The backend 'local' cannot be reached"):
         await build(local={"url": nobody()}, cloud={"url": nobody()}).models()
 
 
-async def test_another_replica_lists_the_models(build: Build, three: list[Upstream]) -> None:
+async def test_models_of_a_failing_replica_are_listed_by_another(build: Build, three: list[Upstream]) -> None:
     has(three[0], "qwen3")
     router = build(local={"url": nobody(), "replicas": [three[0].url]})
     assert [model["id"] for model in await router.models()] == ["qwen3"]
 
 
-async def test_a_callers_key_is_sent_only_where_it_belongs(build: Build, three: list[Upstream]) -> None:
+async def test_callers_key_is_sent_to_its_backend_alone(build: Build, three: list[Upstream]) -> None:
     for server in three:
         server.models = None  # so that the request is noted
     one = {"url": three[0].url, "models": ["a"], "api_key": "passthrough"}
@@ -146,7 +144,7 @@ async def test_a_callers_key_is_sent_only_where_it_belongs(build: Build, three: 
     assert keys == [["Bearer sk-caller", None], [None], []]
 
 
-async def test_it_is_ready_if_one_server_is(build: Build, three: list[Upstream]) -> None:
+async def test_router_with_one_healthy_server_is_ready(build: Build, three: list[Upstream]) -> None:
     await build(dead={"url": nobody()}, local={"url": nobody(), "replicas": [three[0].url]}).check()
     with pytest.raises(BackendError, match="The backend 'dead' cannot be reached"):
         await build(dead={"url": nobody()}, local={"url": nobody()}).check()
@@ -168,7 +166,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("refused", REFUSALS.values(), ids=REFUSALS.keys())
 @pytest.mark.parametrize("kind", ["replica", "fallback"])
-async def test_another_backend_is_tried_where_one_cannot_answer(
+async def test_backend_that_cannot_answer_is_replaced(
     build: Build, three: list[Upstream], refused: Any, kind: str
 ) -> None:
     three[0].always(refused)
@@ -180,9 +178,7 @@ async def test_another_backend_is_tried_where_one_cannot_answer(
     assert asked(*three) == [1, 1, 0]
 
 
-async def test_where_the_connection_is_refused_another_backend_is_tried_at_once(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_backend_that_refuses_connections_is_replaced_at_once(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": nobody(), "replicas": [nobody()], "retries": 5}, cloud={"url": three[0].url})
     assert await ask(router) == "Hello"
 
@@ -195,7 +191,7 @@ async def test_where_the_connection_is_refused_another_backend_is_tried_at_once(
         sse({"error": {"message": "bad request", "type": "invalid_request_error"}}),
     ],
 )
-async def test_an_error_of_the_caller_is_returned_and_no_other_backend_is_tried(
+async def test_callers_error_is_returned_without_another_backend(
     build: Build, three: list[Upstream], refused: Any
 ) -> None:
     three[0].always(refused)
@@ -204,7 +200,7 @@ async def test_an_error_of_the_caller_is_returned_and_no_other_backend_is_tried(
     assert asked(*three) == [1, 0, 0]
 
 
-async def test_after_the_first_chunk_no_other_backend_is_tried(build: Build, three: list[Upstream]) -> None:
+async def test_failure_after_the_first_chunk_tries_no_other_backend(build: Build, three: list[Upstream]) -> None:
     three[0].always(sse(chunk("Hel"), RESET))
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
     heard = []
@@ -216,7 +212,7 @@ async def test_after_the_first_chunk_no_other_backend_is_tried(build: Build, thr
     assert asked(*three) == [1, 0, 0]
 
 
-async def test_the_last_backend_is_retried_before_the_request_fails(build: Build, three: list[Upstream]) -> None:
+async def test_last_backend_is_retried_before_the_request_fails(build: Build, three: list[Upstream]) -> None:
     hasty = status(503, {"error": {"message": "busy"}}, {"Retry-After-Ms": "1"})
     three[0].always(hasty)
     three[1].say(hasty)
@@ -225,7 +221,7 @@ async def test_the_last_backend_is_retried_before_the_request_fails(build: Build
     assert asked(*three) == [1, 2, 0]
 
 
-async def test_if_all_fail_the_error_of_the_first_backend_is_returned(build: Build, three: list[Upstream]) -> None:
+async def test_failure_of_all_backends_is_that_of_the_first(build: Build, three: list[Upstream]) -> None:
     three[0].always(status(500, {"error": {"message": "The first is broken."}}))
     three[1].always(status(400, {"error": {"message": "maximum context length is 10"}}))
     three[2].always(status(429, {"error": {"message": "Slow down."}}))
@@ -248,7 +244,7 @@ async def test_if_all_fail_the_error_of_the_first_backend_is_returned(build: Bui
         ({"models": ["m"], "api_key": "passthrough"}, {"models": ["m"]}, {"models": ["m"]}, [1, 0, 0]),
     ],
 )
-async def test_what_a_backend_falls_back_on(
+async def test_fallbacks_of_a_backend_are_tried_in_order(
     build: Build, three: list[Upstream], first: Any, second: Any, third: Any, route: list[int]
 ) -> None:
     for server in three:
@@ -259,7 +255,7 @@ async def test_what_a_backend_falls_back_on(
     assert asked(*three) == route
 
 
-async def test_a_fallback_is_sent_a_request_by_its_own_profile(build: Build, three: list[Upstream]) -> None:
+async def test_fallback_gets_a_request_by_its_own_profile(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(
         local={"url": three[0].url, "profile": "vllm"},
@@ -274,7 +270,7 @@ async def test_a_fallback_is_sent_a_request_by_its_own_profile(build: Build, thr
     assert [limits[0]["max_tokens"], limits[1]["max_completion_tokens"]] == [50, 50]
 
 
-async def test_a_fallback_that_does_not_support_the_request_is_skipped(build: Build, three: list[Upstream]) -> None:
+async def test_fallback_that_does_not_support_the_request_is_skipped(build: Build, three: list[Upstream]) -> None:
     three[0].always(DOWN)
     router = build(
         local={"url": three[0].url, "profile": "vllm"},
@@ -303,7 +299,7 @@ async def converse(build_router: Any, conversations: int, turns: int) -> None:
             await ask(build_router, conversation=f"conversation {n}")
 
 
-async def test_a_conversation_stays_with_one_replica_and_they_share_the_conversations(
+async def test_conversation_stays_with_one_replica_and_conversations_are_spread(
     build: Build, three: list[Upstream]
 ) -> None:
     router = build(local={"url": three[0].url, "replicas": [three[1].url, three[2].url]})
@@ -313,16 +309,14 @@ async def test_a_conversation_stays_with_one_replica_and_they_share_the_conversa
     assert all(len(home) >= 3 for home in served)
 
 
-async def test_another_process_sends_a_conversation_to_the_same_replica(build: Build, three: list[Upstream]) -> None:
+async def test_conversation_from_another_process_goes_to_the_same_replica(build: Build, three: list[Upstream]) -> None:
     urls = [server.url for server in three]
     await converse(build(local={"url": urls[0], "replicas": urls[1:]}), conversations=10, turns=1)
     await converse(build(local={"url": urls[2], "replicas": [urls[0], urls[1]]}), conversations=10, turns=1)
     assert all(count == 2 for home in homes(*three) for count in home.values())
 
 
-async def test_only_the_conversations_of_a_replica_that_is_down_move_and_they_come_home(
-    build: Build, three: list[Upstream]
-) -> None:
+async def test_conversations_of_a_replica_that_is_down_move_and_return(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": three[0].url, "replicas": [three[1].url, three[2].url], "max_failures": 100})
     await converse(router, conversations=12, turns=1)
     before = homes(*three)
@@ -337,7 +331,9 @@ async def test_only_the_conversations_of_a_replica_that_is_down_move_and_they_co
     assert all(homes(*three)[0][name] == 3 for name in before[0])
 
 
-async def test_without_a_conversation_the_least_loaded_replica_is_used(build: Build, three: list[Upstream]) -> None:
+async def test_request_without_a_conversation_goes_to_the_least_loaded_replica(
+    build: Build, three: list[Upstream]
+) -> None:
     go = asyncio.Event()
     for server in three:
         server.always(sse(chunk("a"), go, finish(), END))
@@ -351,7 +347,7 @@ async def test_without_a_conversation_the_least_loaded_replica_is_used(build: Bu
         go.set()
 
 
-async def test_a_replica_that_is_much_busier_than_the_others_is_spared(build: Build, three: list[Upstream]) -> None:
+async def test_replica_that_is_much_busier_is_spared(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     for server in three:
         server.always(sse(chunk("a"), go, finish(), END))
@@ -365,7 +361,7 @@ async def test_a_replica_that_is_much_busier_than_the_others_is_spared(build: Bu
         go.set()
 
 
-async def test_a_conversation_goes_elsewhere_while_its_replica_is_full(build: Build, three: list[Upstream]) -> None:
+async def test_conversation_of_a_full_replica_goes_elsewhere(build: Build, three: list[Upstream]) -> None:
     go = asyncio.Event()
     for server in three:
         server.always(sse(chunk("a"), go, finish(), END))

@@ -360,14 +360,14 @@ def refused(code: int, said: Any) -> BackendError:
 
 
 @pytest.mark.parametrize(("code", "said", "fields"), WORDS.values(), ids=WORDS)
-def test_the_fields_that_a_server_does_not_know_are_found_in_its_words(code: int, said: Any, fields: list[str]) -> None:
+def test_unknown_fields_are_found_in_the_servers_words(code: int, said: Any, fields: list[str]) -> None:
     assert unknown_fields(refused(code, said), BODY) == fields
 
 
 @pytest.mark.parametrize(
     "text", ["'" * 2000, "unknown field: " * 130, "a, " * 700, "x" * 2000, "a." * 1000, "a\n" * 999, "\n" * 2000]
 )
-def test_words_of_any_kind_are_read_in_no_time(text: str) -> None:
+def test_messages_of_any_kind_are_read_quickly(text: str) -> None:
     started = time.process_time()
     unknown_fields(BackendError(f"Unknown parameters: {text}", status=400), BODY)
     assert time.process_time() - started < 0.2
@@ -398,7 +398,7 @@ def without(*fields: str, body: dict[str, Any] = BODY, **options: Any) -> tuple[
 
 
 @pytest.mark.parametrize("field", ["stream_options", "store"])
-def test_a_default_is_left_out_without_a_warning(field: str) -> None:
+def test_default_that_is_refused_is_left_out_without_a_warning(field: str) -> None:
     assert without(field) == ({name: value for name, value in BODY.items() if name != field}, [])
 
 
@@ -411,43 +411,43 @@ def test_a_default_is_left_out_without_a_warning(field: str) -> None:
         ("tool_choice", "tool_choice"),
     ],
 )
-def test_a_field_that_does_not_change_the_answer_is_left_out_with_a_warning(field: str, called: str) -> None:
+def test_field_without_effect_on_the_answer_is_left_out_with_a_warning(field: str, called: str) -> None:
     body, warnings = without(field)
     assert body == {name: value for name, value in BODY.items() if name != field}
     assert warnings == [f"This backend does not know '{called}', so it was left out."]
 
 
-def test_one_call_at_a_time_is_seen_to_here() -> None:
+def test_parallel_tool_calls_that_is_refused_is_enforced_here() -> None:
     body, warnings = without("parallel_tool_calls", body={**BODY, "parallel_tool_calls": False})
     assert (body or BODY).get("parallel_tool_calls") is None
     assert warnings == ["This backend cannot be limited to one call at a time."]
 
 
 @pytest.mark.parametrize("field", ["temperature", "presence_penalty", "reasoning_effort", "response_format", "tools"])
-def test_what_changes_the_answer_is_never_left_out(field: str) -> None:
+def test_field_with_effect_on_the_answer_is_never_left_out(field: str) -> None:
     assert without(field) == (None, [])
     assert without("store", field) == (None, [])
 
 
 @pytest.mark.parametrize("field", ["messages", "model", "stream"])
-def test_what_makes_the_question_is_never_left_out(field: str) -> None:
+def test_field_of_the_question_is_never_left_out(field: str) -> None:
     assert without(field) == (None, [])
 
 
 @pytest.mark.parametrize("choice", ["none", "required", {"type": "function", "function": {"name": "f"}}])
-def test_a_choice_of_tools_that_means_something_is_never_left_out(choice: Any) -> None:
+def test_tool_choice_with_effect_is_never_left_out(choice: Any) -> None:
     assert without("tool_choice", body={**BODY, "tool_choice": choice}) == (None, [])
 
 
 @pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
-def test_a_penalty_of_nothing_can_be_left_out(penalty: str) -> None:
+def test_penalty_of_zero_can_be_left_out(penalty: str) -> None:
     body, warnings = without(penalty, body={**BODY, penalty: 0.0})
     assert body is not None
     assert penalty not in body
     assert warnings == [f"This backend does not know '{penalty}', so it was left out."]
 
 
-def test_thoughts_are_left_out_of_all_messages() -> None:
+def test_reasoning_that_is_refused_is_left_out_of_all_messages() -> None:
     error = BackendError("property 'messages.1.assistant.reasoning_content' is unsupported", status=400)
     adapted = FieldAdaptation(Profile().request, caller_field).adapt({**BODY, "messages": BODY["messages"] * 2})
     assert adapted.drop_fields(error)
@@ -459,7 +459,7 @@ def test_thoughts_are_left_out_of_all_messages() -> None:
     assert adapted.warnings == []
 
 
-def test_an_extra_field_is_left_out_of_all_calls() -> None:
+def test_extra_field_of_calls_that_is_refused_is_left_out_of_all() -> None:
     error = refused(422, {"detail": fastapi(["messages", 1, "assistant", "tool_calls", 0, "extra_content"])})
     adapted = FieldAdaptation(Profile().request, caller_field).adapt(BODY)
     assert adapted.drop_fields(error)
@@ -471,7 +471,7 @@ def test_an_extra_field_is_left_out_of_all_calls() -> None:
 
 
 @pytest.mark.parametrize("field", ["role", "content", "tool_calls", "tool_call_id"])
-def test_what_a_message_is_made_of_stays(field: str) -> None:
+def test_required_fields_of_a_message_stay(field: str) -> None:
     error = refused(400, openai(f"Unknown parameter: 'messages[1].{field}'.", code="unknown_parameter"))
     assert not FieldAdaptation(Profile().request, caller_field).adapt(BODY).drop_fields(error)
 
@@ -480,7 +480,7 @@ STRICTLESS = "This backend does not know 'strict' of tools, so it was left out."
 
 
 @pytest.mark.parametrize(("strict", "told"), [(True, [STRICTLESS]), (False, [])])
-def test_tools_need_not_be_strict(strict: bool, told: list[str]) -> None:
+def test_strict_that_is_refused_is_left_out_of_tools(strict: bool, told: list[str]) -> None:
     tools = [TOOL, {**TOOL, "function": {**TOOL["function"], "strict": strict}}]  # type: ignore[dict-item]
     body, warnings = without("strict", body={**BODY, "tools": tools})
     assert (body or {})["tools"] == [TOOL, TOOL]
@@ -490,7 +490,7 @@ def test_tools_need_not_be_strict(strict: bool, told: list[str]) -> None:
 @pytest.mark.parametrize(
     ("old", "new"), [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")]
 )
-def test_a_limit_goes_by_its_other_name(old: str, new: str) -> None:
+def test_token_limit_that_is_refused_is_sent_under_its_other_name(old: str, new: str) -> None:
     question = {"model": "m", "messages": [], old: 9}
     assert without(old, body=question) == ({"model": "m", "messages": [], new: 9}, [])
     adapted = FieldAdaptation(Profile().request, caller_field).adapt(question)
@@ -498,25 +498,25 @@ def test_a_limit_goes_by_its_other_name(old: str, new: str) -> None:
     assert not adapted.drop_fields(unknown(new))  # it knows neither: that is for the caller to hear
 
 
-def test_of_two_names_of_a_limit_one_is_enough() -> None:
+def test_token_limit_under_two_names_is_reduced_to_one() -> None:
     body = {"model": "m", "messages": [], "max_tokens": 9, "max_completion_tokens": 9}
     assert without("max_tokens", body=body) == ({"model": "m", "messages": [], "max_completion_tokens": 9}, [])
 
 
-def test_what_the_operator_put_in_is_not_ours_to_leave_out() -> None:
+def test_field_that_the_operator_set_is_never_left_out() -> None:
     assert without("store", extra_body={"store": False}) == (None, [])
 
 
-def test_tools_that_have_to_be_strict_stay_so() -> None:
+def test_strict_that_the_profile_forces_stays() -> None:
     assert without("strict", strict="force") == (None, [])
 
 
-def test_it_can_be_turned_off() -> None:
+def test_adaptation_can_be_switched_off() -> None:
     assert without("store", adapt=False) == (None, [])
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 429, 502, 503])
-def test_other_errors_mean_other_things(code: int) -> None:
+def test_errors_of_another_kind_adapt_nothing(code: int) -> None:
     assert (
         not FieldAdaptation(Profile().request, caller_field)
         .adapt(BODY)
@@ -524,7 +524,7 @@ def test_other_errors_mean_other_things(code: int) -> None:
     )
 
 
-def test_it_has_an_end() -> None:
+def test_adaptation_of_one_request_is_bounded() -> None:
     adapted = FieldAdaptation(Profile().request, caller_field).adapt(
         {**BODY, "messages": [{f"x{n}": 1 for n in range(100)}]}
     )
@@ -543,7 +543,7 @@ def learned(adaptation: FieldAdaptation, *fields: str, **body: Any) -> None:
     adapted.accepted()
 
 
-def test_what_was_learned_is_left_out_at_once() -> None:
+def test_learned_fields_are_left_out_at_once() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     learned(adaptation, "user", "reasoning_content")
     adapted = adaptation.adapt(BODY)
@@ -553,20 +553,20 @@ def test_what_was_learned_is_left_out_at_once() -> None:
     assert adaptation.adapt({"model": "m", "messages": []}).warnings == []
 
 
-def test_a_refusal_that_did_not_help_teaches_nothing() -> None:
+def test_refusal_after_adaptation_teaches_nothing() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     assert adaptation.adapt(BODY).drop_fields(unknown("user"))
     assert adaptation.adapt(BODY).body is BODY
 
 
-def test_more_can_be_learned() -> None:
+def test_further_fields_can_be_learned() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     learned(adaptation, "user")
     learned(adaptation, "store")
     assert not {"user", "store"} & adaptation.adapt(BODY).body.keys()
 
 
-def test_what_concurrent_requests_learned_is_not_lost() -> None:
+def test_fields_learned_by_concurrent_requests_are_all_kept() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     early = adaptation.adapt(BODY)
     assert early.drop_fields(unknown("store"))
@@ -575,7 +575,7 @@ def test_what_concurrent_requests_learned_is_not_lost() -> None:
     assert not {"user", "store"} & adaptation.adapt(BODY).body.keys()
 
 
-def test_so_many_fields_are_remembered() -> None:
+def test_number_of_learned_fields_is_bounded() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     names = [f"x{n}" for n in range(100)]
     for name in names:
@@ -584,21 +584,21 @@ def test_so_many_fields_are_remembered() -> None:
     assert [*message] == names[:50]
 
 
-def test_what_was_learned_of_one_model_is_not_held_against_another() -> None:
+def test_fields_learned_of_one_model_do_not_hold_for_another() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     learned(adaptation, "user")
     other = {**BODY, "model": "other"}
     assert adaptation.adapt(other).body is other
 
 
-def test_a_penalty_other_than_zero_is_sent_again() -> None:
+def test_penalty_other_than_zero_is_sent_again() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     learned(adaptation, "presence_penalty", presence_penalty=0)
     assert "presence_penalty" not in adaptation.adapt({**BODY, "presence_penalty": 0}).body
     assert adaptation.adapt(BODY).body["presence_penalty"] == 0.5
 
 
-def test_a_limit_may_change_its_name_back() -> None:
+def test_token_limit_may_change_its_name_back() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     learned(adaptation, "max_completion_tokens")
     for old, new in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")] * 2:
@@ -610,7 +610,7 @@ def test_a_limit_may_change_its_name_back() -> None:
     assert adaptation.adapt(BODY).body["max_tokens"] == 9
 
 
-def test_a_server_gets_its_chance_again() -> None:
+def test_learned_fields_are_forgotten_after_an_hour() -> None:
     clock = Clock()
     adaptation = FieldAdaptation(Profile().request, caller_field, clock)
     learned(adaptation, "user")
@@ -621,7 +621,7 @@ def test_a_server_gets_its_chance_again() -> None:
     assert adaptation.adapt(BODY).body is BODY
 
 
-def test_it_is_remembered_of_so_many_models() -> None:
+def test_number_of_models_with_learned_fields_is_bounded() -> None:
     adaptation = FieldAdaptation(Profile().request, caller_field)
     for n in range(2000):
         learned(adaptation, "user", model=f"m{n}")
@@ -629,7 +629,7 @@ def test_it_is_remembered_of_so_many_models() -> None:
     assert kept == [*range(1000, 2000)]
 
 
-def test_it_costs_nothing_where_nothing_was_learned() -> None:
+def test_request_without_learned_fields_is_the_same_object() -> None:
     assert FieldAdaptation(Profile().request, caller_field).adapt(BODY).body is BODY
 
 
@@ -674,14 +674,16 @@ def lacking(*fields: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("answer", [ANSWER, completion("Hello")], ids=["streamed", "whole"])
-async def test_the_answer_comes_all_the_same(upstream: Upstream, make: Make, answer: list[Step]) -> None:
+async def test_request_that_was_adapted_is_answered(upstream: Upstream, make: Make, answer: list[Step]) -> None:
     upstream.say(STORE)
     upstream.always(answer)
     assert await text(make()) == "Hello"
     assert bodies(upstream) == [BODY, lacking("store")]
 
 
-async def test_only_the_first_request_pays(upstream: Upstream, make: Make, caplog: pytest.LogCaptureFixture) -> None:
+async def test_first_request_alone_is_sent_twice(
+    upstream: Upstream, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "app.backends")
     upstream.say(USER)
     upstream.always(ANSWER)
@@ -697,7 +699,7 @@ async def test_only_the_first_request_pays(upstream: Upstream, make: Make, caplo
     assert record.getMessage() == "backend: the model 'm' does not know user: left out for the next 60 minutes"
 
 
-async def test_fields_may_be_named_one_after_the_other(upstream: Upstream, make: Make) -> None:
+async def test_fields_refused_one_after_the_other_are_all_left_out(upstream: Upstream, make: Make) -> None:
     upstream.say(STORE)
     upstream.say(USER)
     upstream.say(status(422, {"detail": fastapi(["messages", 1, "assistant", "reasoning_content"], ["metadata"])}))
@@ -709,7 +711,7 @@ async def test_fields_may_be_named_one_after_the_other(upstream: Upstream, make:
     assert not {"store", "user", "metadata"} & bodies(upstream)[4].keys()
 
 
-async def test_a_repeated_refusal_is_returned(upstream: Upstream, make: Make) -> None:
+async def test_refusal_that_is_repeated_is_returned(upstream: Upstream, make: Make) -> None:
     upstream.always(STORE)
     backend = make(retries=2)
     for _ in range(2):
@@ -719,14 +721,14 @@ async def test_a_repeated_refusal_is_returned(upstream: Upstream, make: Make) ->
     assert bodies(upstream) == [BODY, lacking("store")] * 2  # and nothing was learned
 
 
-async def test_an_error_about_an_unknown_field_is_returned_at_once(upstream: Upstream, make: Make) -> None:
+async def test_refusal_of_an_unadaptable_field_is_returned_at_once(upstream: Upstream, make: Make) -> None:
     upstream.always(status(400, openai("Unknown parameter: 'input'.", "input", "unknown_parameter")))
     with pytest.raises(BackendError) as caught:
         await text(make())
     assert (caught.value.code, len(upstream.requests)) == ("unknown_parameter", 1)
 
 
-async def test_what_a_caller_wrote_is_not_taken_for_the_servers_words(upstream: Upstream, make: Make) -> None:
+async def test_refusal_that_quotes_the_caller_adapts_nothing(upstream: Upstream, make: Make) -> None:
     upstream.always(status(400, openai("Invalid content: 'Unknown parameter: `user`, says my server. What now?'")))
     backend = make()
     with pytest.raises(BackendError):
@@ -737,7 +739,7 @@ async def test_what_a_caller_wrote_is_not_taken_for_the_servers_words(upstream: 
     assert bodies(upstream)[-1] == BODY
 
 
-async def test_trouble_on_the_way_is_met_with_the_usual_patience(upstream: Upstream, make: Make) -> None:
+async def test_failure_while_adapting_is_retried_as_usual(upstream: Upstream, make: Make) -> None:
     upstream.say(status(503, {"error": "not now"}, {"retry-after-ms": "1"}))
     upstream.say(STORE)
     upstream.say([RESET])
@@ -746,20 +748,20 @@ async def test_trouble_on_the_way_is_met_with_the_usual_patience(upstream: Upstr
     assert bodies(upstream) == [BODY, BODY, lacking("store"), lacking("store")]
 
 
-async def test_it_is_no_retry(upstream: Upstream, make: Make) -> None:
+async def test_adaptation_counts_as_no_retry(upstream: Upstream, make: Make) -> None:
     upstream.say(STORE)
     upstream.always(ANSWER)
     assert await text(make(), asking(BODY, retry_allowed=False)) == "Hello"
 
 
-async def test_a_profile_can_forbid_it(upstream: Upstream, make: Make) -> None:
+async def test_profile_can_forbid_adaptation(upstream: Upstream, make: Make) -> None:
     upstream.always(STORE)
     with pytest.raises(BackendError):
         await text(make(request__adapt=False))
     assert len(upstream.requests) == 1
 
 
-async def test_a_request_is_the_same_byte_for_byte_where_nothing_is_refused(upstream: Upstream, make: Make) -> None:
+async def test_request_that_is_not_refused_is_the_same_bytes(upstream: Upstream, make: Make) -> None:
     upstream.always(ANSWER)
     assert await text(make()) == "Hello"
     assert bodies(upstream) == [BODY]
@@ -793,7 +795,7 @@ async def test_a_request_is_the_same_byte_for_byte_where_nothing_is_refused(upst
         ("validation_error", "validation_error"),
     ],
 )
-def test_a_field_has_the_name_that_the_caller_knows(field: str, param: str) -> None:
+def test_field_in_an_error_has_the_callers_name(field: str, param: str) -> None:
     assert caller_field(field) == param
 
 
@@ -828,7 +830,7 @@ MATTERS: dict[str, tuple[list[Step], str]] = {
 
 
 @pytest.mark.parametrize(("steps", "param"), MATTERS.values(), ids=MATTERS)
-async def test_what_changes_the_answer_is_the_callers_to_change(
+async def test_field_with_effect_is_named_to_the_caller(
     upstream: Upstream, make: Make, steps: list[Step], param: str
 ) -> None:
     upstream.always(steps)
@@ -841,7 +843,7 @@ async def test_what_changes_the_answer_is_the_callers_to_change(
 # With others beside it, and before a client.
 
 
-async def test_a_pool_sees_nothing_of_it(upstream: Upstream, route: Route) -> None:
+async def test_replica_pool_sees_no_failure_of_an_adapted_request(upstream: Upstream, route: Route) -> None:
     async with Upstream() as other:
         router = route(
             first={"url": upstream.url, "max_failures": 1, "fallbacks": ["second"]}, second={"url": other.url}
@@ -853,7 +855,7 @@ async def test_a_pool_sees_nothing_of_it(upstream: Upstream, route: Route) -> No
         assert (len(upstream.requests), other.requests) == (4, [])
 
 
-async def test_one_that_refuses_again_and_again_is_not_ill(upstream: Upstream, route: Route) -> None:
+async def test_server_that_refuses_repeatedly_keeps_its_circuit_closed(upstream: Upstream, route: Route) -> None:
     router = route(first={"url": upstream.url, "max_failures": 1})
     for _ in range(6):
         upstream.say(STORE)
@@ -865,7 +867,7 @@ async def test_one_that_refuses_again_and_again_is_not_ill(upstream: Upstream, r
     assert await said(router) == "Hello"
 
 
-async def test_what_one_server_rejected_is_not_reported_of_the_next(upstream: Upstream, route: Route) -> None:
+async def test_refusal_of_one_server_is_not_reported_of_the_next(upstream: Upstream, route: Route) -> None:
     async with Upstream() as other:
         router = route(first={"url": upstream.url, "fallbacks": ["second"]}, second={"url": other.url})
         upstream.say(USER)
@@ -885,7 +887,7 @@ ASKED = {"model": "m", "input": "Hi", "user": "ada", "prompt_cache_key": "k", "t
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_gets_its_answer_and_a_warning(upstream: Upstream, stream: bool) -> None:
+async def test_client_gets_the_answer_and_a_warning(upstream: Upstream, stream: bool) -> None:
     refusal = "Unsupported parameter(s): `stream_options`, `store`, `verbosity`, `prompt_cache_key`"
     upstream.say(status(400, {"message": f"Validation: {refusal}", "type": "Bad Request", "code": 400}))
     upstream.always(ANSWER)
@@ -926,7 +928,7 @@ async def test_a_client_gets_its_answer_and_a_warning(upstream: Upstream, stream
         ("top_logprobs", {"top_logprobs": 2}, "top_logprobs"),
     ],
 )
-async def test_a_warning_names_the_field_of_the_request(
+async def test_warning_names_the_field_of_the_request(
     upstream: Upstream, field: str, asked: dict[str, Any], param: str, stream: bool
 ) -> None:
     refusals = [status(400, openai(f"property '{name}' is unsupported")) for name in (field, "max_completion_tokens")]

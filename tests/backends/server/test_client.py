@@ -88,7 +88,7 @@ async def refusal(backend: ModelServer, caller_key: str | None = None) -> Backen
 # What is asked.
 
 
-async def test_a_request_goes_to_the_endpoint_as_it_is(upstream: Upstream, build: Build) -> None:
+async def test_request_goes_to_the_endpoint_unchanged(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), finish(), END))
     await reads_of(build("sk-1"), temperature=0, stop="\u00e9")
     (request,) = upstream.requests
@@ -99,14 +99,14 @@ async def test_a_request_goes_to_the_endpoint_as_it_is(upstream: Upstream, build
     assert request.headers["accept-encoding"] == "identity"
 
 
-async def test_no_key_no_header(upstream: Upstream, build: Build) -> None:
+async def test_request_without_a_key_has_no_authorization(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), END))
     await reads_of(build(), caller_key="sk-caller")
     assert "authorization" not in upstream.requests[0].headers
 
 
 @pytest.mark.parametrize(("caller_key", "sent"), [("sk-caller", "Bearer sk-caller"), (None, None)])
-async def test_the_callers_key_is_passed_through(
+async def test_callers_key_is_passed_through(
     upstream: Upstream, build: Build, caller_key: str | None, sent: str | None
 ) -> None:
     upstream.say(sse(chunk("Hi"), END))
@@ -114,12 +114,12 @@ async def test_the_callers_key_is_passed_through(
     assert upstream.requests[0].headers.get("authorization") == sent
 
 
-async def test_a_key_that_no_header_can_hold_is_refused(upstream: Upstream, build: Build) -> None:
+async def test_key_that_no_header_can_hold_is_refused(upstream: Upstream, build: Build) -> None:
     error = await refusal(build("passthrough"), "sk-\u00e9")
     assert (error.status, error.code, upstream.requests) == (401, "invalid_api_key", [])
 
 
-async def test_azure_has_other_headers_and_a_query(upstream: Upstream, build: Build) -> None:
+async def test_azure_gets_its_header_and_query(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), END))
     options: dict[str, Any] = {
         "transport__auth_header": "api-key",
@@ -142,7 +142,7 @@ async def test_azure_has_other_headers_and_a_query(upstream: Upstream, build: Bu
         ("..a", "/v1/openai/deployments/..a/chat/completions?api-version=1"),
     ],
 )
-async def test_a_path_may_have_the_model_in_it(upstream: Upstream, build: Build, model: str, path: str) -> None:
+async def test_path_may_contain_the_model(upstream: Upstream, build: Build, model: str, path: str) -> None:
     upstream.say(sse(chunk("Hi"), END))
     azure = {"path": "/openai/deployments/{model}/chat/completions", "query": {"api-version": "1"}}
     await reads_of(build(transport=azure), model=model)
@@ -150,14 +150,14 @@ async def test_a_path_may_have_the_model_in_it(upstream: Upstream, build: Build,
 
 
 @pytest.mark.parametrize("model", [".", "..", "", None])
-async def test_a_model_that_no_path_can_have_in_it_is_not_there(upstream: Upstream, build: Build, model: Any) -> None:
+async def test_model_that_no_path_can_contain_is_not_found(upstream: Upstream, build: Build, model: Any) -> None:
     with pytest.raises(BackendError) as caught:
         await reads_of(build(transport__path="/deployments/{model}/chat/completions"), model=model)
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
     assert upstream.requests == []
 
 
-async def test_halves_of_characters_and_huge_numbers_can_be_sent(upstream: Upstream, build: Build) -> None:
+async def test_lone_surrogates_and_huge_numbers_can_be_sent(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), END))
     await reads_of(build(), user="\ud83d", seed=2**70)
     assert upstream.requests[0].json["user"] == "\ud83d"
@@ -204,7 +204,7 @@ WHOLE: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("steps", WHOLE.values(), ids=WHOLE)
-async def test_a_whole_answer_is_whole(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_answer_that_is_complete_is_read(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.say(steps)
     chunks = await chunks_of(build())
     assert [one for one in chunks if one is not DONE] == READ
@@ -227,13 +227,13 @@ AS_JSON: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("steps", AS_JSON.values(), ids=AS_JSON)
-async def test_a_completion_is_one_chunk(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_completion_without_a_stream_is_one_chunk(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.say(steps)
     first, last = await chunks_of(build())
     assert (first["choices"], first["usage"]["total_tokens"], last) == (JSON_CHOICES, 7, DONE)
 
 
-async def test_a_completion_that_calls_is_one_chunk(upstream: Upstream, build: Build) -> None:
+async def test_completion_with_calls_is_one_chunk(upstream: Upstream, build: Build) -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     upstream.say(completion(None, reason="tool_calls", tool_calls=calls))
     first, _ = await chunks_of(build())
@@ -242,17 +242,17 @@ async def test_a_completion_that_calls_is_one_chunk(upstream: Upstream, build: B
     ]
 
 
-async def test_chunks_may_come_as_lines_of_json(upstream: Upstream, build: Build) -> None:
+async def test_chunks_as_lines_of_json_are_read(upstream: Upstream, build: Build) -> None:
     upstream.say(reply(b"\n".join(json.dumps(one).encode() for one in ANSWER), "application/x-ndjson"))
     assert await chunks_of(build()) == [*READ, DONE]
 
 
-async def test_half_a_character_in_a_completion_is_replaced(upstream: Upstream, build: Build) -> None:
+async def test_lone_surrogate_in_a_completion_is_replaced(upstream: Upstream, build: Build) -> None:
     upstream.say(completion("a\ud83d"))
     assert (await chunks_of(build()))[0]["choices"][0]["delta"]["content"] == "a\ufffd"
 
 
-async def test_what_arrives_together_leaves_together(upstream: Upstream, build: Build) -> None:
+async def test_chunks_that_arrive_together_leave_together(upstream: Upstream, build: Build) -> None:
     go = asyncio.Event()
     together = b"".join(piece(b"data: %s\n\n" % json.dumps(one).encode()) for one in ANSWER[:2])
     upstream.say([*sse()[:1], together, go, piece(b"data: [DONE]\n\n"), piece(b"")])
@@ -263,13 +263,13 @@ async def test_what_arrives_together_leaves_together(upstream: Upstream, build: 
         assert await anext(chunks) == [DONE]
 
 
-async def test_a_line_of_megabytes_is_read(upstream: Upstream, build: Build) -> None:
+async def test_line_of_megabytes_is_read(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(call(id="c", name="f", arguments="x" * 5_000_000), END))
     first, _ = await chunks_of(build())
     assert len(first["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]) == 5_000_000
 
 
-async def test_heartbeats_behind_the_finish_reason_do_not_keep_it_open(upstream: Upstream, build: Build) -> None:
+async def test_heartbeats_after_the_finish_reason_do_not_keep_the_stream_open(upstream: Upstream, build: Build) -> None:
     beats = [step for _ in range(100) for step in (b": ping\n\n", 0.02)]
     upstream.say(sse(*ANSWER, *beats, HANG))
     assert await chunks_of(build(response__finish_grace_s=0.1)) == READ
@@ -281,7 +281,7 @@ async def test_chunks_within_the_grace_period_are_read(upstream: Upstream, build
     assert await chunks_of(build(response__finish_grace_s=5)) == normal([chunk("Hi"), finish(), usage(), DONE])
 
 
-async def test_the_profiles_filters_see_every_chunk(upstream: Upstream, build: Build) -> None:
+async def test_profiles_filters_see_every_chunk(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("<thi"), chunk("nk>hm</think>"), chunk("Hi<"), finish("done"), END))
     chunks = await chunks_of(build(response__think_tags="auto", response__finish_map={"done": "stop"}))
     deltas = [one["choices"][0]["delta"] for one in chunks if one is not DONE]
@@ -310,7 +310,7 @@ async def test_tools_that_an_operator_adds_may_have_any_form(
     assert [call["function"]["name"] for call in calls] == called
 
 
-async def test_what_a_filter_holds_comes_before_the_end(upstream: Upstream, build: Build) -> None:
+async def test_text_held_by_a_filter_comes_before_the_end(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("<thi"), END), sse(chunk("<thi")))
     upstream.say(sse(chunk("<thi")))
     backend = build(response__think_tags="auto")
@@ -322,7 +322,7 @@ async def test_what_a_filter_holds_comes_before_the_end(upstream: Upstream, buil
 
 
 @pytest.mark.parametrize("sign", [CLOSE, RESET])
-async def test_a_broken_stream_raises_after_its_last_chunk(upstream: Upstream, build: Build, sign: Step) -> None:
+async def test_stream_that_breaks_off_raises_after_its_last_chunk(upstream: Upstream, build: Build, sign: Step) -> None:
     upstream.say(sse(chunk("Hel"), chunk("lo"), sign))
     chunks, error = await until_error(build())
     assert chunks == [chunk("Hel"), chunk("lo")]
@@ -330,7 +330,7 @@ async def test_a_broken_stream_raises_after_its_last_chunk(upstream: Upstream, b
     assert "ended early" in error.message
 
 
-async def test_what_came_before_the_break_is_read_however_late(upstream: Upstream, build: Build) -> None:
+async def test_chunks_before_the_break_are_read_however_late(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), chunk("lo"), CLOSE))
     received: list[Chunk] = []
     with pytest.raises(BackendError, match="ended early"):
@@ -341,18 +341,18 @@ async def test_what_came_before_the_break_is_read_however_late(upstream: Upstrea
     assert received == [chunk("Hel"), chunk("lo")]
 
 
-async def test_a_frame_that_is_cut_off_is_no_chunk(upstream: Upstream, build: Build) -> None:
+async def test_frame_that_is_cut_off_is_no_chunk(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), b'data: {"choices": [{"del', CLOSE))
     chunks, error = await until_error(build())
     assert (chunks, error.status) == ([chunk("Hel")], 502)
 
 
-async def test_a_body_that_is_shorter_than_announced_is_broken(upstream: Upstream, build: Build) -> None:
+async def test_body_shorter_than_announced_is_broken(upstream: Upstream, build: Build) -> None:
     upstream.say([head({"Content-Type": "application/json", "Content-Length": "1000"}) + b'{"choices": [', CLOSE])
     assert (await refusal(build())).status == 502
 
 
-async def test_an_end_without_a_finish_reason_is_for_the_reader_to_judge(upstream: Upstream, build: Build) -> None:
+async def test_end_without_a_finish_reason_is_for_the_reader_to_judge(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel")))
     assert await chunks_of(build()) == [chunk("Hel")]
 
@@ -366,15 +366,13 @@ EMPTY: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("steps", EMPTY.values(), ids=EMPTY)
-async def test_nothing_is_no_answer(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_answer_without_anything_is_an_error(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.say(steps)
     chunks, error = await until_error(build())
     assert (chunks, error.status, error.message) == ([], 502, "The backend's answer is empty.")
 
 
-async def test_an_empty_stream_may_be_an_error_that_is_only_returned_without_streaming(
-    upstream: Upstream, build: Build
-) -> None:
+async def test_empty_stream_whose_error_comes_without_streaming_is_that_error(upstream: Upstream, build: Build) -> None:
     too_long = {"message": "Requested tokens (5000) exceed context window of 4096", "type": "x", "code": None}
     upstream.say(reply(b"", "text/event-stream"))
     upstream.say(status(500, {"error": too_long}))
@@ -384,7 +382,9 @@ async def test_an_empty_stream_may_be_an_error_that_is_only_returned_without_str
     assert (first["stream"], second) == (True, {**QUESTION, "stream": False})
 
 
-async def test_an_empty_stream_may_have_an_answer_without_a_stream(upstream: Upstream, build: Build) -> None:
+async def test_empty_stream_whose_answer_comes_without_streaming_is_that_answer(
+    upstream: Upstream, build: Build
+) -> None:
     upstream.say(reply(b"", "text/event-stream"))
     upstream.say(completion("Hi"))
     first, *_ = await chunks_of(build(response__empty_stream="ask_whole"))
@@ -408,7 +408,7 @@ NO_COMPLETIONS: dict[str, tuple[list[Step], int, str]] = {
 
 
 @pytest.mark.parametrize(("steps", "code", "message"), NO_COMPLETIONS.values(), ids=NO_COMPLETIONS)
-async def test_what_is_no_completion_is_refused_before_anything_is_sent(
+async def test_body_that_is_no_completion_is_refused_before_anything_is_sent(
     upstream: Upstream, build: Build, steps: list[Step], code: int, message: str
 ) -> None:
     upstream.say(steps)
@@ -435,7 +435,7 @@ IN_STREAMS: dict[str, tuple[list[Step], int, str]] = {
 
 
 @pytest.mark.parametrize(("steps", "code", "message"), IN_STREAMS.values(), ids=IN_STREAMS)
-async def test_an_error_in_a_stream_comes_after_the_chunks_before_it(
+async def test_error_in_a_stream_comes_after_the_chunks_before_it(
     upstream: Upstream, build: Build, steps: list[Step], code: int, message: str
 ) -> None:
     said = piece(b"data: %s\n\n" % json.dumps(chunk("Hel")).encode())
@@ -448,31 +448,31 @@ async def test_an_error_in_a_stream_comes_after_the_chunks_before_it(
     assert (chunks, error.status, error.message) == ([], code, message)
 
 
-async def test_a_null_error_is_none(upstream: Upstream, build: Build) -> None:
+async def test_null_error_in_a_chunk_is_none(upstream: Upstream, build: Build) -> None:
     upstream.say(sse({**chunk("Hi"), "error": None}, finish(), END))
     assert await chunks_of(build()) == normal([{**chunk("Hi"), "error": None}, finish(), DONE])
 
 
-async def test_a_stream_that_falls_silent_is_aborted(upstream: Upstream, build: Build) -> None:
+async def test_stream_that_falls_silent_is_a_timeout(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), HANG))
     chunks, error = await until_error(build(transport__idle_timeout=0.1))
     assert (chunks, error.status, error.code) == ([chunk("Hel")], 504, "timeout")
     await upstream.requests[0].gone.wait()
 
 
-async def test_a_finish_reason_that_more_text_follows_ends_nothing(upstream: Upstream, build: Build) -> None:
+async def test_finish_reason_followed_by_text_does_not_end_the_stream(upstream: Upstream, build: Build) -> None:
     said = [finish(content=text) for text in ("H", "i", "!")]
     upstream.say(sse(*said[:2], 0.5, said[2], finish(), END))
     assert await chunks_of(build(response__finish_grace_s=0.1)) == normal([*said, finish(), DONE])
 
 
-async def test_heartbeats_before_the_finish_reason_show_that_it_lives(upstream: Upstream, build: Build) -> None:
+async def test_heartbeats_before_the_finish_reason_keep_the_stream_open(upstream: Upstream, build: Build) -> None:
     beats = [step for _ in range(7) for step in (0.2, b": ping\n\n")]
     upstream.say(sse(chunk("Hi"), *beats, finish(), END))
     assert await chunks_of(build(transport__idle_timeout=1.2)) == normal([chunk("Hi"), finish(), DONE])
 
 
-async def test_a_consumer_may_take_its_time(upstream: Upstream, build: Build) -> None:
+async def test_consumer_that_is_slow_causes_no_timeout(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), 0.05, finish(), END))
     async with build(transport__idle_timeout=0.2).open(asking(QUESTION)) as answer:
         stream = reads(answer)
@@ -484,19 +484,19 @@ async def test_a_consumer_may_take_its_time(upstream: Upstream, build: Build) ->
 
 
 @pytest.mark.parametrize("steps", [[HANG], [*sse()[:1], HANG]], ids=["no head", "no body"])
-async def test_a_server_that_never_begins_is_aborted(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_server_that_never_begins_is_a_timeout(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.say(steps)
     chunks, error = await until_error(build(transport__first_byte_timeout=0.1, retries=2))
     assert (chunks, error.status, len(upstream.requests)) == ([], 504, 1)
     await upstream.requests[0].gone.wait()
 
 
-async def test_a_prompt_may_take_longer_than_the_silence_between_tokens(upstream: Upstream, build: Build) -> None:
+async def test_first_token_may_take_longer_than_later_ones(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(0.3, chunk("Hi"), END))
     assert await chunks_of(build(transport__idle_timeout=0.1)) == [chunk("Hi"), DONE]
 
 
-async def test_a_server_that_is_not_there(build: Build) -> None:
+async def test_server_that_is_not_there_is_an_error(build: Build) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         backend = ModelServer(f"http://127.0.0.1:{free.getsockname()[1]}/v1", "sk-1", retries=0)
@@ -512,12 +512,12 @@ async def test_a_server_that_is_not_there(build: Build) -> None:
 
 
 @pytest.mark.parametrize("sign", [CLOSE, RESET])
-async def test_a_server_that_hangs_up_without_a_word(upstream: Upstream, build: Build, sign: Step) -> None:
+async def test_server_that_closes_without_an_answer_is_an_error(upstream: Upstream, build: Build, sign: Step) -> None:
     upstream.say([sign])
     assert (await refusal(build())).status == 502
 
 
-async def test_what_is_not_http_is_an_error(upstream: Upstream, build: Build) -> None:
+async def test_answer_that_is_not_http_is_an_error(upstream: Upstream, build: Build) -> None:
     upstream.say([b"SSH-2.0-OpenSSH_9.6\r\n", CLOSE])
     assert (await refusal(build())).status == 502
 
@@ -566,7 +566,7 @@ REFUSALS: dict[str, tuple[list[Step], tuple[int, str, str, str]]] = {
 
 
 @pytest.mark.parametrize(("steps", "expected"), REFUSALS.values(), ids=REFUSALS)
-async def test_a_refusal_is_an_error_in_our_words(
+async def test_refusal_is_an_error_in_our_words(
     upstream: Upstream, build: Build, steps: list[Step], expected: tuple[int, str, str, str]
 ) -> None:
     upstream.say(steps)
@@ -574,7 +574,7 @@ async def test_a_refusal_is_an_error_in_our_words(
     assert (error.status, error.type, error.code, error.message) == expected
 
 
-async def test_no_key_is_shown_wherever_it_turns_up(upstream: Upstream, build: Build) -> None:
+async def test_keys_in_errors_are_redacted(upstream: Upstream, build: Build) -> None:
     upstream.say(status(500, {"error": "key s3cret is cursed"}))
     upstream.say(sse({"error": "key s3cret is cursed"}))
     upstream.say(status(500, {"error": "key caller5 is cursed"}))
@@ -590,13 +590,13 @@ SOON = {"retry-after-ms": "1"}
 
 
 @pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504, 529])
-async def test_a_passing_trouble_is_met_with_patience(upstream: Upstream, build: Build, code: int) -> None:
+async def test_failure_that_passes_is_retried(upstream: Upstream, build: Build, code: int) -> None:
     upstream.say(status(code, {"error": "not now"}, SOON if code in (429, 503, 529) else {}))
     upstream.say(sse(chunk("Hi"), END))
     assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
 
 
-async def test_patience_has_its_limit(upstream: Upstream, build: Build) -> None:
+async def test_retries_are_bounded(upstream: Upstream, build: Build) -> None:
     upstream.always(status(429, {"error": "not now"}, SOON))
     error = await refusal(build(retries=2))
     assert (error.status, error.message, len(upstream.requests)) == (429, "not now", 3)
@@ -616,30 +616,30 @@ async def test_patience_has_its_limit(upstream: Upstream, build: Build) -> None:
     ],
     ids=["mistake", "key", "model", "schema", "mistake as 500", "quota", "long wait", "told not to"],
 )
-async def test_a_permanent_error_is_not_retried(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_permanent_error_is_not_retried(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.always(steps)
     await refusal(build(retries=2))
     assert len(upstream.requests) == 1
 
 
-async def test_a_long_wait_is_passed_on(upstream: Upstream, build: Build) -> None:
+async def test_retry_after_that_is_long_is_passed_on(upstream: Upstream, build: Build) -> None:
     upstream.say(status(429, {"error": "much later"}, {"Retry-After": "60"}))
     assert (await refusal(build(retries=2))).headers() == {"Retry-After": "60"}
 
 
-async def test_a_server_may_request_a_retry(upstream: Upstream, build: Build) -> None:
+async def test_retry_that_the_server_asks_for_is_made(upstream: Upstream, build: Build) -> None:
     upstream.say(status(409, {"error": "not now"}, {"x-should-retry": "true"}))
     upstream.say(sse(chunk("Hi"), END))
     assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
 
 
-async def test_a_connection_that_breaks_before_the_answer_is_made_again(upstream: Upstream, build: Build) -> None:
+async def test_connection_that_breaks_before_the_answer_is_retried(upstream: Upstream, build: Build) -> None:
     upstream.say([RESET])
     upstream.say(sse(chunk("Hi"), END))
     assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
 
 
-async def test_an_answer_that_has_begun_is_not_retried(upstream: Upstream, build: Build) -> None:
+async def test_answer_that_has_begun_is_not_retried(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), RESET))
     chunks, _ = await until_error(build(retries=2))
     assert (chunks, len(upstream.requests)) == ([chunk("Hel")], 1)
@@ -648,7 +648,7 @@ async def test_an_answer_that_has_begun_is_not_retried(upstream: Upstream, build
 # Connections.
 
 
-async def test_leaving_early_closes_the_connection_at_once(upstream: Upstream, build: Build) -> None:
+async def test_closing_early_closes_the_connection_at_once(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), HANG))
     async with build().open(asking(QUESTION)) as answer:
         await anext(reads(answer))
@@ -659,7 +659,7 @@ async def test_leaving_early_closes_the_connection_at_once(upstream: Upstream, b
 @pytest.mark.parametrize(
     "steps", [[HANG], sse(chunk("Hel"), HANG), [*reply(b"{", headers={"Content-Length": "9"}), HANG]]
 )
-async def test_a_caller_that_is_cancelled_closes_the_connection_at_once(
+async def test_cancelled_caller_closes_the_connection_at_once(
     upstream: Upstream, build: Build, steps: list[Step]
 ) -> None:
     upstream.say(steps)
@@ -678,7 +678,7 @@ async def test_a_caller_that_is_cancelled_closes_the_connection_at_once(
     [sse(*ANSWER, END), sse(*ANSWER, END, 0.05), sse(*ANSWER), completion(), status(400, {"error": "bad"})],
     ids=["stream", "end that follows later", "stream without [DONE]", "JSON", "refusal"],
 )
-async def test_a_connection_is_used_again(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_connection_of_a_complete_answer_is_reused(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.always(steps)
     backend = build()
     for _ in range(3):
@@ -689,7 +689,7 @@ async def test_a_connection_is_used_again(upstream: Upstream, build: Build, step
     assert (len(upstream.requests), upstream.connections) == (3, 1)
 
 
-async def test_many_requests_can_run_at_once(upstream: Upstream, build: Build) -> None:
+async def test_concurrent_requests_have_connections_of_their_own(upstream: Upstream, build: Build) -> None:
     go = asyncio.Event()
     upstream.always(sse(chunk("Hi"), go, finish(), END))
     backend = build()
@@ -700,7 +700,7 @@ async def test_many_requests_can_run_at_once(upstream: Upstream, build: Build) -
     assert await asyncio.gather(*asking) == [normal([chunk("Hi"), finish(), DONE])] * 300
 
 
-async def test_an_answer_can_be_opened_and_read_and_left_in_different_tasks(upstream: Upstream, build: Build) -> None:
+async def test_answer_can_be_opened_read_and_closed_in_different_tasks(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(*ANSWER, END))
     context = build(transport__idle_timeout=5).open(asking(QUESTION))
     answer = await asyncio.create_task(context.__aenter__())
@@ -709,7 +709,7 @@ async def test_an_answer_can_be_opened_and_read_and_left_in_different_tasks(upst
     assert chunks == [*READ, DONE]
 
 
-async def test_any_transport_of_httpx_will_do(upstream: Upstream) -> None:
+async def test_transport_of_httpx_can_be_replaced(upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hi"), finish(), END))
     upstream.say(sse(chunk("Hel"), CLOSE))
     upstream.say(sse(chunk("Hi"), finish(), b": ping\n\n", HANG))
@@ -721,7 +721,7 @@ async def test_any_transport_of_httpx_will_do(upstream: Upstream) -> None:
     await backend.aclose()
 
 
-def test_on_uvloop_it_is_the_same() -> None:
+def test_client_on_uvloop_works_the_same() -> None:
     async def story() -> None:
         async with Upstream() as upstream:
             backend = ModelServer(upstream.url, profile=Profile().override({"transport.idle_timeout": 0.2}))
@@ -752,7 +752,7 @@ LISTS = {
 
 
 @pytest.mark.parametrize("listed", LISTS.values(), ids=LISTS)
-async def test_a_list_of_models_is_made_whole(upstream: Upstream, build: Build, listed: Any) -> None:
+async def test_model_list_is_completed(upstream: Upstream, build: Build, listed: Any) -> None:
     upstream.models = None
     upstream.say(status(200, listed))
     (model,) = await build("sk-1").models()
@@ -760,7 +760,7 @@ async def test_a_list_of_models_is_made_whole(upstream: Upstream, build: Build, 
     assert (upstream.requests[0].method, upstream.requests[0].path) == ("GET", "/v1/models")
 
 
-async def test_what_models_lack_is_filled_in(upstream: Upstream, build: Build) -> None:
+async def test_model_fields_that_are_missing_are_filled_in(upstream: Upstream, build: Build) -> None:
     upstream.models = None
     upstream.say(status(200, ["a"]))
     upstream.say(status(200, {"object": "list"}))
@@ -799,7 +799,7 @@ HEALTH: dict[str, tuple[str | None, list[list[Step]], str | None]] = {
 
 
 @pytest.mark.parametrize(("key", "answers", "code"), HEALTH.values(), ids=HEALTH)
-async def test_its_health_can_be_checked(
+async def test_health_of_a_server_can_be_checked(
     upstream: Upstream, build: Build, key: str | None, answers: list[list[Step]], code: str | None
 ) -> None:
     upstream.models = None
@@ -813,7 +813,7 @@ async def test_its_health_can_be_checked(
         assert code is None
 
 
-def test_the_profile_is_the_same_for_every_model() -> None:
+def test_profile_is_the_same_for_every_model() -> None:
     server = ModelServer("http://localhost:1/v1", profile=Profile(name="x"))
     assert server.profile("m") is server.profile("n")
     assert server.profile("m") == Profile(name="x").override({"transport.base_url": "http://localhost:1/v1"})
@@ -821,7 +821,7 @@ def test_the_profile_is_the_same_for_every_model() -> None:
 
 @pytest.mark.parametrize("size", [1000, 3 * LARGE])
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_a_large_piece_of_an_answer_is_parsed_in_a_thread(
+async def test_large_part_of_an_answer_is_parsed_in_a_thread(
     upstream: Upstream, build: Build, monkeypatch: pytest.MonkeyPatch, size: int, streamed: bool
 ) -> None:
     threads: list[int] = []

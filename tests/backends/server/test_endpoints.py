@@ -55,14 +55,14 @@ async def said(url: str, **fields: Any) -> str:
 
 
 @pytest.mark.parametrize("profile", ["openai", "azure"])
-async def test_a_server_with_the_responses_api_is_asked_by_it(profile: str) -> None:
+async def test_server_with_the_responses_api_is_asked_by_it(profile: str) -> None:
     async with Server("responses", "chat") as server, antiphon(backend_url=server.url, backend_profile=profile) as url:
         assert await said(url) == "By responses."
     assert [path.partition("?")[0] for path in server.asked] == ["responses"]
 
 
 @pytest.mark.parametrize("missing", [404, 405, 501])
-async def test_a_server_without_it_is_asked_by_chat_from_then_on(missing: int) -> None:
+async def test_server_without_it_is_asked_by_chat_from_then_on(missing: int) -> None:
     async with (
         Server("chat", missing=missing) as server,
         antiphon(backend_url=server.url, backend_profile="openai") as url,
@@ -75,13 +75,13 @@ async def test_a_server_without_it_is_asked_by_chat_from_then_on(missing: int) -
     assert "messages" in shown["body"]
 
 
-async def test_a_server_with_neither_gives_its_own_error_and_nothing_is_remembered() -> None:
+async def test_server_with_neither_gives_its_own_error_and_nothing_is_remembered() -> None:
     async with Server() as server, antiphon(backend_url=server.url, backend_profile="openai") as url:
         assert [await said(url) for _ in range(2)] == ["backend_url"] * 2
     assert server.asked == ["responses", "chat/completions"] * 2
 
 
-async def test_a_model_that_is_not_there_does_not_make_it_be_asked_by_chat(upstream: Upstream) -> None:
+async def test_model_that_is_not_there_does_not_make_it_be_asked_by_chat(upstream: Upstream) -> None:
     upstream.native = True
     error = {"error": {"message": "The model 'm' does not exist.", "code": "model_not_found"}}
     upstream.always(status(404, error))
@@ -90,7 +90,7 @@ async def test_a_model_that_is_not_there_does_not_make_it_be_asked_by_chat(upstr
     assert [request.path for request in upstream.requests] == ["/v1/responses"]
 
 
-def test_the_responses_api_is_tried_again_after_an_hour() -> None:
+def test_responses_api_is_tried_again_after_an_hour() -> None:
     now = 0.0
     endpoints = Endpoints(httpx.URL("http://localhost/v1"), AUTO, clock=lambda: now)
     first, second = endpoints.candidates()
@@ -102,7 +102,7 @@ def test_the_responses_api_is_tried_again_after_an_hour() -> None:
     assert [*endpoints.candidates()] == [first, second]
 
 
-def test_a_path_of_its_own_decides_about_the_api() -> None:
+def test_path_of_its_own_decides_about_the_api() -> None:
     def api(**options: Any) -> list[str]:
         profile = Profile().override({f"transport.{name}": value for name, value in options.items()})
         return [each.transport.api for each in profiles_by_api(profile)]
@@ -121,7 +121,7 @@ def test_every_api_that_a_profile_can_name_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
-async def test_the_check_asks_the_endpoint_that_the_server_has(api: str) -> None:
+async def test_check_asks_the_endpoint_that_the_server_has(api: str) -> None:
     async with Server(api) as server:
         server.models = None
         backend = ModelServer(server.url, profile=AUTO)
@@ -133,7 +133,7 @@ async def test_the_check_asks_the_endpoint_that_the_server_has(api: str) -> None
 
 
 @pytest.mark.parametrize(("first", "second"), [("responses", "chat"), ("chat", "responses")])
-async def test_a_backend_of_another_api_answers_in_place_of_one_that_fails(first: str, second: str) -> None:
+async def test_backend_of_another_api_answers_in_place_of_one_that_fails(first: str, second: str) -> None:
     tools = [{"type": "custom", "name": "patch"}]
     async with Server(missing=500) as failing, Server(second) as working:
         backends = {

@@ -43,7 +43,7 @@ EARLY = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\
     ids=["sized", "empty", "chunked", "trailers", "no reason", "204", "304", "early hints", "upgrade on offer"],
 )
 @on_each_loop
-async def test_a_reply_that_ends_by_itself_leaves_its_connection_for_the_next(
+async def test_reply_with_an_end_of_its_own_leaves_its_connection_reusable(
     wire: bytes, status: int, body: bytes
 ) -> None:
     async with serve(saying(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
@@ -56,7 +56,7 @@ async def test_a_reply_that_ends_by_itself_leaves_its_connection_for_the_next(
 
 @pytest.mark.parametrize("wire", [OK + b"\r\nhello", b"HTTP/1.0 200 OK\r\n\r\nhello"], ids=["1.1", "1.0"])
 @on_each_loop
-async def test_a_reply_that_does_not_say_where_it_ends_does_so_with_its_connection(wire: bytes) -> None:
+async def test_reply_without_a_length_ends_with_its_connection(wire: bytes) -> None:
     async with serve(saying_and_closing(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
         for _ in range(2):
             assert await read(transport, request(server)) == b"hello"
@@ -75,7 +75,7 @@ async def test_a_reply_that_does_not_say_where_it_ends_does_so_with_its_connecti
     ids=["1.0", "close", "chunked, close", "unasked reply behind it", "garbage behind it"],
 )
 @on_each_loop
-async def test_a_connection_that_cannot_be_trusted_serves_one_request_only(wire: bytes) -> None:
+async def test_connection_that_cannot_be_trusted_serves_one_request(wire: bytes) -> None:
     async with serve(saying(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
         for _ in range(2):
             assert await read(transport, request(server)) == b"hello"
@@ -83,7 +83,7 @@ async def test_a_connection_that_cannot_be_trusted_serves_one_request_only(wire:
 
 
 @on_each_loop
-async def test_a_connection_of_http_1_0_is_kept_if_the_server_says_so() -> None:
+async def test_connection_of_http_1_0_is_kept_if_the_server_says_so() -> None:
     wire = b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi"
     async with serve(saying(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
         for _ in range(2):
@@ -94,7 +94,7 @@ async def test_a_connection_of_http_1_0_is_kept_if_the_server_says_so() -> None:
 
 
 @on_each_loop
-async def test_a_reply_to_head_has_no_body_whatever_its_headers_say() -> None:
+async def test_reply_to_head_has_no_body_whatever_its_headers_say() -> None:
     async with (
         serve(saying(OK + b"Content-Length: 5\r\n\r\n")) as server,
         HTTPToolsTransport(trust_env=False) as transport,
@@ -105,7 +105,7 @@ async def test_a_reply_to_head_has_no_body_whatever_its_headers_say() -> None:
 
 
 @on_each_loop
-async def test_the_head_is_passed_on_as_it_came() -> None:
+async def test_head_of_a_reply_is_passed_on_unchanged() -> None:
     wire = b"HTTP/1.1 201 Made Up\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Empty:\r\nX-Wide: \t \xe9 \t\r\n"
     wire += b"Content-Length:0\r\n\r\n"
     async with serve(saying(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
@@ -121,7 +121,7 @@ async def test_the_head_is_passed_on_as_it_came() -> None:
 
 
 @on_each_loop
-async def test_where_the_bytes_are_cut_makes_no_difference() -> None:
+async def test_body_is_the_same_for_any_cut() -> None:
     wire = EARLY + OK + b"X: y\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk(b"data: 1\n\n") + chunk(b"\r\n") + END
 
     async def script(peer: Peer) -> None:
@@ -139,7 +139,7 @@ async def test_where_the_bytes_are_cut_makes_no_difference() -> None:
 
 
 @on_each_loop
-async def test_what_arrives_together_is_read_together() -> None:
+async def test_bytes_that_arrive_together_are_read_together() -> None:
     async with (
         serve(saying(CHUNKED, chunk(b"a") + chunk(b"b") + chunk(b"c"), chunk(b"d") + END)) as server,
         HTTPToolsTransport(trust_env=False) as transport,
@@ -154,7 +154,7 @@ async def test_what_arrives_together_is_read_together() -> None:
     ids=["between chunks", "in a chunk", "sized"],
 )
 @on_each_loop
-async def test_a_body_that_breaks_off_is_an_error_behind_all_that_came(wire: bytes) -> None:
+async def test_body_that_breaks_off_is_an_error_after_all_that_came(wire: bytes) -> None:
     async with serve(saying_and_closing(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
         response = await transport.handle_async_request(request(server))
         await asyncio.sleep(0.05)  # however late one reads
@@ -166,7 +166,7 @@ async def test_a_body_that_breaks_off_is_an_error_behind_all_that_came(wire: byt
 
 
 @on_each_loop
-async def test_a_connection_that_is_reset_in_a_body_is_a_read_error() -> None:
+async def test_connection_reset_in_a_body_is_a_read_error() -> None:
     seen = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -198,7 +198,7 @@ async def test_a_connection_that_is_reset_in_a_body_is_a_read_error() -> None:
     ids=["nothing", "half a line", "a web page", "HTTP/2", "another protocol", "two lengths", "no colon"],
 )
 @on_each_loop
-async def test_what_is_no_http_reply_is_a_protocol_error(wire: bytes) -> None:
+async def test_bytes_that_are_no_http_reply_are_a_protocol_error(wire: bytes) -> None:
     async with serve(saying_and_closing(wire)) as server, HTTPToolsTransport(trust_env=False) as transport:
         with pytest.raises(httpx.RemoteProtocolError):
             await transport.handle_async_request(request(server))
@@ -206,7 +206,7 @@ async def test_what_is_no_http_reply_is_a_protocol_error(wire: bytes) -> None:
 
 
 @on_each_loop
-async def test_garbage_in_a_body_is_a_protocol_error_behind_all_that_came() -> None:
+async def test_garbage_in_a_body_is_a_protocol_error_after_all_that_came() -> None:
     async with (
         serve(saying(CHUNKED + chunk(b"hello") + b"xyz\r\n")) as server,
         HTTPToolsTransport(trust_env=False) as transport,
@@ -224,7 +224,7 @@ async def test_garbage_in_a_body_is_a_protocol_error_behind_all_that_came() -> N
     ids=["many headers", "many hints", "one header"],
 )
 @on_each_loop
-async def test_a_head_without_an_end_is_refused(beginning: bytes, more: bytes) -> None:
+async def test_head_without_an_end_is_refused(beginning: bytes, more: bytes) -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(beginning)
@@ -251,7 +251,7 @@ async def test_trailers_without_an_end_are_refused() -> None:
 
 
 @on_each_loop
-async def test_a_server_that_is_faster_than_the_reader_is_held_back() -> None:
+async def test_server_that_is_faster_than_the_reader_is_paused() -> None:
     total = 64 * HIGH_WATER
 
     async def script(peer: Peer) -> None:

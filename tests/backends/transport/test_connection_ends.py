@@ -22,7 +22,7 @@ from tests.support.raw_server import (
 
 
 @on_each_loop
-async def test_a_body_that_is_left_early_closes_the_socket() -> None:
+async def test_body_that_is_closed_early_closes_the_socket() -> None:
     left = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -40,7 +40,7 @@ async def test_a_body_that_is_left_early_closes_the_socket() -> None:
 
 
 @on_each_loop
-async def test_a_body_that_is_complete_when_it_is_left_keeps_its_connection() -> None:
+async def test_body_that_is_complete_when_closed_keeps_its_connection() -> None:
     async with (
         serve(saying(CHUNKED + chunk(b"data: [DONE]\n\n") + END)) as server,
         HTTPToolsTransport(trust_env=False) as transport,
@@ -54,7 +54,7 @@ async def test_a_body_that_is_complete_when_it_is_left_keeps_its_connection() ->
 
 
 @on_each_loop
-async def test_a_body_that_may_linger_keeps_its_connection_if_it_ends_soon() -> None:
+async def test_body_that_may_linger_and_ends_soon_keeps_its_connection() -> None:
     left, ended = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -79,7 +79,7 @@ async def test_a_body_that_may_linger_keeps_its_connection_if_it_ends_soon() -> 
 
 
 @on_each_loop
-async def test_a_body_that_may_linger_but_does_not_end_closes_the_socket() -> None:
+async def test_body_that_may_linger_and_does_not_end_closes_the_socket() -> None:
     left = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -97,7 +97,7 @@ async def test_a_body_that_may_linger_but_does_not_end_closes_the_socket() -> No
 
 @pytest.mark.parametrize("sent", [b"", OK, CHUNKED, CHUNKED + chunk(b"a")], ids=["nothing", "half", "head", "body"])
 @on_each_loop
-async def test_whoever_is_cancelled_leaves_a_closed_socket(sent: bytes) -> None:
+async def test_cancelled_reader_closes_the_socket(sent: bytes) -> None:
     waiting, left = asyncio.Event(), asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -122,7 +122,7 @@ async def test_whoever_is_cancelled_leaves_a_closed_socket(sent: bytes) -> None:
 
 
 @on_each_loop
-async def test_two_cannot_read_one_body() -> None:
+async def test_body_with_two_readers_is_refused() -> None:
     async with serve(saying(CHUNKED)) as server, HTTPToolsTransport(trust_env=False) as transport:
         response = await transport.handle_async_request(request(server))
         first = asyncio.create_task(response.aread())
@@ -136,7 +136,7 @@ async def test_two_cannot_read_one_body() -> None:
 
 @pytest.mark.parametrize("sent", [b"", OK], ids=["nothing", "half a head"])
 @on_each_loop
-async def test_a_head_that_does_not_come_is_a_read_timeout(sent: bytes) -> None:
+async def test_head_that_does_not_come_is_a_read_timeout(sent: bytes) -> None:
     left = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -152,7 +152,7 @@ async def test_a_head_that_does_not_come_is_a_read_timeout(sent: bytes) -> None:
 
 
 @on_each_loop
-async def test_a_body_that_stalls_is_a_read_timeout_behind_all_that_came() -> None:
+async def test_body_that_stalls_is_a_read_timeout_after_all_that_came() -> None:
     left = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -172,7 +172,7 @@ async def test_a_body_that_stalls_is_a_read_timeout_behind_all_that_came() -> No
 
 
 @on_each_loop
-async def test_the_read_timeout_is_for_each_read_alone() -> None:
+async def test_read_timeout_is_for_each_read() -> None:
     async def script(peer: Peer) -> None:
         await peer.request()
         await peer.send(CHUNKED)
@@ -269,7 +269,7 @@ async def test_reply_that_delivers_reads_raises_the_error_of_the_function() -> N
 
 
 @on_each_loop
-async def test_the_read_timeout_can_be_changed_in_mid_stream() -> None:
+async def test_read_timeout_can_be_changed_in_mid_stream() -> None:
     async with serve(saying(CHUNKED + chunk(b"a"))) as server, HTTPToolsTransport(trust_env=False) as transport:
         response = await transport.handle_async_request(request(server, read=3600))
         reply = response.extensions["stream"]
@@ -280,7 +280,7 @@ async def test_the_read_timeout_can_be_changed_in_mid_stream() -> None:
 
 
 @on_each_loop
-async def test_a_request_that_the_server_does_not_read_is_a_write_timeout() -> None:
+async def test_request_that_the_server_does_not_read_is_a_write_timeout() -> None:
     done = asyncio.Event()
 
     async def script(peer: Peer) -> None:

@@ -45,7 +45,7 @@ class Doors:
 
 
 @on_each_loop
-async def test_requests_one_after_the_other_share_a_connection_and_those_at_once_do_not() -> None:
+async def test_requests_in_turn_share_a_connection_and_concurrent_ones_do_not() -> None:
     doors = Doors()
     async with serve(doors) as server, HTTPToolsTransport(trust_env=False) as transport:
         for at_once in (1, 1, 3, 2):
@@ -67,7 +67,7 @@ async def test_origins_do_not_share_connections() -> None:
 
 
 @on_each_loop
-async def test_a_connection_that_the_server_closed_while_idle_is_replaced() -> None:
+async def test_connection_closed_while_idle_is_replaced() -> None:
     async def once(peer: Peer) -> None:
         await peer.request()
         await peer.send(sized(b"hello"))
@@ -82,7 +82,7 @@ async def test_a_connection_that_the_server_closed_while_idle_is_replaced() -> N
 
 @pytest.mark.parametrize("reset", [False, True], ids=["close", "reset"])
 @on_each_loop
-async def test_a_request_that_meets_a_closing_connection_is_sent_again_on_a_new_one(reset: bool) -> None:
+async def test_request_on_a_closing_connection_is_sent_again_on_a_new_one(reset: bool) -> None:
     async def once(peer: Peer) -> None:
         await peer.request()
         await peer.send(sized(b"hello"))
@@ -96,7 +96,7 @@ async def test_a_request_that_meets_a_closing_connection_is_sent_again_on_a_new_
 
 
 @on_each_loop
-async def test_a_request_is_not_sent_again_once_a_byte_of_its_reply_has_come() -> None:
+async def test_request_with_a_byte_of_its_reply_is_not_sent_again() -> None:
     async def half(peer: Peer) -> None:
         await peer.request()
         await peer.send(sized(b"hello"))
@@ -112,7 +112,7 @@ async def test_a_request_is_not_sent_again_once_a_byte_of_its_reply_has_come() -
 
 
 @on_each_loop
-async def test_a_request_is_not_sent_again_when_a_new_connection_closes() -> None:
+async def test_request_on_a_new_connection_that_closes_is_not_sent_again() -> None:
     async def never(peer: Peer) -> None:
         await peer.request()
         peer.close()
@@ -142,7 +142,7 @@ async def test_idle_connections_expire() -> None:
 
 
 @on_each_loop
-async def test_no_more_idle_connections_are_kept_than_allowed() -> None:
+async def test_idle_connections_beyond_the_limit_are_closed() -> None:
     doors, closed = Doors(), asyncio.Semaphore(0)
 
     async def script(peer: Peer) -> None:
@@ -180,7 +180,7 @@ async def test_connections_can_be_limited() -> None:
 
 
 @on_each_loop
-async def test_whoever_waits_too_long_for_a_connection_gets_a_pool_timeout() -> None:
+async def test_request_waiting_too_long_for_a_connection_is_a_pool_timeout() -> None:
     doors = Doors()
     async with (
         serve(doors) as server,
@@ -219,7 +219,7 @@ async def test_failures_give_back_their_place_in_the_limit() -> None:
 
 
 @on_each_loop
-async def test_an_idle_connection_makes_room_for_another_origin() -> None:
+async def test_idle_connection_makes_room_for_another_origin() -> None:
     left = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -239,7 +239,7 @@ async def test_an_idle_connection_makes_room_for_another_origin() -> None:
 
 
 @on_each_loop
-async def test_five_hundred_streams_at_once() -> None:
+async def test_five_hundred_concurrent_streams_are_read() -> None:
     everybody = asyncio.Barrier(500)
 
     async def script(peer: Peer) -> None:
@@ -256,7 +256,7 @@ async def test_five_hundred_streams_at_once() -> None:
 
 
 @on_each_loop
-async def test_to_close_the_transport_closes_every_connection() -> None:
+async def test_closing_the_transport_closes_every_connection() -> None:
     left = asyncio.Semaphore(0)
 
     async def script(peer: Peer) -> None:

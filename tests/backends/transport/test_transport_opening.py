@@ -37,7 +37,7 @@ def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_each_loop
-async def test_nobody_there_is_a_connect_error() -> None:
+async def test_connection_to_nobody_is_a_connect_error() -> None:
     port = free_port()
     async with HTTPToolsTransport() as transport:
         with pytest.raises(httpx.ConnectError):
@@ -63,7 +63,7 @@ def deaf(address: str, port: int = 0) -> Any:
 
 
 @on_each_loop
-async def test_a_server_that_lets_nobody_in_is_a_connect_timeout() -> None:
+async def test_server_that_does_not_accept_is_a_connect_timeout() -> None:
     with deaf("127.0.0.1") as port:
         async with HTTPToolsTransport() as transport:
             asked = httpx.Request("GET", f"http://127.0.0.1:{port}/", extensions={"timeout": {"connect": 0.05}})
@@ -78,7 +78,7 @@ async def test_a_server_that_lets_nobody_in_is_a_connect_timeout() -> None:
                 await waiting
 
 
-async def test_where_a_name_has_several_addresses_one_that_answers_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_with_several_addresses_finds_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(HELLO) as server, HTTPToolsTransport() as transport:
         with deaf("127.0.0.2", server.port):
             addresses = ["127.0.0.3", "127.0.0.2", "127.0.0.2", "127.0.0.1", "127.0.0.2"]  # the first refuses
@@ -90,7 +90,7 @@ async def test_where_a_name_has_several_addresses_one_that_answers_is_found(monk
 
 
 @on_each_loop
-async def test_an_ipv6_address_can_be_used() -> None:
+async def test_ipv6_address_can_be_used() -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -100,7 +100,7 @@ async def test_an_ipv6_address_can_be_used() -> None:
 
 
 @on_each_loop
-async def test_a_certificate_is_trusted_if_the_environment_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificate_that_the_environment_names_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     body = bytes(range(256)) * 10_000
 
@@ -121,7 +121,7 @@ async def test_a_certificate_is_trusted_if_the_environment_names_it(monkeypatch:
 
 
 @on_each_loop
-async def test_a_certificate_that_nobody_trusts_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificate_that_nobody_trusts_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.delenv("SSL_CERT_DIR", raising=False)
     async with serve(HELLO, encrypted=True) as server, HTTPToolsTransport() as transport:
@@ -134,7 +134,7 @@ async def test_a_certificate_that_nobody_trusts_is_a_connect_error(monkeypatch: 
 
 
 @on_each_loop
-async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serve(HELLO) as proxy, serve(HELLO) as server:
         monkeypatch.setenv("http_proxy", proxy.url.removeprefix("http://").strip("/"))
         monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -148,7 +148,7 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
 
 
 @on_each_loop
-async def test_whoever_is_cancelled_while_a_connection_is_opened_leaves_nothing_behind() -> None:
+async def test_connection_cancelled_while_opening_leaves_nothing() -> None:
     async with serve(HELLO) as server:
         transport = HTTPToolsTransport()
         for rounds in range(30):

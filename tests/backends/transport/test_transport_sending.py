@@ -25,7 +25,7 @@ HELLO = saying(sized(b"hello"))
 
 
 @on_each_loop
-async def test_a_request_is_sent_as_httpx_built_it_in_one_write() -> None:
+async def test_request_is_sent_as_httpx_built_it_in_one_write() -> None:
     reads: list[bytes] = []
 
     async def script(peer: Peer) -> None:
@@ -46,7 +46,7 @@ async def pieces() -> AsyncIterator[bytes]:
 
 
 @on_each_loop
-async def test_a_generated_body_is_sent_in_chunks_or_with_its_content_length() -> None:
+async def test_generated_body_is_sent_in_chunks_or_with_its_length() -> None:
     async with serve(HELLO) as server, httpx.AsyncClient(transport=HTTPToolsTransport(trust_env=False)) as client:
         await client.post(server.url, content=pieces())
         await client.post(server.url, content=pieces(), headers={"Content-Length": "5"})
@@ -57,7 +57,7 @@ async def test_a_generated_body_is_sent_in_chunks_or_with_its_content_length() -
 
 
 @on_each_loop
-async def test_a_body_that_is_generated_is_not_sent_where_it_might_be_lost() -> None:
+async def test_generated_body_is_not_sent_where_it_might_be_lost() -> None:
     async def once(peer: Peer) -> None:
         await peer.request()
         await peer.send(sized(b"hello"))
@@ -71,7 +71,7 @@ async def test_a_body_that_is_generated_is_not_sent_where_it_might_be_lost() -> 
 
 
 @on_each_loop
-async def test_a_body_that_fails_to_be_generated_closes_the_connection() -> None:
+async def test_generated_body_that_fails_closes_the_connection() -> None:
     left = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -90,7 +90,7 @@ async def test_a_body_that_fails_to_be_generated_closes_the_connection() -> None
 
 @pytest.mark.parametrize("generated", [False, True])
 @on_each_loop
-async def test_a_server_that_refuses_need_not_read_the_rest_and_gets_a_new_connection(generated: bool) -> None:
+async def test_server_that_refuses_early_gets_a_new_connection(generated: bool) -> None:
     seen = asyncio.Event()
 
     async def script(peer: Peer) -> None:
@@ -114,7 +114,7 @@ async def test_a_server_that_refuses_need_not_read_the_rest_and_gets_a_new_conne
 
 
 @on_each_loop
-async def test_a_server_that_sends_before_a_request_is_not_read() -> None:
+async def test_bytes_before_a_request_close_the_connection() -> None:
     async def script(peer: Peer) -> None:
         await peer.send(sized(b"hello"))
 
@@ -128,7 +128,7 @@ async def test_a_server_that_sends_before_a_request_is_not_read() -> None:
 
 
 @on_each_loop
-async def test_a_server_may_answer_while_it_still_reads() -> None:
+async def test_server_that_answers_while_it_reads_is_read() -> None:
     async def echo(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         await peer.send(OK + b"Content-Length: 5\r\n\r\n")
@@ -144,7 +144,7 @@ async def test_a_server_may_answer_while_it_still_reads() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX: b", "a\nX: b", "a\rb", "a\0b"])
 @on_each_loop
-async def test_a_header_cannot_smuggle_in_another(value: str) -> None:
+async def test_header_with_a_line_break_is_refused(value: str) -> None:
     async with serve(HELLO) as server, HTTPToolsTransport(trust_env=False) as transport:
         with pytest.raises(httpx.LocalProtocolError):
             await read(transport, httpx.Request("GET", server.url, headers={"X-Y": value}))
@@ -152,7 +152,7 @@ async def test_a_header_cannot_smuggle_in_another(value: str) -> None:
 
 
 @on_each_loop
-async def test_the_rest_is_left_to_httpx() -> None:
+async def test_other_requests_are_left_to_httpx() -> None:
     packed = gzip.compress(b"hello")
 
     async def script(peer: Peer) -> None:

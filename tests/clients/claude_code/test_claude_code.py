@@ -140,7 +140,7 @@ async def test_claude_code_understands_that_a_prompt_is_too_long(up: MessagesUps
     assert not up.requests
 
 
-async def test_a_session_of_claude_code_stays_with_one_replica(tmp_path: Path) -> None:
+async def test_session_of_claude_code_stays_with_one_replica(tmp_path: Path) -> None:
     async with MessagesUpstream() as one, MessagesUpstream() as two:
         for server in (one, two):
             server.say(bash("echo one"))

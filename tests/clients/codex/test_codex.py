@@ -54,7 +54,7 @@ async def test_codex_edits_a_file_by_a_patch(codex: Codex, upstream: Upstream) -
     assert json.loads(made["arguments"]) == {"input": PATCH}
 
 
-async def test_codex_takes_a_patch_that_the_model_did_not_wrap(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_accepts_a_patch_that_the_model_did_not_wrap(codex: Codex, upstream: Upstream) -> None:
     upstream.say(calling("apply_patch", *PATCH.partition("File")))
     upstream.say(saying("Patched."))
     assert said(await codex.exec("Write a greeting.", codex.catalog)) == ["Patched."]
@@ -62,7 +62,7 @@ async def test_codex_takes_a_patch_that_the_model_did_not_wrap(codex: Codex, ups
 
 
 @pytest.mark.parametrize("profile", ["vllm", "sglang", "llama.cpp"])
-async def test_a_backend_is_held_to_the_grammar_of_patches_where_it_can_be(
+async def test_codex_patch_grammar_is_enforced_by_backends_that_can(
     codex: Codex, upstream: Upstream, profile: str
 ) -> None:
     upstream.say(saying("Hello."))
@@ -75,14 +75,14 @@ async def test_a_backend_is_held_to_the_grammar_of_patches_where_it_can_be(
     assert not re.search(pattern, in_json.replace("+", "", 1))
 
 
-async def test_codex_calls_a_tool_of_a_tool_server(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_calls_a_tool_of_an_mcp_server(codex: Codex, upstream: Upstream) -> None:
     upstream.say(calling("mcp__lab__add", '{"a": 2, "b": 3}'))
     upstream.say(saying("Five."))
     assert said(await codex.exec("Add 2 and 3.")) == ["Five."]
     assert "The sum is 5." in result(upstream)
 
 
-async def test_codex_calls_a_tool_that_it_had_to_search_for(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_calls_a_tool_found_by_tool_search(codex: Codex, upstream: Upstream) -> None:
     upstream.say(calling("tool_search", '{"query": "add two numbers"}'))
     upstream.say(calling("mcp__lab__add", '{"a": 2, "b": 3}', id="call_2"))
     upstream.say(saying("Five."))
@@ -102,9 +102,7 @@ async def test_codex_runs_code_whose_tools_come_in_an_item(codex: Codex, upstrea
 
 
 @pytest.mark.parametrize("provider", ["lab", "openai"])
-async def test_codex_goes_on_from_a_summary_when_there_is_no_more_room(
-    codex: Codex, upstream: Upstream, provider: str
-) -> None:
+async def test_codex_at_a_full_context_goes_on_from_a_summary(codex: Codex, upstream: Upstream, provider: str) -> None:
     upstream.say(calling("exec_command", '{"cmd": "echo written"}', tokens=30_000))
     upstream.say(saying("We have written."))
     upstream.say(saying("Done."))
@@ -116,9 +114,7 @@ async def test_codex_goes_on_from_a_summary_when_there_is_no_more_room(
     assert "tool" not in [message["role"] for message in continued["messages"]]
 
 
-async def test_codex_gets_its_instructions_from_the_catalog_and_they_are_one_message(
-    codex: Codex, upstream: Upstream
-) -> None:
+async def test_codex_instructions_from_the_catalog_are_one_message(codex: Codex, upstream: Upstream) -> None:
     upstream.say(saying("Hello."))
     assert said(await codex.exec("Say hello.", codex.catalog)) == ["Hello."]
     roles = [message["role"] for message in upstream.requests[-1].json["messages"]]
@@ -126,7 +122,7 @@ async def test_codex_gets_its_instructions_from_the_catalog_and_they_are_one_mes
     assert upstream.requests[-1].json["messages"][0]["content"].startswith("You are a coding agent.")
 
 
-async def test_a_template_that_takes_one_system_message_gets_one(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_instructions_for_one_system_message_are_joined(codex: Codex, upstream: Upstream) -> None:
     upstream.say(calling("functions__exec", '{"input": "text(1)"}'))
     upstream.say(saying("Done."))
     one = {"request.roles.system": "single_first"}

@@ -44,7 +44,7 @@ def tools(upstream: Upstream) -> list[str]:
     return [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
 
 
-async def test_it_works_in_a_directory_with_the_first_model_of_the_server(
+async def test_antiphon_codex_works_in_a_directory_with_the_first_model(
     server: str, upstream: Upstream, place: Path
 ) -> None:
     upstream.say(calling("exec_command", '{"cmd": "printf hello > greeting.txt"}'))
@@ -56,13 +56,13 @@ async def test_it_works_in_a_directory_with_the_first_model_of_the_server(
     assert not (place / "home" / "config.toml").exists()
 
 
-async def test_another_model_may_be_named(server: str, upstream: Upstream, place: Path) -> None:
+async def test_antiphon_codex_with_another_model_uses_it(server: str, upstream: Upstream, place: Path) -> None:
     upstream.say(saying("Hello."))
     assert said(await command(server, place, *EXEC, "--model", "other", "Say hello.")) == ["Hello."]
     assert upstream.requests[0].json["model"] == "other"
 
 
-async def test_it_gives_the_key_of_the_settings(upstream: Upstream, place: Path) -> None:
+async def test_antiphon_codex_sends_the_key_of_the_settings(upstream: Upstream, place: Path) -> None:
     upstream.say(saying("Hello."))
     async with antiphon(backend_url=upstream.url, api_keys=["hush", "other"]) as server:
         ended = await command(server, place, *EXEC, "Say hello.", ANTIPHON_API_KEYS="hush,other")
@@ -76,7 +76,9 @@ async def test_it_gives_the_key_of_the_settings(upstream: Upstream, place: Path)
         assert refused.err.startswith("Send your API key") and "401 invalid_api_key" in refused.err
 
 
-async def test_the_lines_that_it_prints_are_a_configuration(server: str, upstream: Upstream, place: Path) -> None:
+async def test_antiphon_codex_prints_lines_that_are_a_configuration(
+    server: str, upstream: Upstream, place: Path
+) -> None:
     upstream.say(saying("Hello."))
     printed = await command(server, place, "--print")
     assert printed.out.startswith('model = "m"\nmodel_provider = "antiphon"\n')
@@ -89,7 +91,7 @@ async def test_the_lines_that_it_prints_are_a_configuration(server: str, upstrea
     assert not troubles(ended)
 
 
-async def test_it_says_what_is_missing(server: str, place: Path) -> None:
+async def test_antiphon_codex_names_what_is_missing(server: str, place: Path) -> None:
     nowhere: dict[str, Any] = {"PATH": str(place)}
     missing = await command(server, place, *EXEC, "Say hello.", **nowhere)
     assert (missing.code, missing.err) == (127, "Codex is not installed: npm install --global @openai/codex\n")

@@ -31,21 +31,21 @@ async def server(upstream: Upstream) -> AsyncIterator[str]:
         yield f"{url}/v1"
 
 
-async def test_codex_waits_when_there_are_too_many_requests(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_at_a_429_waits(codex: Codex, upstream: Upstream) -> None:
     upstream.say(status(429, SLOW, {"Retry-After": "1"}))
     upstream.say(saying("Hello."))
     assert said(await codex.exec("Say hello.")) == ["Hello."]
     assert len(upstream.requests) == 2
 
 
-async def test_codex_waits_also_where_the_backend_does_not_say_how_long(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_at_a_429_without_retry_after_waits(codex: Codex, upstream: Upstream) -> None:
     upstream.say(status(429, SLOW))
     upstream.say(saying("Hello."))
     assert said(await codex.exec("Say hello.")) == ["Hello."]
     assert len(upstream.requests) == 2
 
 
-async def test_codex_waits_when_there_are_too_many_requests_in_the_middle(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_at_a_429_within_a_session_waits(codex: Codex, upstream: Upstream) -> None:
     slow = {"error": {"message": "Rate limit reached. Please try again in 1.5s.", "code": "rate_limit_exceeded"}}
     upstream.say(sse(chunk("Hel"), 0.3, slow, CLOSE))
     upstream.say(saying("Hello."))
@@ -55,7 +55,7 @@ async def test_codex_waits_when_there_are_too_many_requests_in_the_middle(codex:
     assert len(upstream.requests) == 2
 
 
-async def test_codex_does_not_try_again_what_has_to_be_paid_for(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_at_insufficient_quota_does_not_retry(codex: Codex, upstream: Upstream) -> None:
     error = {"message": "You exceeded your current quota.", "type": "insufficient_quota", "code": "insufficient_quota"}
     upstream.always(status(429, {"error": error}))
     ended = await codex.exec("Say hello.")
@@ -69,9 +69,7 @@ async def test_codex_does_not_try_again_what_has_to_be_paid_for(codex: Codex, up
     [status(400, TOO_LONG), sse(chunk("Hel"), 0.3, TOO_LONG, CLOSE)],
     ids=["at once", "in the middle"],
 )
-async def test_codex_reports_that_the_context_window_is_full(
-    codex: Codex, upstream: Upstream, answer: list[Any]
-) -> None:
+async def test_codex_at_a_full_context_window_reports_it(codex: Codex, upstream: Upstream, answer: list[Any]) -> None:
     upstream.say(answer)
     ended = await codex.exec("Say hello.")
     assert ended.code == 1
@@ -79,7 +77,7 @@ async def test_codex_reports_that_the_context_window_is_full(
     assert len(upstream.requests) == 1
 
 
-async def test_codex_reports_that_an_answer_was_cut_off(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_at_an_incomplete_answer_reports_it(codex: Codex, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), finish("length"), usage(), DONE))
     ended = await codex.exec("Say hello.")
     assert ended.code == 1
@@ -90,7 +88,7 @@ async def test_codex_reports_that_an_answer_was_cut_off(codex: Codex, upstream: 
 @pytest.mark.parametrize(
     ("code", "words", "tries"), [(500, "The GPU is on fire.", 4), (503, "Selected model is at capacity.", 2)]
 )
-async def test_codex_gives_up_a_backend_that_does_not_recover(
+async def test_codex_at_a_backend_that_does_not_recover_gives_up(
     codex: Codex, upstream: Upstream, code: int, words: str, tries: int
 ) -> None:
     upstream.always(status(code, BROKEN))
@@ -103,14 +101,14 @@ async def test_codex_gives_up_a_backend_that_does_not_recover(
 @pytest.mark.parametrize(
     ("key", "words"), [("lab", "The model 'm' does not exist."), ("other", "Incorrect API key provided.")]
 )
-async def test_codex_shows_the_words_of_a_refusal(codex: Codex, upstream: Upstream, key: str, words: str) -> None:
+async def test_codex_at_a_refusal_shows_its_message(codex: Codex, upstream: Upstream, key: str, words: str) -> None:
     upstream.always(status(404, UNKNOWN))
     ended = await codex.exec("Say hello.", *HASTY, key=key)
     assert ended.code == 1
     assert words in troubles(ended)[-1]
 
 
-async def test_codex_retries_when_a_stream_breaks_off(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_at_a_stream_that_breaks_off_retries(codex: Codex, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), 0.3, BROKEN, CLOSE))
     upstream.say(saying("Hello."))
     ended = await codex.exec("Say hello.")

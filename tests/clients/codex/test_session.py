@@ -80,7 +80,7 @@ async def test_codex_works_for_many_turns(
     assert {exchange.transport for exchange in wire.responses} == {transport}
 
 
-async def test_codex_identifies_itself(
+async def test_codex_sends_its_user_agent(
     codex: Codex, upstream: Upstream, wire: Wire, settings: list[str], transport: str
 ) -> None:
     upstream.say(saying("Hello."))
@@ -90,7 +90,7 @@ async def test_codex_identifies_itself(
     assert version(exchange.asked["user-agent"]) in map(version, AGENTS)
 
 
-async def test_two_calls_at_once(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
+async def test_codex_makes_two_calls_at_once(codex: Codex, upstream: Upstream, settings: list[str]) -> None:
     pieces = [call(at, id=f"call_{at}", name="exec_command") for at in (0, 1)]
     pieces += [call(at, arguments=json.dumps({"cmd": f"printf {at} > {at}.txt"})) for at in (0, 1)]
     upstream.say(sse(*pieces, finish("tool_calls"), usage(), DONE))
@@ -101,7 +101,7 @@ async def test_two_calls_at_once(codex: Codex, upstream: Upstream, settings: lis
     assert [one["id"] for one in calls["tool_calls"]] == [first["tool_call_id"], second["tool_call_id"]]
 
 
-async def test_thoughts_are_shown_and_come_back_with_the_results(
+async def test_codex_shows_reasoning_and_sends_it_back_with_results(
     codex: Codex, upstream: Upstream, settings: list[str]
 ) -> None:
     thought = [chunk(reasoning_content=piece) for piece in ("I write ", "it.")]
@@ -139,7 +139,7 @@ async def test_codex_sends_an_image_and_a_schema(codex: Codex, upstream: Upstrea
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
-async def test_the_model_is_left_when_codex_is(
+async def test_codex_that_is_stopped_closes_the_backends_stream(
     codex: Codex, upstream: Upstream, settings: list[str], end: signal.Signals
 ) -> None:
     heard = asyncio.Event()
@@ -155,7 +155,7 @@ async def test_the_model_is_left_when_codex_is(
     assert len(upstream.requests) == 1
 
 
-async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
+async def test_codex_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     codex: Codex, upstream: Upstream, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream.say(saying("Hello."))
@@ -168,7 +168,7 @@ async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     assert warning in [getattr(record, "reason", None) for record in caplog.records]
 
 
-async def test_a_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -> None:
+async def test_codex_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -> None:
     both = asyncio.Event()
     upstream.say(calling("multi_agent_v1__spawn_agent", '{"message": "Say hello."}'))
     upstream.always(sse(both, chunk("Hello."), finish(), usage(), DONE))
@@ -182,7 +182,7 @@ async def test_a_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -> No
 
 
 @pytest.mark.parametrize(("model", "features"), [("m", ["features.multi_agent_v2=true"]), ("gpt-6-sol", [])])
-async def test_an_agent_of_a_team_receives_its_task(
+async def test_codex_agent_of_a_team_receives_its_task(
     codex: Codex, upstream: Upstream, model: str, features: list[str]
 ) -> None:
     """Newer models have agents that write to each other, in items of a type that no other client sends."""

@@ -83,7 +83,7 @@ async def test_opencode_writes_a_file_and_goes_on(opencode: Opencode, upstream: 
     assert len(upstream.requests) == 2
 
 
-async def test_opencode_identifies_itself(opencode: Opencode, upstream: Upstream, wire: Wire) -> None:
+async def test_opencode_sends_its_user_agent(opencode: Opencode, upstream: Upstream, wire: Wire) -> None:
     upstream.always(saying("Hello."))
     await opencode("Say hello.")
     for exchange in wire.responses:
@@ -92,7 +92,7 @@ async def test_opencode_identifies_itself(opencode: Opencode, upstream: Upstream
 
 
 @pytest.mark.parametrize(("code", "headers"), [(429, {"Retry-After": "1"}), (503, {"Retry-After": "1"}), (500, {})])
-async def test_opencode_waits_for_what_may_pass(
+async def test_opencode_at_a_429_waits(
     opencode: Opencode, upstream: Upstream, code: int, headers: dict[str, str]
 ) -> None:
     upstream.say(status(code, {"error": {"message": "Slow down."}}, headers))
@@ -107,23 +107,21 @@ async def test_opencode_waits_for_what_may_pass(
     [("lab", "The model 'm' does not exist."), ("other", "Incorrect API key provided.")],
     indirect=["opencode"],
 )
-async def test_opencode_shows_the_words_of_a_refusal(opencode: Opencode, upstream: Upstream, words: str) -> None:
+async def test_opencode_at_a_refusal_shows_its_message(opencode: Opencode, upstream: Upstream, words: str) -> None:
     upstream.always(status(404, {"error": {"message": "The model 'm' does not exist."}}))
     ended = await opencode("Say hello.")
     assert ended.code == 1
     assert words in troubles(ended)[-1]
 
 
-async def test_opencode_shows_what_there_is_of_an_answer_that_was_cut_off(
-    opencode: Opencode, upstream: Upstream
-) -> None:
+async def test_opencode_at_an_incomplete_answer_shows_its_text(opencode: Opencode, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), finish("length"), usage(), DONE))
     ended = await opencode("Say hello.")
     assert [part["text"] for part in parts(ended, "text")] == ["Hel"]
     assert len(upstream.requests) == 1
 
 
-async def test_opencode_retries_when_a_stream_breaks_off(opencode: Opencode, upstream: Upstream) -> None:
+async def test_opencode_at_a_stream_that_breaks_off_retries(opencode: Opencode, upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hel"), 0.3, {"error": {"message": "The GPU is on fire."}}, CLOSE))
     upstream.say(saying("Hello."))
     ended = await opencode("Say hello.")
@@ -131,7 +129,7 @@ async def test_opencode_retries_when_a_stream_breaks_off(opencode: Opencode, ups
     assert len(upstream.requests) == 2
 
 
-async def test_opencode_summarizes_when_there_is_no_more_room(opencode: Opencode, upstream: Upstream) -> None:
+async def test_opencode_at_a_full_context_summarizes(opencode: Opencode, upstream: Upstream) -> None:
     error = {"message": "This model's maximum context length is 8192 tokens.", "code": "context_length_exceeded"}
     upstream.say(status(400, {"error": error}))
     upstream.say(saying("The user wants to be greeted."))

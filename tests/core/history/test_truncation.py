@@ -42,32 +42,32 @@ RULES = message("system", "Be brief.")
 SUMMARY = {"type": "compaction", "encrypted_content": "antiphon1.x"}
 
 
-def test_the_oldest_turns_go_first_and_the_rules_stay() -> None:
+def test_truncation_drops_the_oldest_turns_and_keeps_instructions() -> None:
     turns = [user("one " * 100), said("1 " * 100), user("two " * 100), said("2 " * 100), user("three")]
 
     assert truncated([RULES, *turns], 0.75) == [RULES, *turns[2:]]
     assert truncated([RULES, *turns], 0.25) == [RULES, turns[4]]
 
 
-def test_nothing_goes_from_what_fits() -> None:
+def test_truncation_of_what_fits_drops_nothing() -> None:
     turns = [user("one"), said("1"), user("two")]
 
     assert truncated(turns, 1) == turns
 
 
-def test_rules_in_the_middle_stay_where_they_stand() -> None:
+def test_truncation_keeps_instructions_in_the_middle_in_place() -> None:
     turns = [user("one " * 100), message("developer", "From now on in French."), said("1"), user("two")]
 
     assert truncated(turns, 0.1) == [turns[1], turns[3]]
 
 
-def test_a_turn_goes_with_its_thoughts_calls_and_outputs() -> None:
+def test_truncation_drops_a_turn_with_its_reasoning_calls_and_outputs() -> None:
     past = [user("look"), thought("I have to look."), call("a"), output("a"), said("There is nothing.")]
 
     assert truncated([*past, user("look again")], 0.3) == [user("look again")]
 
 
-def test_a_long_present_turn_loses_its_oldest_steps_and_keeps_its_question() -> None:
+def test_truncation_of_a_long_last_turn_drops_its_oldest_steps() -> None:
     steps = [[thought(id), call(id), output(id)] for id in "abcd"]
     items = [user("find the bug"), *steps[0], *steps[1], *steps[2], *steps[3]]
 
@@ -75,38 +75,38 @@ def test_a_long_present_turn_loses_its_oldest_steps_and_keeps_its_question() -> 
     assert truncated(items, 0) == [user("find the bug"), *steps[3]]
 
 
-def test_calls_that_were_made_together_go_together() -> None:
+def test_truncation_drops_parallel_calls_together() -> None:
     together = [call("a"), call("b"), output("b"), output("a")]
     items = [user("both"), *together, call("c"), output("c")]
 
     assert truncated(items, 0.6) == [user("both"), call("c"), output("c")]
 
 
-def test_a_call_whose_output_has_only_now_come_stays() -> None:
+def test_truncation_keeps_a_call_whose_output_is_new() -> None:
     items = [user("start it"), call("slow"), said("It is running."), user("and?"), output("slow")]
 
     assert truncated(items, 0) == items
 
 
-def test_a_late_output_goes_with_its_call() -> None:
+def test_truncation_drops_a_late_output_with_its_call() -> None:
     items = [user("start it"), call("slow"), user("and?"), output("slow"), said("Done."), user("thanks " * 20)]
 
     assert truncated(items, 0.9) == [items[2], items[4], items[5]]
 
 
-def test_an_id_that_is_used_in_each_turn_ties_no_turns_together() -> None:
+def test_truncation_with_a_repeated_call_id_ties_no_turns_together() -> None:
     turn = [user("look"), call("call_0"), output("call_0"), said("Nothing.")]
 
     assert truncated([*turn, *turn, *turn], 0.4) == turn
 
 
-def test_what_stands_for_the_past_stays() -> None:
+def test_truncation_keeps_compactions() -> None:
     items = [SUMMARY, user("one " * 100), said("1"), user("two")]
 
     assert truncated(items, 0.1) == [SUMMARY, user("two")]
 
 
-def test_tools_that_were_found_in_what_goes_can_still_be_called() -> None:
+def test_truncation_of_found_tools_leaves_them_callable() -> None:
     search = {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "add"}}
     tools = [{"type": "function", "name": "add"}]
     found = {"type": "tool_search_output", "call_id": "s", "execution": "client", "tools": tools}
@@ -116,7 +116,7 @@ def test_tools_that_were_found_in_what_goes_can_still_be_called() -> None:
     assert truncated([*items[:2], {**found, "tools": []}, *items[3:]], 0.1) == [user("two")]
 
 
-def test_a_picture_counts_as_a_picture_and_not_by_its_bytes() -> None:
+def test_truncation_counts_an_image_as_an_image() -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 1_000_000}
     items = [user("old " * 1500), {"type": "message", "role": "user", "content": [picture]}, user("and now?")]
 
@@ -134,7 +134,7 @@ ITEMS = st.lists(
 
 
 @given(ITEMS, st.floats(0, 1))
-def test_what_must_stay_stays_and_pairs_are_never_parted(items: list[Item], share: float) -> None:
+def test_truncation_keeps_what_must_stay_and_pairs_together(items: list[Item], share: float) -> None:
     left = truncated(items, share)
 
     rest = iter(items)
@@ -187,11 +187,11 @@ def strays(items: list[Item]) -> int:
         (f"maximum context length is {'9' * 5000}, and you requested 8192 tokens", None),
     ],
 )
-def test_the_numbers_in_an_error_determine_what_fits(complaint: str, share: float | None) -> None:
+def test_truncation_takes_the_limit_from_an_error(complaint: str, share: float | None) -> None:
     assert share_that_fits(complaint) == share
 
 
-def test_what_went_with_an_earlier_turn_makes_no_room_twice() -> None:
+def test_truncation_counts_a_dropped_turn_once() -> None:
     past = [user("start it"), call("slow"), user("and?"), output("slow"), said("Done.")]
     items = [*past, user("three " * 20), user("four " * 80)]
     sizes = [estimate_json(item) for item in items]
@@ -200,6 +200,6 @@ def test_what_went_with_an_earlier_turn_makes_no_room_twice() -> None:
     assert truncated(items, 1 - too_many / sum(sizes)) == items[6:]
 
 
-def test_a_picture_that_is_not_there_counts_as_nothing() -> None:
+def test_truncation_counts_a_missing_image_as_nothing() -> None:
     assert estimate_json({"image_url": "https://a/b.png", "file_data": None}) == MEDIUM
     assert estimate_json({"image_url": None, "file_data": ""}) == 0

@@ -28,19 +28,19 @@ def test_input_messages_are_listed_as_the_spec_has_them() -> None:
         assert listed["status"] == "completed"
 
 
-def test_an_item_keeps_the_id_that_its_client_gave_it() -> None:
+def test_item_with_an_id_of_its_client_keeps_it() -> None:
     assert (
         input_item({"type": "message", "role": "user", "content": "hi", "id": "msg_mine"}, new_key())["id"]
         == "msg_mine"
     )
 
 
-def test_what_a_newer_version_adds_to_a_record_is_passed_over() -> None:
+def test_record_fields_of_a_newer_version_are_ignored() -> None:
     turn = Turn({"id": "resp_1"}, [{"type": "message"}], {"msg_1": {"reasoning": "so"}})
     assert Turn.of(orjson.dumps({**orjson.loads(turn.record()), "more": [1]})) == turn
 
 
-def test_reasoning_is_stored_once() -> None:
+def test_reasoning_of_a_turn_is_stored_once() -> None:
     thought = "".join(["Let me ", "think."])
     item = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": thought}]}
     other = {"type": "reasoning", "id": "rs_2", "summary": [{"type": "summary_text", "text": "So."}]}
@@ -62,7 +62,7 @@ def answering(kind: str, call_id: str | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_output_of_any_kind_answers_a_call_of_the_conversation(kind: str) -> None:
+def test_output_of_any_kind_answers_a_call_of_the_conversation(kind: str) -> None:
     call = {"type": "tool_search_call" if kind == "tool_search" else kind, "call_id": "c", "name": "f"}
     check_outputs([call], [answering(kind, "c")])
     check_outputs([], [call, answering(kind, "c")])
@@ -73,14 +73,14 @@ def test_an_output_of_any_kind_answers_a_call_of_the_conversation(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["function_call", "tool_search"])
-def test_an_output_of_no_call_at_all_answers_none(kind: str) -> None:
+def test_output_of_no_call_answers_none(kind: str) -> None:
     check_outputs([], [answering(kind, None)])
 
 
-def test_outputs_that_are_of_other_kinds_are_left_to_those_who_leave_them_out() -> None:
+def test_output_of_another_kind_is_left_to_the_translation() -> None:
     check_outputs([], [answering("vendor:thing", "c"), {"type": "vendor:thing_output"}])
 
 
-def test_what_was_cut_off_is_listed_so() -> None:
+def test_incomplete_items_are_listed_as_incomplete() -> None:
     cut = {"type": "message", "role": "assistant", "content": "Hel", "status": "incomplete"}
     assert input_item(cut, new_key())["status"] == "incomplete"

@@ -24,11 +24,11 @@ def read(*pieces: str) -> str:
     return "".join(told(*pieces))
 
 
-def test_the_text_is_emitted_as_soon_as_it_arrives() -> None:
+def test_text_is_emitted_as_it_arrives() -> None:
     assert told('{"inp', 'ut": "', "Hel", "lo\\", "n", '"', "}") == ["", "", "Hel", "lo", "\n", "", "", ""]
 
 
-def test_an_escape_is_emitted_when_it_is_complete_and_half_a_pair_is_no_character() -> None:
+def test_escape_is_emitted_when_complete_and_never_half_a_pair() -> None:
     assert told('{"input":"\\', "u00", "e9", "\\ud83d", "\\ude", '00"}')[1:6] == ["", "é", "", "", "😀"]
     assert read('{"input": "\\ud83d"}') == "\ufffd"
     assert read('{"input": "\\ud83d', '\\n"}') == "\ufffd\n"
@@ -58,7 +58,7 @@ def test_an_escape_is_emitted_when_it_is_complete_and_half_a_pair_is_no_characte
         (r'"[\"input\"]"', '["input"]'),
     ],
 )
-def test_the_input_is_found_in_what_the_model_wrote(arguments: str, text: str) -> None:
+def test_input_is_found_in_what_the_model_wrote(arguments: str, text: str) -> None:
     assert read(arguments) == text
     assert read(*arguments) == text
 
@@ -83,12 +83,12 @@ def test_the_input_is_found_in_what_the_model_wrote(arguments: str, text: str) -
         '```json\n{"input": "x"}\n```',
     ],
 )
-def test_what_is_no_object_with_an_input_is_the_input_itself(arguments: str) -> None:
+def test_arguments_without_an_input_are_the_input(arguments: str) -> None:
     assert read(arguments) == arguments
     assert read(*arguments) == arguments
 
 
-def test_text_that_is_not_wrapped_is_emitted_as_it_arrives_too() -> None:
+def test_input_that_is_not_wrapped_is_emitted_as_it_arrives() -> None:
     assert told("*** Beg", "in Patch") == ["*** Beg", "in Patch", ""]
 
 
@@ -105,7 +105,7 @@ def test_text_that_is_not_wrapped_is_emitted_as_it_arrives_too() -> None:
         ("", False, False, True),
     ],
 )
-def test_where_arguments_end_and_whether_they_were_cut(
+def test_arguments_end_is_found_with_whether_they_were_cut(
     written: str, closed: bool, cut: bool, cut_with_the_answer: bool
 ) -> None:
     reader = InputReader()
@@ -115,7 +115,7 @@ def test_where_arguments_end_and_whether_they_were_cut(
     assert reader.cut(written, broken=True) is cut_with_the_answer
 
 
-def test_nothing_after_the_object_is_emitted() -> None:
+def test_text_after_the_object_is_not_emitted() -> None:
     assert told('{"input": "x"} and', '{"input": "y"}') == ["x", "", ""]
 
 
@@ -136,7 +136,7 @@ cuts = st.lists(st.integers(0, 10_000), max_size=8)
 
 
 @given(text=texts, before=others, after=others, ascii=st.booleans(), indent=st.none() | st.just(2), cuts=cuts)
-def test_every_text_comes_out_as_it_was_however_it_was_written_and_cut(
+def test_text_of_any_form_and_cut_is_emitted_as_it_was(
     text: str, before: Any, after: Any, ascii: bool, indent: Any, cuts: list[int]
 ) -> None:
     document = {**before, "input": text, **{name: value for name, value in after.items() if name not in before}}
@@ -145,12 +145,12 @@ def test_every_text_comes_out_as_it_was_however_it_was_written_and_cut(
 
 
 @given(text=texts, cuts=cuts)
-def test_no_cut_changes_what_comes_out(text: str, cuts: list[int]) -> None:
+def test_emitted_text_is_the_same_for_any_cut(text: str, cuts: list[int]) -> None:
     assert read(*in_pieces(text, cuts)) == read(text)
 
 
 @given(text=texts, cuts=cuts)
-def test_the_arguments_of_a_function_are_emitted_unchanged(text: str, cuts: list[int]) -> None:
+def test_function_arguments_are_emitted_unchanged(text: str, cuts: list[int]) -> None:
     reader = ObjectReader()
     told = "".join(map(reader.feed, in_pieces(text, cuts)))
     held = reader.held()
@@ -160,7 +160,7 @@ def test_the_arguments_of_a_function_are_emitted_unchanged(text: str, cuts: list
 
 
 @given(value=others, ascii=st.booleans(), cuts=cuts)
-def test_arguments_that_are_encoded_twice_are_emitted_as_an_object(value: Any, ascii: bool, cuts: list[int]) -> None:
+def test_arguments_encoded_twice_are_emitted_as_an_object(value: Any, ascii: bool, cuts: list[int]) -> None:
     arguments = json.dumps(value)
     reader = ObjectReader()
     pieces = in_pieces(json.dumps(arguments, ensure_ascii=ascii), cuts)
@@ -168,7 +168,7 @@ def test_arguments_that_are_encoded_twice_are_emitted_as_an_object(value: Any, a
 
 
 @pytest.mark.parametrize("arguments", ['"Paris"', '"[1]"', '"{"', '"{\\"a\\": 1', '"{}" "{}"'])
-def test_a_string_that_contains_no_object_is_emitted_unchanged(arguments: str) -> None:
+def test_string_without_an_object_is_emitted_unchanged(arguments: str) -> None:
     reader = ObjectReader()
     assert (reader.feed(arguments), reader.held(), reader.end()) == ("", arguments, arguments)
 
@@ -182,7 +182,7 @@ def test_text_after_the_arguments_is_not_emitted(value: Any, behind: str, cuts: 
 
 
 @pytest.mark.parametrize("arguments", ['see {"a": 1} and {"b": 2}', '[{"a": 1}] [2]', "null {} x"])
-def test_arguments_that_are_no_object_are_emitted_to_their_end(arguments: str) -> None:
+def test_arguments_that_are_no_object_are_emitted_whole(arguments: str) -> None:
     reader = ObjectReader()
     assert (reader.feed(arguments), reader.closed, reader.end()) == (arguments, False, "")
 
@@ -195,7 +195,7 @@ documents = st.dictionaries(
 @settings(max_examples=500)
 @given(text=texts | documents.map(json.dumps) | st.tuples(documents.map(json.dumps), texts).map("".join), cuts=cuts)
 @pytest.mark.parametrize("reading", [ObjectReader, InputReader])
-def test_the_steps_of_long_pieces_make_no_difference(
+def test_long_pieces_in_steps_give_the_same(
     reading: type[ObjectReader | InputReader], text: str, cuts: list[int]
 ) -> None:
     results = []
@@ -212,7 +212,7 @@ def test_the_steps_of_long_pieces_make_no_difference(
     ['{"a": 1}', '{"a": 1', '"{\\"a\\": 1}"', '"{\\"a\\": 1"', '"{\\"a\\": 1}', '"a"', '""', '"', "[1]", "7", "", "a"],
 )
 @pytest.mark.parametrize("reading", [ObjectReader, InputReader])
-def test_to_prepare_the_end_makes_no_difference(arguments: str, reading: type[ObjectReader | InputReader]) -> None:
+def test_preparing_the_end_gives_the_same(arguments: str, reading: type[ObjectReader | InputReader]) -> None:
     ends = set()
     for prepares in (0, 1, 2):
         reader = reading()
@@ -226,7 +226,7 @@ def test_to_prepare_the_end_makes_no_difference(arguments: str, reading: type[Ob
 
 
 @given(value=others, cuts=cuts, behind=texts)
-def test_a_prepared_string_that_contains_an_object_takes_no_more_text(value: Any, cuts: list[int], behind: str) -> None:
+def test_prepared_string_with_an_object_takes_no_more_text(value: Any, cuts: list[int], behind: str) -> None:
     arguments = json.dumps(value)
     reader = ObjectReader()
     for piece in in_pieces(json.dumps(arguments), cuts):

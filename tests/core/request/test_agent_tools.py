@@ -42,7 +42,7 @@ def answered(chat: EncodedQuestion, *chunks: Any, reason: str | None = "tool_cal
 # Tools of free text.
 
 
-def test_a_custom_tool_is_a_function_of_one_string_with_its_grammar_in_words() -> None:
+def test_custom_tool_is_a_function_of_one_string_with_its_grammar_in_words() -> None:
     (tool,) = ask([PATCH]).body["tools"]
     assert tool == {
         "type": "function",
@@ -62,7 +62,7 @@ def test_a_custom_tool_is_a_function_of_one_string_with_its_grammar_in_words() -
 
 
 @pytest.mark.parametrize("format", [None, {"type": "text"}, {"type": "grammar"}, {"definition": 3}])
-def test_a_custom_tool_without_a_grammar(format: Any) -> None:
+def test_custom_tool_without_a_grammar_is_a_function(format: Any) -> None:
     (tool,) = ask([{"type": "custom", "name": "patch", "description": None, "format": format}]).body["tools"]
     assert tool["function"]["description"].startswith("This tool takes free text")
     assert "match" not in tool["function"]["description"]
@@ -84,7 +84,7 @@ def test_a_custom_tool_without_a_grammar(format: Any) -> None:
         ("gbnf", 'root ::= "a"', "json_pattern", None),
     ],
 )
-def test_a_grammar_is_a_pattern_where_the_backend_holds_to_it(
+def test_custom_tool_grammar_is_a_pattern_where_the_backend_enforces_it(
     syntax: str, definition: str, option: str, pattern: Any
 ) -> None:
     tool = {**PATCH, "format": {"type": "grammar", "syntax": syntax, "definition": definition}}
@@ -94,7 +94,7 @@ def test_a_grammar_is_a_pattern_where_the_backend_holds_to_it(
     assert sent["function"]["description"].endswith(f"\n\n{definition}")
 
 
-def test_a_call_of_a_custom_tool_comes_back_as_one() -> None:
+def test_custom_tool_call_comes_back_as_one() -> None:
     pieces = ['{"inp', 'ut": "*** Begin', "\\n", 'End"}']
     events = answered(ask([PATCH]), call(0, "c", "patch"), *(call(0, arguments=piece) for piece in pieces))
     assert story(events[2:-1]) == (
@@ -117,7 +117,7 @@ def test_a_call_of_a_custom_tool_comes_back_as_one() -> None:
 
 
 @pytest.mark.parametrize("is_async", [True, False, None])
-def test_a_call_of_an_asynchronous_tool_says_so(is_async: bool | None) -> None:
+def test_asynchronous_tool_call_says_so(is_async: bool | None) -> None:
     tools = [{**PATCH, "async": is_async}, {"type": "function", "name": "build", "async": is_async}]
     chat = ask(tools)
     assert all(set(tool["function"]) <= {"name", "description", "parameters"} for tool in chat.body["tools"])
@@ -142,7 +142,7 @@ INPUTS: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize(("chunks", "expected"), INPUTS.values(), ids=INPUTS)
-def test_the_input_of_a_custom_tool(chunks: list[Any], expected: str) -> None:
+def test_custom_tool_input_is_unwrapped(chunks: list[Any], expected: str) -> None:
     (item,) = output(answered(ask([PATCH]), *chunks))
     assert (item["input"], item["status"]) == (expected, "completed")
 
@@ -158,14 +158,14 @@ def test_the_input_of_a_custom_tool(chunks: list[Any], expected: str) -> None:
         ("", "length", ""),
     ],
 )
-def test_a_custom_call_that_was_cut_off_is_incomplete(arguments: str, reason: str, text: str) -> None:
+def test_custom_tool_call_that_was_cut_off_is_incomplete(arguments: str, reason: str, text: str) -> None:
     events = answered(ask([PATCH]), call(0, "c", "patch", arguments), reason=reason)
     (item,) = output(events)
     assert (item["input"], item["status"]) == (text, "incomplete")
     assert events[-1]["type"] == "response.incomplete"
 
 
-def test_two_custom_calls_side_by_side() -> None:
+def test_custom_tool_calls_side_by_side_are_kept_apart() -> None:
     events = answered(
         ask([PATCH]),
         call(0, "a", "patch", '{"input": "1'),
@@ -185,13 +185,13 @@ def test_two_custom_calls_side_by_side() -> None:
         ({"type": "tool_search"}, "tool_search"),
     ],
 )
-def test_a_choice_of_any_kind_of_tool(choice: Any, sent: str) -> None:
+def test_tool_choice_of_any_kind_of_tool_is_sent(choice: Any, sent: str) -> None:
     chat = ask([PATCH, FUNCTIONS, SEARCH], tool_choice=choice)
     assert chat.body["tool_choice"] == {"type": "function", "function": {"name": sent}}
     assert chat.allowed == {sent}
 
 
-def test_a_custom_call_and_its_output_go_back_as_those_of_a_function() -> None:
+def test_custom_tool_call_and_output_are_sent_as_those_of_a_function() -> None:
     chat = ask(
         [PATCH],
         {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "patch", "input": 'say "é"\n', "x": None},
@@ -206,7 +206,7 @@ def test_a_custom_call_and_its_output_go_back_as_those_of_a_function() -> None:
 
 
 @pytest.mark.parametrize("item", [{"call_id": "", "name": "p", "input": ""}, {"call_id": "c", "name": "p"}])
-def test_a_custom_call_without_what_it_needs_is_refused_at_the_door(item: Any) -> None:
+def test_custom_tool_call_without_required_fields_is_refused(item: Any) -> None:
     with pytest.raises(ValueError, match="custom_tool_call"):
         ask([PATCH], {"type": "custom_tool_call", **item})
 
@@ -214,7 +214,7 @@ def test_a_custom_call_without_what_it_needs_is_refused_at_the_door(item: Any) -
 # Namespaces.
 
 
-def test_tools_of_a_namespace_come_back_in_it_whatever_their_kind() -> None:
+def test_namespace_tools_of_any_kind_come_back_in_their_namespace() -> None:
     chat = ask([FUNCTIONS, WAIT])
     assert names(chat) == ["wait", "functions__exec", "functions__wait"]
     events = answered(
@@ -234,7 +234,7 @@ def test_tools_of_a_namespace_come_back_in_it_whatever_their_kind() -> None:
     assert [(item["name"], item.get("namespace")) for item in output(events)] == [name[1:] for name in told[:3]]
 
 
-def test_calls_of_a_namespace_go_back_under_the_name_that_the_backend_knows() -> None:
+def test_namespace_calls_are_sent_under_the_backends_name() -> None:
     custom = {"type": "custom_tool_call", "call_id": "a", "name": "exec", "namespace": "functions", "input": "x"}
     function = {"type": "function_call", "call_id": "b", "name": "wait", "namespace": "functions", "arguments": "{}"}
     for tools in ([FUNCTIONS], []):
@@ -249,7 +249,7 @@ def adding(*tools: Any) -> dict[str, Any]:
     return {"type": "additional_tools", "role": "developer", "tools": list(tools)}
 
 
-def test_tools_of_an_item_are_offered_as_those_of_the_request() -> None:
+def test_additional_tools_item_offers_its_tools() -> None:
     chat = ask([], adding(FUNCTIONS, WAIT), tool_choice="required")
     assert names(chat) == ["wait", "functions__exec", "functions__wait"]
     assert chat.body["tool_choice"] == "required"
@@ -258,7 +258,7 @@ def test_tools_of_an_item_are_offered_as_those_of_the_request() -> None:
     assert ask([], adding(WAIT), tool_choice={"type": "function", "name": "wait"}).allowed == {"wait"}
 
 
-def test_a_later_item_counts_for_more_and_the_request_for_most() -> None:
+def test_additional_tools_of_a_later_item_win_and_those_of_the_request_most() -> None:
     first, second, third = ({**WAIT, "description": text} for text in ("1", "2", "3"))
 
     def described(chat: EncodedQuestion) -> list[str]:
@@ -272,7 +272,7 @@ def test_a_later_item_counts_for_more_and_the_request_for_most() -> None:
     "tools",
     [None, "x", [None], [{"type": "function"}], [{"type": "custom", "name": "x" * 65}], [{"type": "web_search"}]],
 )
-def test_nonsense_in_an_item_is_no_tool(tools: Any) -> None:
+def test_additional_tools_that_are_invalid_are_no_tools(tools: Any) -> None:
     assert names(ask([WAIT], {"type": "additional_tools", "tools": tools})) == ["wait"]
 
 
@@ -294,7 +294,7 @@ ADD = {"type": "function", "name": "add", "description": "Adds.", "defer_loading
 LAB = {"type": "namespace", "name": "mcp__lab", "description": "Lab.", "tools": [ADD]}
 
 
-def test_the_search_is_a_function_in_its_own_words_or_in_ours() -> None:
+def test_tool_search_is_a_function_with_its_description_or_ours() -> None:
     schema = {"type": "object", "properties": {"q": {"type": "string"}}}
     own, ours = (
         ask([{**SEARCH, "description": text, "parameters": parameters}]).body["tools"][0]["function"]
@@ -305,7 +305,7 @@ def test_the_search_is_a_function_in_its_own_words_or_in_ours() -> None:
     assert set(ours["parameters"]["properties"]) == {"query", "limit"}
 
 
-def test_a_search_comes_back_as_a_call_of_its_own_kind_with_an_object() -> None:
+def test_tool_search_call_comes_back_with_an_object() -> None:
     events = answered(ask([SEARCH]), call(0, "s", "tool_search", '{"query":'), call(0, arguments=' "add"}'))
     assert story(events[2:-1]) == "output_item.added output_item.done"
     (item,) = output(events)
@@ -329,12 +329,12 @@ def test_a_search_comes_back_as_a_call_of_its_own_kind_with_an_object() -> None:
         ('{"query": "ad', {}, "incomplete"),
     ],
 )
-def test_the_arguments_of_a_search_are_an_object_for_certain(arguments: str, told: Any, status: str) -> None:
+def test_tool_search_arguments_are_always_an_object(arguments: str, told: Any, status: str) -> None:
     (item,) = output(answered(ask([SEARCH]), call(0, "s", "tool_search", arguments)))
     assert (item["arguments"], item["status"]) == (told, status)
 
 
-def test_a_function_of_the_name_of_the_search_stays_apart_from_it() -> None:
+def test_tool_search_beside_a_function_of_its_name_stays_apart() -> None:
     chat = ask([SEARCH, {**WAIT, "name": "tool_search"}])
     function, search = names(chat)
     assert function == "tool_search" != search
@@ -342,19 +342,19 @@ def test_a_function_of_the_name_of_the_search_stays_apart_from_it() -> None:
     assert chat.bindings[search].kind is items.TOOL_SEARCH_CALL
 
 
-def test_deferred_tools_are_offered_once_they_were_found() -> None:
+def test_deferred_tools_are_offered_once_found() -> None:
     deferred = {**LAB, "tools": [ADD, WAIT]}
     assert names(ask([SEARCH, ADD, deferred])) == ["tool_search", "mcp__lab__wait"]
     assert names(ask([SEARCH, deferred], SEARCHED, found(LAB))) == ["tool_search", "mcp__lab__wait", "mcp__lab__add"]
     assert names(ask([SEARCH], SEARCHED, found(LAB, ADD))) == ["add", "tool_search", "mcp__lab__add"]
 
 
-def test_where_nobody_can_search_deferred_tools_are_offered_at_once() -> None:
+def test_deferred_tools_without_a_search_are_offered_at_once() -> None:
     assert names(ask([ADD, LAB])) == ["add", "mcp__lab__add"]
     assert names(ask([{"type": "tool_search", "execution": "server"}, ADD])) == ["add"]
 
 
-def test_a_choice_among_tools_that_were_not_found_yet() -> None:
+def test_tool_choice_among_tools_that_were_not_found_is_translated() -> None:
     tools = [SEARCH, ADD, WAIT]
     allowed = {"type": "allowed_tools", "tools": [{"type": "function", "name": name} for name in ("add", "wait")]}
     assert names(ask(tools, tool_choice=allowed)) == ["wait"]
@@ -363,13 +363,13 @@ def test_a_choice_among_tools_that_were_not_found_yet() -> None:
         ask(tools, tool_choice={"type": "function", "name": "add"})
 
 
-def test_a_tool_that_was_found_is_called_in_its_namespace() -> None:
+def test_tool_that_was_found_is_called_in_its_namespace() -> None:
     chat = ask([SEARCH], SEARCHED, found(LAB))
     (item,) = output(answered(chat, call(0, "a", "mcp__lab__add", "{}")))
     assert (item["type"], item["name"], item["namespace"]) == ("function_call", "add", "mcp__lab")
 
 
-def test_a_search_and_what_it_found_go_back_as_a_call_and_its_result() -> None:
+def test_tool_search_and_its_result_are_sent_as_a_call_and_its_result() -> None:
     _, made, told = ask([SEARCH], SEARCHED, found(LAB, PATCH)).body["messages"]
     function = {"name": "tool_search", "arguments": '{"query": "add", "limit": 2}'}
     assert made["tool_calls"] == [{"id": "s", "type": "function", "function": function}]
@@ -382,7 +382,7 @@ def test_a_search_and_what_it_found_go_back_as_a_call_and_its_result() -> None:
     assert nothing["content"] == "No tools were found."
 
 
-def test_a_search_that_ran_elsewhere_is_not_sent_but_its_tools_are_offered() -> None:
+def test_tool_search_that_ran_elsewhere_offers_its_tools_and_is_not_sent() -> None:
     elsewhere = {"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {"paths": ["lab"]}}
     chat = ask([], elsewhere, found(LAB, call_id=None))
     assert chat.body["messages"] == [user("Hi")]
@@ -419,7 +419,7 @@ def test_a_search_that_ran_elsewhere_is_not_sent_but_its_tools_are_offered() -> 
         ),
     ],
 )
-def test_calls_of_tools_that_are_not_offered_here_are_sent(
+def test_calls_of_tools_that_are_not_offered_are_sent(
     made: Any, told: Any, name: str, arguments: Any, content: str
 ) -> None:
     _, asked, result = ask([], made, told).body["messages"]
@@ -429,13 +429,13 @@ def test_calls_of_tools_that_are_not_offered_here_are_sent(
 
 
 @pytest.mark.parametrize("type", ["shell_call", "shell_call_output", "local_shell_call_output", "apply_patch_call"])
-def test_such_calls_without_an_id_are_left_out_with_a_warning(type: str) -> None:
+def test_calls_of_missing_tools_without_an_id_are_left_out_with_a_warning(type: str) -> None:
     chat = ask([], {"type": type, "status": None})
     assert chat.body["messages"] == [user("Hi")]
     assert chat.warnings == (f"Items of type '{type}' are not known and were left out.",)
 
 
-def test_text_may_stand_beside_every_kind_of_call() -> None:
+def test_text_beside_every_kind_of_call_is_kept() -> None:
     events = answered(
         ask([PATCH, SEARCH]),
         delta(content="Let me see."),

@@ -74,7 +74,7 @@ def test_breakpoints_of_the_caller_take_the_place_of_ours() -> None:
     assert encoded.warnings == ()
 
 
-def test_a_prefix_with_breakpoints_is_not_used_for_models_without() -> None:
+def test_prefix_with_breakpoints_is_not_used_for_models_without() -> None:
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Hi", **BREAKPOINT}]},
         {"role": "assistant", "content": "Hello"},

@@ -38,11 +38,11 @@ LEAST = {
 }
 
 
-def test_the_least_that_is_sent() -> None:
+def test_chat_request_with_the_least_fields_is_minimal() -> None:
     assert ask() == EncodedQuestion(body=LEAST, bindings={}, allowed=None, warnings=())
 
 
-def test_nulls_and_fields_of_this_server_are_not_sent() -> None:
+def test_chat_request_has_no_nulls_and_no_fields_of_this_server() -> None:
     nulls = dict.fromkeys(["temperature", "tools", "tool_choice", "reasoning", "text", "metadata", "stop", "user"])
     kept = {
         "store": False,
@@ -61,7 +61,7 @@ def test_nulls_and_fields_of_this_server_are_not_sent() -> None:
     assert body(**{**nulls, **kept}) == {}
 
 
-def test_the_model_goes_as_it_came_or_under_the_backends_name_for_it() -> None:
+def test_chat_request_model_is_as_given_or_its_alias() -> None:
     assert ask({"model_map": {"x": "y"}}).body["model"] == "m"
     assert ask({"model_map": {"m": "/models/m.gguf"}}).body["model"] == "/models/m.gguf"
 
@@ -81,17 +81,17 @@ def test_the_model_goes_as_it_came_or_under_the_backends_name_for_it() -> None:
         ),
     ],
 )
-def test_streaming(options: Any, tools: Any, streaming: Any) -> None:
+def test_chat_request_streams_with_usage(options: Any, tools: Any, streaming: Any) -> None:
     sent = ask(options, tools=tools).body
     assert {name: sent[name] for name in sent if name.startswith("stream")} == streaming
 
 
-def test_sampling_is_sent_if_it_was_set() -> None:
+def test_chat_request_has_sampling_that_was_set() -> None:
     sampling = {"temperature": 0.0, "top_p": 0.9, "presence_penalty": -1.0, "frequency_penalty": 0.5}
     assert body(**sampling) == sampling
 
 
-def test_what_chat_has_beyond_responses_is_passed_on_and_the_rest_is_not() -> None:
+def test_chat_request_has_extra_chat_fields_alone() -> None:
     beside = {
         "seed": 0,
         "stop": ["\n"],
@@ -113,7 +113,7 @@ def test_what_chat_has_beyond_responses_is_passed_on_and_the_rest_is_not() -> No
         ("both", {"max_tokens": 20, "max_completion_tokens": 20}),
     ],
 )
-def test_max_output_tokens(option: str, sent: Any) -> None:
+def test_chat_request_has_max_output_tokens(option: str, sent: Any) -> None:
     assert body({"max_tokens": option}, max_output_tokens=20) == sent
     assert body({"max_tokens": option}) == {}
 
@@ -127,7 +127,7 @@ def test_max_output_tokens(option: str, sent: Any) -> None:
         ({"include": ["message.output_text.logprobs"], "top_logprobs": 0}, {"logprobs": True}),
     ],
 )
-def test_logprobs(request_: Any, sent: Any) -> None:
+def test_chat_request_has_logprobs(request_: Any, sent: Any) -> None:
     assert body(**request_) == sent
 
 
@@ -163,11 +163,11 @@ FORWARD = ["user", "store", "metadata", "service_tier", "prompt_cache_key", "ver
         ({"user": "u", "safety_identifier": "s"}, {"user": "s", "store": False}),
     ],
 )
-def test_what_the_profile_forwards(request_: Any, sent: Any) -> None:
+def test_chat_request_has_what_the_profile_forwards(request_: Any, sent: Any) -> None:
     assert body({"forward": FORWARD}, **request_) == sent
 
 
-def test_a_user_may_be_forwarded_under_the_newer_name() -> None:
+def test_chat_request_user_is_sent_under_the_newer_name() -> None:
     assert body({"forward": ["safety_identifier"]}, user="u") == {"safety_identifier": "u"}
 
 
@@ -203,7 +203,7 @@ def test_a_user_may_be_forwarded_under_the_newer_name() -> None:
         ),
     ],
 )
-def test_formats(format: Any, sent: Any) -> None:
+def test_chat_request_has_the_text_format(format: Any, sent: Any) -> None:
     assert body(text={"format": format}) == sent
 
 
@@ -224,7 +224,7 @@ ANY_OBJECT = {"type": "json_schema", "json_schema": {"name": "response", "schema
         ("drop", "native", None, False),
     ],
 )
-def test_a_schema_that_cannot_be_enforced_is_described(
+def test_chat_request_describes_a_schema_that_cannot_be_enforced(
     json_schema: str, json_object: str, response_format: Any, told: bool
 ) -> None:
     options = {"response_format.json_schema": json_schema, "response_format.json_object": json_object}
@@ -235,7 +235,7 @@ def test_a_schema_that_cannot_be_enforced_is_described(
     assert chat.warnings == (() if told else (lost,))
 
 
-def test_an_object_that_cannot_be_forced() -> None:
+def test_chat_request_describes_an_object_that_cannot_be_forced() -> None:
     format = {"format": {"type": "json_object"}}
     assert body({"response_format.json_object": "json_schema_any"}, text=format) == {"response_format": ANY_OBJECT}
     chat = ask({"response_format.json_object": "drop"}, text=format)
@@ -245,14 +245,14 @@ def test_an_object_that_cannot_be_forced() -> None:
     )
 
 
-def test_an_unknown_parameter_is_left_out_with_a_warning() -> None:
+def test_chat_request_leaves_an_unknown_parameter_out_with_a_warning() -> None:
     asked = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
     chat = ask({"forward": ["n"]}, **asked)
     assert chat.body == {**LEAST, "seed": 7, "n": 2}
     assert chat.warnings == ("The parameter 'max_tokens' is not known to this backend and was left out.",)
 
 
-def test_a_parameter_without_effect_is_left_out_with_the_reason() -> None:
+def test_chat_request_leaves_a_parameter_without_effect_out_with_the_reason() -> None:
     asked = {"moderation": {"model": "omni-moderation-latest"}, "prompt_cache_options": {"ttl": "30m"}}
     assert ask(**asked).warnings == (
         "The parameter 'moderation' was left out: nothing is moderated here.",
@@ -279,7 +279,7 @@ CHOICE = {"choice": ["yes", "no"]}
         ("gemini", {"extra_body": {"google": {"thinking_config": {"thinking_budget": 0}}}}, {"top_k": 5}),
     ],
 )
-def test_a_server_gets_the_parameters_that_it_alone_knows(
+def test_chat_request_has_parameters_that_the_server_alone_knows(
     profile: str, taken: dict[str, Any], left_out: dict[str, Any]
 ) -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "Hi", **taken, **left_out})
@@ -290,7 +290,7 @@ def test_a_server_gets_the_parameters_that_it_alone_knows(
     )
 
 
-def test_no_extra_parameter_replaces_a_field_of_the_request() -> None:
+def test_chat_request_extra_parameter_replaces_no_field() -> None:
     theirs = {"messages": [], "response_format": {"type": "text"}, "max_tokens": 7, "n": 2}
     chat = ask({"extra_params": [*theirs]}, **theirs, max_output_tokens=99, text={"format": {"type": "json_object"}})
     assert (chat.body["messages"], chat.body["max_tokens"], chat.body["n"]) == (LEAST["messages"], 99, 2)
@@ -320,21 +320,21 @@ MAP = {"minimal": "low", "xhigh": "high", "max": None, "low": "none"}
         ("none", "high", {}),
     ],
 )
-def test_effort(option: str, effort: str, sent: Any) -> None:
+def test_effort_is_sent_as_the_profile_says(option: str, effort: str, sent: Any) -> None:
     assert body({"effort": option, "effort_map": MAP}, reasoning={"effort": effort}) == sent
 
 
-def test_an_effort_that_was_not_set_is_not_sent() -> None:
+def test_effort_that_was_not_set_is_not_sent() -> None:
     assert body({"effort": "enable_thinking"}, reasoning={"summary": "auto"}) == {}
 
 
-def test_an_effort_that_cannot_be_set_is_warned_of() -> None:
+def test_effort_that_cannot_be_set_is_a_warning() -> None:
     assert ask({"effort": "none"}, reasoning={"effort": "low"}).warnings == (
         "This backend has no reasoning effort, so reasoning.effort was left out.",
     )
 
 
-def test_effort_in_the_template_gives_way_to_what_the_caller_has_put_there() -> None:
+def test_effort_in_the_template_yields_to_the_callers() -> None:
     given = {"enable_thinking": True, "x": 1}
     sent = body(
         {"effort": "chat_template_kwargs.enable_thinking"},
@@ -356,18 +356,18 @@ def test_effort_in_the_template_gives_way_to_what_the_caller_has_put_there() -> 
         (0, 0.1, ("temperature was changed from 0.0 to 0.1, the closest value that this backend accepts.",)),
     ],
 )
-def test_numbers_are_clamped(temperature: Any, sent: Any, warnings: Any) -> None:
+def test_numbers_beyond_the_servers_bounds_are_clamped(temperature: Any, sent: Any, warnings: Any) -> None:
     chat = ask({"clamp": {"temperature": [0.1, 1]}}, temperature=temperature)
     assert (chat.body.get("temperature"), chat.warnings) == (sent, warnings)
 
 
-def test_dropped_parameters_are_warned_of_if_the_caller_had_set_them() -> None:
+def test_dropped_parameters_that_the_caller_set_are_a_warning() -> None:
     chat = ask({"drop_params": ["temperature", "top_p", "stream_options"]}, temperature=1)
     assert set(chat.body) == {"model", "messages", "stream"}
     assert chat.warnings == ("This backend does not accept 'temperature', so it was left out.",)
 
 
-def test_the_profiles_own_fields_are_merged_last_and_in_depth() -> None:
+def test_profile_fields_are_merged_last_and_in_depth() -> None:
     extra = {"reasoning_split": True, "reasoning": {"exclude": True}, "temperature": 1, "stream_options": None}
     sent = ask({"extra_body": extra, "effort": "reasoning.effort"}, reasoning={"effort": "low"}, temperature=0.5).body
     assert sent == {
@@ -380,12 +380,12 @@ def test_the_profiles_own_fields_are_merged_last_and_in_depth() -> None:
     }
 
 
-def test_a_profile_is_not_changed_by_the_requests_it_serves() -> None:
+def test_profile_is_unchanged_by_requests() -> None:
     extra: dict[str, Any] = {"a": {"b": {"c": 1}}}
     ask({"extra_body": extra}).body["a"]["b"]["d"] = 2
     assert extra == {"a": {"b": {"c": 1}}}
 
 
-def test_defaults_are_dropped_without_a_warning() -> None:
+def test_defaults_that_are_dropped_are_no_warning() -> None:
     chat = ask({"forward": ["store"], "drop_params": ["store", "stream_options"]})
     assert (set(chat.body), chat.warnings) == ({"model", "messages", "stream"}, ())

@@ -50,7 +50,7 @@ def file(content: bytes, name: str | None = "notes.md", media_type: str | None =
         ({**file(b""), "file_data": "_-8~"}, ...),
     ],
 )
-def test_a_text_file_is_sent_as_text_with_its_name(part: Any, text: Any, files: str) -> None:
+def test_text_file_is_sent_as_text_with_its_name(part: Any, text: Any, files: str) -> None:
     if text is ...:  # what is no base64 is for whoever takes files
         assert refused(user([part]), content__files="error").param == "input[0].content[0].file_data"
         return
@@ -70,19 +70,19 @@ def test_a_text_file_is_sent_as_text_with_its_name(part: Any, text: Any, files: 
         ({"type": "input_file", "file_id": "file-1"}, "file_id"),
     ],
 )
-def test_what_is_no_text_is_refused_by_a_backend_without_files(part: Any, param: str) -> None:
+def test_binary_file_for_a_backend_without_files_is_refused(part: Any, param: str) -> None:
     error = refused(user("Hi"), user([{"type": "input_text", "text": "Look:"}, part]), content__files="error")
     assert error.param == f"input[1].content[1].{param}"
     assert "takes no files but text" in error.message
 
 
-def test_what_is_no_text_goes_as_a_file_to_a_backend_with_files() -> None:
+def test_binary_file_for_a_backend_with_files_is_sent_as_a_file() -> None:
     for part in (file(PDF, "a.pdf", "application/pdf"), file(PICTURE)):
         sent = {"type": "file", "file": {"filename": part["filename"], "file_data": part["file_data"]}}
         assert messages(user([part])) == [user([sent])]
 
 
-def test_a_file_in_a_tools_output_is_sent_as_text_too() -> None:
+def test_file_in_a_tools_output_is_sent_as_text() -> None:
     sent = messages(user("Hi"), call("a"), output("a", [file(b"One.")]), content__files="error")
     assert sent[-1]["content"] == '<file name="notes.md">\nOne.\n</file>'
 
@@ -92,7 +92,7 @@ spaced = st.lists(st.one_of(written, st.text("AZaz09+/-_= \n\u00e9", max_size=6)
 
 
 @given(spaced, st.booleans())
-def test_base64_is_decoded_the_same_in_pieces(text: str, in_url: bool) -> None:
+def test_base64_in_pieces_is_decoded_the_same(text: str, in_url: bool) -> None:
     expected: bytes | None
     joined = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
     try:
@@ -104,6 +104,6 @@ def test_base64_is_decoded_the_same_in_pieces(text: str, in_url: bool) -> None:
 
 
 @given(st.text("%2aé \n"))
-def test_percent_encoding_is_decoded_the_same_in_pieces(text: str) -> None:
+def test_percent_encoding_in_pieces_is_decoded_the_same(text: str) -> None:
     with mock.patch.object(input_files, "_PIECE", 4):
         assert input_files.file_bytes({"file_data": f"data:,{text}"}) == unquote_to_bytes(text.encode())

@@ -54,21 +54,21 @@ def shape(chat: EncodedQuestion) -> list[Any]:
     return [(m["role"], len(m["tool_calls"])) if "tool_calls" in m else m["role"] for m in chat.body["messages"]]
 
 
-def test_hosted_functions_are_offered_by_flat_names_and_their_declarations_bring_no_warning() -> None:
+def test_hosted_functions_are_offered_by_flat_names_without_a_warning() -> None:
     chat = ask()
     assert [tool["function"]["name"] for tool in chat.body["tools"]] == ["lab__add", "lab__subtract", "web_search"]
     assert chat.warnings == ()
     assert chat.bindings["lab__add"].hosted is ADD
 
 
-def test_a_function_of_the_client_keeps_its_name() -> None:
+def test_function_of_the_client_keeps_its_name() -> None:
     own = {"type": "function", "name": "web_search"}
     chat = ask(tools=[*DECLARED, own])
     assert chat.bindings["web_search"].hosted is None
     assert sum(binding.hosted is SEARCH for binding in chat.bindings.values()) == 1
 
 
-def test_no_more_functions_are_offered_than_servers_take() -> None:
+def test_functions_beyond_the_servers_limit_are_not_offered() -> None:
     many = [(HostedFunction(f"f{n}", "mcp_call", namespace="lab"), {"mcp"}) for n in range(200)]
     chat = ask(hosted=HostedTools(many, {0, 1}, {"mcp"}), tools=[*DECLARED, {"type": "function", "name": "mine"}])
     assert len(chat.body["tools"]) == 128
@@ -89,26 +89,26 @@ def test_no_more_functions_are_offered_than_servers_take() -> None:
         ),
     ],
 )
-def test_a_choice_names_hosted_functions(choice: Any, names: set[str]) -> None:
+def test_tool_choice_of_a_hosted_type_names_its_functions(choice: Any, names: set[str]) -> None:
     chat = ask(tool_choice=choice)
     assert chat.allowed == names
     assert chat.body["tool_choice"] != "auto"
 
 
-def test_a_choice_of_a_server_that_has_no_function_is_refused() -> None:
+def test_tool_choice_of_a_server_without_functions_is_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
         ask(tool_choice={"type": "mcp", "server_label": "other"})
     assert refused.value.param == "tool_choice"
 
 
-def test_a_hosted_call_is_a_call_and_its_result() -> None:
+def test_hosted_call_is_sent_as_a_call_and_its_result() -> None:
     chat = ask(added("mcp_1"))
     _, made, result = chat.body["messages"]
     assert made["tool_calls"][0]["function"] == {"name": "lab__add", "arguments": '{"a": 1}'}
     assert result == {"role": "tool", "tool_call_id": made["tool_calls"][0]["id"], "content": "3"}
 
 
-def test_calls_of_one_round_are_one_message_and_those_of_two_rounds_are_two() -> None:
+def test_hosted_calls_of_one_round_are_one_message_and_of_two_rounds_two() -> None:
     both = [added("mcp_1"), added("mcp_2")]
     together = {"mcp_1": {"round": 0, "call_id": "c1"}, "mcp_2": {"round": 0, "call_id": "c2"}}
     apart = {"mcp_1": {"round": 0}, "mcp_2": {"round": 1}}
@@ -117,7 +117,7 @@ def test_calls_of_one_round_are_one_message_and_those_of_two_rounds_are_two() ->
     assert shape(ask(*both)) == ["user", ("assistant", 1), "tool", ("assistant", 1), "tool"]
 
 
-def test_a_client_call_of_the_same_round_is_in_the_same_message() -> None:
+def test_client_call_of_the_same_round_is_in_the_same_message() -> None:
     mine = {"type": "function_call", "id": "fc_1", "call_id": "m", "name": "mine", "arguments": "{}"}
     done = {"type": "function_call_output", "call_id": "m", "output": "ok"}
     notes = {"mcp_1": {"round": 0, "call_id": "h"}, "fc_1": {"round": 0}}
@@ -126,7 +126,7 @@ def test_a_client_call_of_the_same_round_is_in_the_same_message() -> None:
     assert [message["content"] for message in chat.body["messages"][2:]] == ["3", "ok"]
 
 
-def test_thinking_between_the_calls_of_a_round_does_not_part_them() -> None:
+def test_reasoning_between_the_calls_of_a_round_does_not_part_them() -> None:
     thought = {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
     notes = {"mcp_1": {"round": 0, "call_id": "c1"}, "mcp_2": {"round": 0, "call_id": "c2"}}
     assert shape(ask(added("mcp_1"), thought, added("mcp_2"), notes=notes)) == [
@@ -137,7 +137,7 @@ def test_thinking_between_the_calls_of_a_round_does_not_part_them() -> None:
     ]
 
 
-def test_what_the_model_was_shown_is_shown_again() -> None:
+def test_hosted_result_that_was_shown_is_shown_again() -> None:
     item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "x"}}
     notes = {"ws_1": {"arguments": '{"query":"x","n":3}', "output": "Three results.", "call_id": "c9"}}
     _, made, result = ask(item, notes=notes).body["messages"]
@@ -158,7 +158,7 @@ def test_what_the_model_was_shown_is_shown_again() -> None:
         ({}, "Error: the call failed."),
     ],
 )
-def test_an_error_is_shown_in_words(error: Any, shown: str) -> None:
+def test_hosted_error_is_shown_in_words(error: Any, shown: str) -> None:
     assert ask(added("mcp_1", None, error=error, status="failed")).body["messages"][-1]["content"] == shown
 
 
@@ -178,7 +178,7 @@ def test_an_error_is_shown_in_words(error: Any, shown: str) -> None:
         ({"type": "image_generation_call", "error": None}, "The image was made."),
     ],
 )
-def test_a_call_without_a_result_says_how_it_ended(item: Any, shown: str) -> None:
+def test_call_without_a_result_says_how_it_ended(item: Any, shown: str) -> None:
     *_, result = ask({"id": "one_1", **item}).body["messages"]
     assert (result["role"], result["content"]) == ("tool", shown)
 
@@ -199,7 +199,7 @@ def decision(**fields: Any) -> dict[str, Any]:
         ([decision(approve=True), added("mcp_1", "4", approval_request_id="mcpr_1")], "4"),
     ],
 )
-def test_a_call_that_needs_approval_is_in_the_conversation_once(after: Any, shown: str) -> None:
+def test_hosted_call_that_needs_approval_is_sent_once(after: Any, shown: str) -> None:
     chat = ask(REQUEST, *after)
     assert shape(chat) == ["user", ("assistant", 1), "tool"]
     assert chat.body["messages"][-1]["content"] == shown
@@ -243,7 +243,7 @@ CLIENT_RUN: dict[str, tuple[dict[str, Any], str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("tool", "arguments", "fields", "events"), CLIENT_RUN.values(), ids=CLIENT_RUN)
-def test_a_tool_that_the_client_runs_comes_back_as_its_own_item(
+def test_client_tool_of_a_known_type_comes_back_as_its_own_item(
     tool: Any, arguments: str, fields: Any, events: str
 ) -> None:
     chat = ask(tools=[tool], hosted=NO_HOSTED_TOOLS)
@@ -259,13 +259,13 @@ def test_a_tool_that_the_client_runs_comes_back_as_its_own_item(
 
 
 @pytest.mark.parametrize("written", ["", "{", '{"commands": "ls"}', '{"commands": 3}', "[]", '"ls"'])
-def test_a_call_that_is_cut_or_odd_still_has_the_form_of_its_type(written: str) -> None:
+def test_client_tool_call_that_is_cut_or_odd_has_the_form_of_its_type(written: str) -> None:
     chat = ask(tools=[{"type": "shell"}], hosted=NO_HOSTED_TOOLS)
     (item,) = output(answer(whole(call(0, "c", "shell", written), reason="length"), bindings=chat.bindings))
     assert isinstance(item["action"]["commands"], list)
 
 
-def test_a_screenshot_is_an_image() -> None:
+def test_screenshot_is_sent_as_an_image() -> None:
     made = {"type": "computer_call", "id": "cu_1", "call_id": "c", "action": {"type": "screenshot"}}
     shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA=="}
     chat = ask(
@@ -279,7 +279,7 @@ def test_a_screenshot_is_an_image() -> None:
 
 @pytest.mark.parametrize("declared", ["computer", "computer_use_preview"])
 @pytest.mark.parametrize("chosen", ["computer", "computer_use_preview", "computer_use"])
-def test_each_type_of_choice_chooses_the_computer(declared: str, chosen: str) -> None:
+def test_tool_choice_of_either_computer_type_chooses_the_computer(declared: str, chosen: str) -> None:
     options: Any = {"tools": [{"type": declared}, {"type": "apply_patch"}], "hosted": NO_HOSTED_TOOLS}
     one = ask(tool_choice={"type": chosen}, **options)
     assert one.body["tool_choice"] == {"type": "function", "function": {"name": "computer"}}
@@ -287,7 +287,7 @@ def test_each_type_of_choice_chooses_the_computer(declared: str, chosen: str) ->
     assert ask(tool_choice=allowed, **options).allowed == {"computer"}
 
 
-def test_a_screenshot_in_a_message_is_an_image() -> None:
+def test_screenshot_in_a_message_is_sent_as_an_image() -> None:
     shot = {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA==", "detail": "original"}
     chat = ask(user([shot, {"type": "input_text", "text": "What is this?"}]), hosted=NO_HOSTED_TOOLS, tools=[])
     image = {"type": "image_url", "image_url": {"url": shot["image_url"], "detail": "high"}}
@@ -295,7 +295,7 @@ def test_a_screenshot_in_a_message_is_an_image() -> None:
     assert chat.warnings == ()
 
 
-def test_a_program_of_another_server_is_a_call_with_its_result() -> None:
+def test_program_of_another_server_is_a_call_with_its_result() -> None:
     called = {"type": "function_call", "call_id": "f", "name": "add", "arguments": "{}"}
     chat = ask(
         {"type": "program", "id": "p", "call_id": "c", "code": "add()", "fingerprint": "x"},
@@ -313,7 +313,7 @@ def test_a_program_of_another_server_is_a_call_with_its_result() -> None:
     assert chat.warnings == ("The parameter 'input[].caller' is not known to this backend and was left out.",)
 
 
-def test_a_call_to_other_agents_is_a_call_with_its_result() -> None:
+def test_multi_agent_call_is_a_call_with_its_result() -> None:
     chat = ask(
         {"type": "multi_agent_call", "call_id": "c", "action": "spawn_agent", "arguments": '{"task": "Look."}'},
         {
@@ -332,7 +332,7 @@ def test_a_call_to_other_agents_is_a_call_with_its_result() -> None:
     assert chat.warnings == ()
 
 
-def test_a_shell_in_a_container_is_not_the_clients() -> None:
+def test_shell_in_a_container_is_not_the_clients() -> None:
     chat = ask(tools=[{"type": "shell", "environment": {"type": "container_auto"}}], hosted=NO_HOSTED_TOOLS)
     assert "tools" not in chat.body
     [warning] = chat.warnings

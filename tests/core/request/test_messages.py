@@ -15,7 +15,7 @@ from app.errors import InvalidRequest
 from tests.support.conversation import CHAT_IMAGE, IMAGE, PNG, ask, assistant, messages, refused, user
 
 
-def test_a_string_is_one_message_of_the_user() -> None:
+def test_input_string_is_one_user_message() -> None:
     request = CreateResponse(model="m", input="Hello")
     assert to_chat(Question(request, request.items(), "m"), Profile()).body["messages"] == [user("Hello")]
 
@@ -27,12 +27,12 @@ def test_instructions_come_first() -> None:
     ]
 
 
-def test_instructions_alone_are_enough() -> None:
+def test_instructions_alone_are_accepted() -> None:
     assert messages(instructions="Say hello.") == [{"role": "system", "content": "Say hello."}]
 
 
 @pytest.mark.parametrize("items", [[], [{"type": "acme:note", "text": "x"}], [{"role": "assistant", "content": ""}]])
-def test_an_empty_input_is_refused(items: list[Any]) -> None:
+def test_input_that_is_empty_is_refused(items: list[Any]) -> None:
     assert refused(*items).param == "input"
 
 
@@ -49,7 +49,7 @@ def test_an_empty_input_is_refused(items: list[Any]) -> None:
         ([{"type": "input_text", "text": "See"}, IMAGE], [{"type": "text", "text": "See"}, CHAT_IMAGE]),
     ],
 )
-def test_content_of_the_user(content: Any, sent: Any) -> None:
+def test_user_content_is_translated(content: Any, sent: Any) -> None:
     assert messages(user(content)) == [user(sent)]
 
 
@@ -62,17 +62,17 @@ def test_content_of_the_user(content: Any, sent: Any) -> None:
         ([{"type": "refusal", "refusal": "I cannot do that."}], "I cannot do that."),
     ],
 )
-def test_content_of_the_assistant_is_text_and_refusals_are_text_too(content: Any, sent: str) -> None:
+def test_assistant_content_and_refusals_are_text(content: Any, sent: str) -> None:
     said = {"role": "assistant", "content": content, "phase": "final_answer", "status": None, "parsed": {}}
     assert messages(user("Hi"), said) == [user("Hi"), {"role": "assistant", "content": sent}]
 
 
-def test_an_empty_assistant_message_is_left_out() -> None:
+def test_assistant_message_that_is_empty_is_left_out() -> None:
     assert messages(user("Hi"), {"role": "assistant", "content": None}, user("Hello?")) == [user("Hi"), user("Hello?")]
 
 
 @pytest.mark.parametrize("role, sent", [("system", "system"), ("developer", "system")])
-def test_system_messages_stand_where_they_stood(role: str, sent: str) -> None:
+def test_system_messages_keep_their_place(role: str, sent: str) -> None:
     assert messages(user("Hi"), {"role": role, "content": "Be brief."}, user("Go")) == [
         user("Hi"),
         {"role": sent, "content": "Be brief."},
@@ -80,13 +80,13 @@ def test_system_messages_stand_where_they_stood(role: str, sent: str) -> None:
     ]
 
 
-def test_what_is_not_text_is_left_out_where_chat_has_only_text() -> None:
+def test_parts_that_are_not_text_are_left_out_where_chat_has_only_text() -> None:
     chat = ask({"role": "system", "content": [{"type": "input_text", "text": "Look"}, IMAGE]}, user("Hi"))
     assert chat.body["messages"] == [{"role": "system", "content": "Look"}, user("Hi")]
     assert chat.warnings == ("Content of type image_url is left out of messages of the role system.",)
 
 
-def test_lists_of_text_for_backends_that_want_them() -> None:
+def test_text_parts_are_lists_for_backends_that_want_them() -> None:
     text = [{"type": "text", "text": "Hi"}]
     assert messages(user("Hi"), assistant("Hi"), instructions="Hi", content__parts="array") == [
         {"role": role, "content": text} for role in ("system", "user", "assistant")
@@ -123,7 +123,7 @@ def test_lists_of_text_for_backends_that_want_them() -> None:
         ),
     ],
 )
-def test_parts(part: Any, sent: Any) -> None:
+def test_content_parts_are_translated(part: Any, sent: Any) -> None:
     assert messages(user([part])) == [user([sent])]
 
 
@@ -143,11 +143,11 @@ def test_parts(part: Any, sent: Any) -> None:
         ),
     ],
 )
-def test_a_part_that_cannot_be_sent_is_named(part: Any, options: Any, param: str) -> None:
+def test_content_part_that_cannot_be_sent_is_named(part: Any, options: Any, param: str) -> None:
     assert refused(user("Hi"), user([{"type": "input_text", "text": "See"}, part]), **options).param == param
 
 
-def test_what_is_at_fault_in_the_history_is_not_blamed_on_the_input() -> None:
+def test_history_that_cannot_be_sent_is_not_blamed_on_the_input() -> None:
     request = CreateResponse.model_validate({"model": "m", "input": "And now?", "previous_response_id": "resp_1"})
     history = [{"type": "message", "role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]}]
     with pytest.raises(InvalidRequest) as caught:
@@ -170,16 +170,16 @@ def test_unknown_items_are_left_out_with_a_warning_and_extensions_without() -> N
     assert chat.warnings == ("Items of type 'vision_call' are not known and were left out.",)
 
 
-def test_a_name_from_outside_makes_no_second_line_of_a_warning() -> None:
+def test_name_with_a_line_break_makes_no_second_line_of_a_warning() -> None:
     (warning,) = ask(user("Hi"), {"type": "x\r\nSet-Cookie=é" + "x" * 1000}).warnings
     assert warning.isascii() and warning.isprintable() and len(warning) < 150
 
 
-def test_a_reference_that_was_not_resolved_is_named() -> None:
+def test_item_reference_that_was_not_resolved_is_named() -> None:
     assert refused(user("Hi"), {"type": "item_reference", "id": "msg_1"}).param == "input[1].id"
 
 
-def test_a_compaction_stands_for_what_it_summarises() -> None:
+def test_compaction_is_sent_as_its_summary() -> None:
     compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
     sent = messages(compaction, user("Go on"), upstream={"cmp_1": {"summary": "We baked a cake."}})
     assert sent == [user("A summary of the conversation before this message:\n\nWe baked a cake."), user("Go on")]
@@ -193,7 +193,7 @@ def test_compaction_of_another_server_is_a_note_with_a_warning() -> None:
     )
 
 
-def test_what_a_text_only_backend_does_not_accept_is_described_instead() -> None:
+def test_part_that_a_text_only_backend_does_not_accept_is_described() -> None:
     content = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": "https://x/y.png"}]
     request = CreateResponse.model_validate({"model": "m", "input": [{"role": "user", "content": content}]})
     blind = Profile().override({"request.content.images": "drop"})

@@ -102,12 +102,12 @@ of_all_apis = st.sampled_from(
 
 @settings(max_examples=400)
 @given(steps_of(KINDS, st.just([])), of_all_apis)
-def test_a_conversation_is_translated_as_if_for_the_first_time(steps: list[Step], profile: Profile) -> None:
+def test_prefix_of_a_conversation_gives_the_translation_without_one(steps: list[Step], profile: Profile) -> None:
     converse(steps, profile)
 
 
 @given(steps_of([*KINDS, *["odd"] * 4], items.filter(bool)), of_all_apis)
-def test_so_is_an_odd_one(steps: list[Step], profile: Profile) -> None:
+def test_prefix_of_an_odd_conversation_gives_the_translation_without_one(steps: list[Step], profile: Profile) -> None:
     converse(steps, profile)
 
 
@@ -137,13 +137,13 @@ def converse(steps: list[Step], profile: Profile) -> None:
 NEXT = Step(0, "fits", [], [], {}, False, [])
 
 
-def test_an_output_that_a_later_call_may_claim_ends_the_prefix() -> None:
+def test_prefix_ends_before_an_output_that_a_later_call_may_claim() -> None:
     """Two outputs come before the calls with their id; the second call claims the second output."""
     early, calls = NEXT._replace(kind="old output"), NEXT._replace(calls=["a"])
     converse([NEXT, early, early._replace(calls=["a"]), NEXT._replace(kind="user"), NEXT, calls, NEXT], Profile())
 
 
-def test_an_output_that_repeats_a_later_one_ends_the_prefix() -> None:
+def test_prefix_ends_before_an_output_that_repeats_a_later_one() -> None:
     """A second output for a call is that of the next call with its id, in one branch and not in the other."""
     calls, twice = NEXT._replace(calls=["a"]), NEXT._replace(kind="old output")
     converse([calls, twice, NEXT, calls, NEXT, NEXT._replace(parent=1, kind="user")], Profile())
@@ -152,7 +152,7 @@ def test_an_output_that_repeats_a_later_one_ends_the_prefix() -> None:
 @pytest.mark.parametrize("api", ["chat", "messages"])
 @pytest.mark.parametrize("policy", ["tool_turns", "never", "current_turn", "always"])
 @pytest.mark.parametrize("kind", ["text", "agent", "both"])
-def test_only_the_end_of_a_regular_conversation_is_translated_again(kind: str, policy: str, api: str) -> None:
+def test_prefix_of_a_regular_conversation_leaves_only_its_end(kind: str, policy: str, api: str) -> None:
     profile = Profile().override({"request.reasoning_replay": policy, "transport.api": api})
     before: list[dict[str, Any]] = []
     prefix: TranslatedPrefix | None = None

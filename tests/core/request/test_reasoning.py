@@ -56,7 +56,7 @@ CONVERSATION = [
         ("never", [None, None, None, None]),
     ],
 )
-def test_which_reasoning_goes_back(policy: str, back: list[Any]) -> None:
+def test_reasoning_is_sent_back_as_the_profile_says(policy: str, back: list[Any]) -> None:
     sent = messages(*CONVERSATION, reasoning_replay=policy)
     assert [message.get("reasoning_content") for message in sent] == back
 
@@ -67,13 +67,13 @@ def test_reasoning_text_and_calls_of_a_turn_are_one_message() -> None:
     assert len(message["tool_calls"]) == 1
 
 
-def test_reasoning_between_two_messages_is_of_the_second() -> None:
+def test_reasoning_between_two_messages_belongs_to_the_second() -> None:
     sent = messages(USER, thought("a"), text("One."), thought("b"), text("Two."), reasoning_replay="always")
     assert [message["reasoning_content"] for message in sent] == ["a", "b"]
 
 
 @pytest.mark.parametrize("policy, count", [("always", 1), ("tool_turns", 0)])
-def test_reasoning_without_an_answer(policy: str, count: int) -> None:
+def test_reasoning_without_an_answer_is_translated(policy: str, count: int) -> None:
     sent = messages(USER, thought("a"), USER, reasoning_replay=policy)
     assert sent == [{"role": "assistant", "content": "", "reasoning_content": "a"}] * count
 
@@ -93,7 +93,7 @@ def test_reasoning_without_stored_fields_is_read_from_the_item() -> None:
         ({"type": "reasoning", "encrypted_content": "gAAAA"}, None),
     ],
 )
-def test_reasoning_from_elsewhere_is_read_from_the_item(item: Any, back: Any) -> None:
+def test_reasoning_of_another_server_is_read_from_the_item(item: Any, back: Any) -> None:
     assert messages(USER, item, *call("a"))[0].get("reasoning_content") == back
 
 
@@ -118,19 +118,19 @@ SIGNED = {"google": {"thought_signature": "s"}}
         ("extra_content", {"reasoning": "hm"}, {}),
     ],
 )
-def test_reasoning_goes_back_under_the_name_that_the_backend_accepts(field: str, said: Any, back: Any) -> None:
+def test_reasoning_is_sent_under_the_name_that_the_backend_accepts(field: str, said: Any, back: Any) -> None:
     (message,) = messages(USER, thought("shown", "rs_1"), *call("a"), upstream={"rs_1": said}, reasoning_field=field)
     assert {name: message[name] for name in message if name not in ("role", "tool_calls")} == back
 
 
-def test_fragments_of_several_items_are_joined() -> None:
+def test_reasoning_fragments_of_several_items_are_joined() -> None:
     upstream = {"rs_1": {"reasoning_details": DETAILS}, "rs_2": {"reasoning_details": DETAILS, "reasoning": "hm"}}
     (message,) = messages(USER, thought("", "rs_1"), thought("", "rs_2"), *call("a"), upstream=upstream)
     assert message["reasoning_details"] == DETAILS + DETAILS
     assert message["reasoning"] == "hm"
 
 
-def test_thoughts_in_tags_stand_before_the_text_in_the_backends_own_tags() -> None:
+def test_reasoning_in_tags_precedes_the_text_in_the_backends_tags() -> None:
     profile = Profile().override(
         {
             "request.reasoning_field": "think_tags",
@@ -151,13 +151,13 @@ def test_thoughts_in_tags_stand_before_the_text_in_the_backends_own_tags() -> No
         ("reasoning_details", {"reasoning_details": [{"type": "reasoning.text", "text": " "}]}),
     ],
 )
-def test_a_placeholder_stands_for_reasoning_that_the_client_dropped(field: str, back: Any) -> None:
+def test_reasoning_that_the_client_dropped_is_a_placeholder(field: str, back: Any) -> None:
     sent = messages(USER, *call("a"), USER, text("One."), reasoning_field=field, reasoning_placeholder=" ")
     assert {name: sent[0][name] for name in sent[0] if name.startswith("reasoning")} == back
     assert sent[1] == {"role": "assistant", "content": "One."}
 
 
-def test_no_placeholder_where_nothing_is_to_go_back() -> None:
+def test_reasoning_that_is_not_sent_back_has_no_placeholder() -> None:
     (sent,) = messages(USER, *call("a"), reasoning_placeholder=" ", reasoning_replay="never")
     assert set(sent) == {"role", "tool_calls"}
 
@@ -171,14 +171,14 @@ def test_no_placeholder_where_nothing_is_to_go_back() -> None:
         ({"reasoning_replay": "never"}, {}),
     ],
 )
-def test_the_backends_fields_of_a_call_go_back_on_the_call(options: Any, back: Any) -> None:
+def test_call_fields_of_the_backend_are_sent_back_on_the_call(options: Any, back: Any) -> None:
     upstream = {"fc_1": {"extra_content": SIGNED, "id": "other"}}
     (message,) = messages(USER, *call("a", id="fc_1"), upstream=upstream, **options)
     (sent,) = message["tool_calls"]
     assert sent == {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}, **back}
 
 
-def test_gemini_gets_a_signature_for_the_first_of_the_calls_that_another_model_made() -> None:
+def test_gemini_gets_a_signature_for_the_first_call_of_another_model() -> None:
     (one, one_output), (two, two_output) = call("a"), call("b")
     (message,) = messages(USER, one, two, one_output, two_output, profile="gemini")
     assert [sent.get("extra_content") for sent in message["tool_calls"]] == [

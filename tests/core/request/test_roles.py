@@ -29,7 +29,7 @@ def a(text: str) -> dict[str, Any]:
     return m("assistant", text)
 
 
-def test_by_default_everybody_stays_in_place() -> None:
+def test_roles_by_default_stay_in_place() -> None:
     given = [s("1"), a("2"), a("3"), s("4"), CALLS, TOOL, u("5"), u("6")]
     assert arrange(given, RoleOptions()) == given
 
@@ -42,12 +42,12 @@ def test_by_default_everybody_stays_in_place() -> None:
         ("user", [u("1\n\n3\n\n4\n\n2"), u("5")]),
     ],
 )
-def test_where_system_messages_go(system: Any, arranged: list[Any]) -> None:
+def test_system_messages_go_where_the_profile_says(system: Any, arranged: list[Any]) -> None:
     given = [s("1"), u("2"), m("developer", "3"), s("4"), u("5")]
     assert arrange(given, RoleOptions(system=system)) == arranged
 
 
-def test_a_user_is_found_for_the_words_of_the_system_if_there_is_none_first() -> None:
+def test_system_messages_without_a_user_first_get_one() -> None:
     assert arrange([s("1"), a("2"), u("3")], RoleOptions(system="user")) == [u("1"), a("2"), u("3")]
 
 
@@ -64,11 +64,11 @@ def test_a_user_is_found_for_the_words_of_the_system_if_there_is_none_first() ->
         ([u("1"), CALLS, TOOL, CALLS, TOOL], [u("1"), CALLS, TOOL, CALLS, TOOL]),
     ],
 )
-def test_user_and_assistant_take_turns(given: list[Any], arranged: list[Any]) -> None:
+def test_user_and_assistant_alternate(given: list[Any], arranged: list[Any]) -> None:
     assert arrange(given, RoleOptions(alternate=True)) == arranged
 
 
-def test_a_bridge_between_tool_and_user() -> None:
+def test_tool_and_user_are_bridged() -> None:
     given = [u("1"), CALLS, TOOL, u("2"), u("3")]
     assert arrange(given, RoleOptions(user_after_tool="bridge")) == [u("1"), CALLS, TOOL, BRIDGE, u("2"), u("3")]
 
@@ -87,13 +87,13 @@ def test_reasoning_is_merged_with_the_text() -> None:
     )
 
 
-def test_the_messages_passed_in_are_not_changed() -> None:
+def test_messages_passed_in_are_not_changed() -> None:
     given = [s("1"), u("2"), u("3"), s("4")]
     copy = [dict(message) for message in given]
     arrange(given, RoleOptions(system="single_first", alternate=True))
     assert given == copy
 
 
-def test_the_system_speaks_once_at_the_beginning() -> None:
+def test_system_messages_are_one_at_the_beginning() -> None:
     assert arrange([s("1"), s("2"), u("3"), s("4"), s("5")], RoleOptions()) == [s("1\n\n2"), u("3"), s("4"), s("5")]
     assert arrange([s("1"), m("developer", "2"), u("3")], RoleOptions()) == [s("1"), m("developer", "2"), u("3")]

@@ -75,7 +75,7 @@ NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "n
         ),
     ],
 )
-def test_what_is_not_known_is_refused_with_what_is_closest(fields: Any, param: str, message: str) -> None:
+def test_strict_refuses_the_unknown_with_the_closest_name(fields: Any, param: str, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ask(**fields)
     assert (caught.value.param, caught.value.message) == (param, message)
@@ -94,7 +94,7 @@ def test_what_is_not_known_is_refused_with_what_is_closest(fields: Any, param: s
         {"include": ["reasoning.encrypted_content", "message.output_text.logprobs"]},
     ],
 )
-def test_what_is_known_or_replayed_is_taken(fields: Any) -> None:
+def test_strict_accepts_what_is_known_or_replayed(fields: Any) -> None:
     assert ask(**fields).body["messages"]
 
 
@@ -104,7 +104,7 @@ AGAIN = {"role": "user", "content": "Never mind."}
 
 
 @pytest.mark.parametrize("call", [CALL, {**CALL, "type": "custom_tool_call", "input": "x"}, SHELL])
-def test_a_call_without_its_output_is_refused(call: dict[str, Any]) -> None:
+def test_call_without_its_output_is_refused(call: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ask(input=[call, AGAIN])
     expected = ("input", "No tool output found for function call 'call_1'.")
@@ -118,5 +118,5 @@ def test_a_call_without_its_output_is_refused(call: dict[str, Any]) -> None:
         [{**CALL, "async": True}],  # its output may come in any later turn
     ],
 )
-def test_a_call_with_its_output_or_without_it_yet_is_taken(items: list[dict[str, Any]]) -> None:
+def test_call_with_its_output_or_without_it_yet_is_taken(items: list[dict[str, Any]]) -> None:
     assert ask(input=[*items, AGAIN]).body["messages"]

@@ -47,7 +47,7 @@ A, B, C = function("a"), function("b"), function("c")
 
 
 @pytest.mark.parametrize("tools", [[], None])
-def test_without_tools_no_field_is_about_tools(tools: Any) -> None:
+def test_request_without_tools_has_no_field_about_tools(tools: Any) -> None:
     chat = ask(tools, tool_choice="none", parallel_tool_calls=True)
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(chat.body)
     assert (chat.bindings, chat.allowed) == ({}, frozenset())
@@ -65,7 +65,7 @@ def test_without_tools_no_field_is_about_tools(tools: Any) -> None:
         (function("a", defer_loading=True, output_schema=None), sent("a")),
     ],
 )
-def test_functions_go_without_nulls_and_with_parameters(tool: Any, nested: Any) -> None:
+def test_functions_are_sent_without_nulls_and_with_parameters(tool: Any, nested: Any) -> None:
     chat = ask([tool])
     assert chat.body["tools"] == [nested]
     assert (chat.bindings, chat.allowed) == ({"a": ToolBinding(FUNCTION_CALL, {"name": "a"})}, None)
@@ -73,12 +73,12 @@ def test_functions_go_without_nulls_and_with_parameters(tool: Any, nested: Any) 
 
 
 @pytest.mark.parametrize("option, strict", [("send", [True, False, None]), ("drop", [None] * 3), ("force", [True] * 3)])
-def test_strict_as_the_backend_takes_it(option: str, strict: list[Any]) -> None:
+def test_strict_is_sent_as_the_backend_takes_it(option: str, strict: list[Any]) -> None:
     tools = [function("a", strict=True), function("b", strict=False), function("c")]
     assert [tool["function"].get("strict") for tool in ask(tools, {"strict": option}).body["tools"]] == strict
 
 
-def test_keywords_are_stripped_from_schemas_but_not_from_names_and_data() -> None:
+def test_schema_keywords_are_stripped_but_not_names_and_data() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "object",
@@ -95,7 +95,7 @@ def test_keywords_are_stripped_from_schemas_but_not_from_names_and_data() -> Non
     }
 
 
-def test_the_schemas_of_the_caller_stay_as_they_were() -> None:
+def test_schemas_of_the_caller_are_unchanged() -> None:
     parameters = {"type": "object", "properties": {}, "$schema": "x"}
     assert ask([function("a", parameters=parameters)], {"schema_drop": ["$schema"]}).body["tools"] == [sent("a")]
     assert "$schema" in parameters
@@ -116,21 +116,21 @@ def test_hosted_tools_declared_several_times_are_one_warning() -> None:
     assert [warning.split()[3] for warning in chat.warnings] == ["'web_search'", "'web_search_preview'"]
 
 
-def test_hosted_tools_in_items_are_left_out_with_where_they_belong() -> None:
+def test_hosted_tools_in_items_are_left_out_with_their_place() -> None:
     items = [{"type": "additional_tools", "tools": [SEARCH]}, {"type": "message", "role": "user", "content": "Hi"}]
     assert ask([A], input=items).warnings == (
         "Tools of type 'web_search' are run only if they are in the request's 'tools'; left out.",
     )
 
 
-def test_every_type_of_a_hosted_tool_names_its_table() -> None:
+def test_hosted_tools_of_every_type_name_their_table() -> None:
     for name, path in TOOLS.items():
         if name != "demo":  # which serves the types of the others, to try them out
             for type in import_object(path).types:
                 assert HOSTED_TABLES[type] == f"tools.{name}"
 
 
-def test_tools_of_which_none_can_be_offered_are_no_tools() -> None:
+def test_tools_of_which_none_can_be_offered_are_not_sent() -> None:
     chat = ask([{"type": "web_search"}], tool_choice="auto", parallel_tool_calls=False)
     assert set(chat.body) == {"model", "messages", "stream", "stream_options"}
     assert chat.allowed is None
@@ -143,7 +143,7 @@ def test_tools_of_which_none_can_be_offered_are_no_tools() -> None:
         ([{"type": "namespace", "name": "n", "tools": [A, A]}], "tools[0].tools[1].name"),
     ],
 )
-def test_two_tools_of_one_name_are_refused(tools: Any, param: str) -> None:
+def test_tools_of_one_name_are_refused(tools: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ask(tools)
     assert caught.value.param == param
@@ -152,14 +152,14 @@ def test_two_tools_of_one_name_are_refused(tools: Any, param: str) -> None:
 # Namespaces.
 
 
-def test_tools_of_a_namespace_are_distinguished_both_ways() -> None:
+def test_namespace_tools_are_distinguished_both_ways() -> None:
     chat = ask([A, {"type": "namespace", "name": "mcp__lab", "description": "x", "tools": [A, B]}])
     assert names(chat) == ["a", "mcp__lab__a", "mcp__lab__b"]
     assert chat.bindings["a"].fields == {"name": "a"}
     assert chat.bindings["mcp__lab__a"] == ToolBinding(FUNCTION_CALL, {"name": "a", "namespace": "mcp__lab"})
 
 
-def test_flat_names_collide_with_no_other_and_are_not_too_long() -> None:
+def test_flat_names_are_unique_and_short_enough() -> None:
     long = function("x" * 60)
     tools = [
         {"type": "namespace", "name": "n", "tools": [A, long]},
@@ -174,11 +174,11 @@ def test_flat_names_collide_with_no_other_and_are_not_too_long() -> None:
 
 
 @pytest.mark.parametrize("tools", [None, "x", [], [None, 3, {"type": "custom"}, {"type": "function", "name": "é"}]])
-def test_a_namespace_of_nonsense_holds_nothing(tools: Any) -> None:
+def test_namespace_that_is_invalid_has_no_tools(tools: Any) -> None:
     assert names(ask([A, {"type": "namespace", "name": "n", "tools": tools}])) == ["a"]
 
 
-def test_a_choice_of_a_tool_in_a_namespace() -> None:
+def test_tool_choice_of_a_tool_in_a_namespace_is_sent() -> None:
     tools = [A, {"type": "namespace", "name": "n", "tools": [A]}]
     chat = ask(tools, tool_choice={"type": "function", "name": "a", "namespace": "n"})
     assert chat.body["tool_choice"] == {"type": "function", "function": {"name": "n__a"}}
@@ -196,7 +196,7 @@ HISTORY = [
 
 
 @pytest.mark.parametrize("none, choice", [("none", {"tool_choice": "none"}), ("drop_tools", {})])
-def test_tools_of_the_history_are_declared_for_backends_that_demand_it(none: str, choice: Any) -> None:
+def test_history_tools_are_declared_for_backends_that_demand_it(none: str, choice: Any) -> None:
     chat = ask([], {"tools_for_history": True, "tool_choice.none": none}, input=HISTORY)
     assert {name: chat.body[name] for name in chat.body if name.startswith("tool")} == {
         "tools": [sent("old")],
@@ -205,13 +205,13 @@ def test_tools_of_the_history_are_declared_for_backends_that_demand_it(none: str
     assert (chat.bindings, chat.allowed) == ({"old": ToolBinding(FUNCTION_CALL, {"name": "old"})}, frozenset())
 
 
-def test_tools_of_the_history_are_of_no_concern_to_others_or_without_any() -> None:
+def test_history_tools_are_not_declared_for_others_or_beside_tools() -> None:
     assert "tools" not in ask([], input=HISTORY).body
     assert "tools" not in ask([], {"tools_for_history": True}).body
     assert names(ask([A], {"tools_for_history": True}, input=HISTORY)) == ["a"]
 
 
-def test_a_backend_that_demands_them_keeps_its_tools_when_none_may_be_called() -> None:
+def test_tools_are_kept_for_backends_that_demand_them_when_none_may_be_called() -> None:
     chat = ask([A], {"tools_for_history": True, "tool_choice.none": "drop_tools"}, input=HISTORY, tool_choice="none")
     assert names(chat) == ["a"] and chat.allowed == frozenset() and "tool_choice" not in chat.body
 
@@ -259,14 +259,16 @@ NATIVE = {
         (allowed({"type": "web_search"}), {}, "abc", "none", ""),
     ],
 )
-def test_a_choice_in_the_backends_terms(choice: Any, options: Any, tools: str, value: Any, may: str | None) -> None:
+def test_tool_choice_is_sent_in_the_backends_terms(
+    choice: Any, options: Any, tools: str, value: Any, may: str | None
+) -> None:
     chat = ask([A, B, C], options, tool_choice=choice)
     assert names(chat) == list(tools) == list(chat.bindings)
     assert chat.body.get("tool_choice") == value
     assert chat.allowed == (None if may is None else frozenset(may))
 
 
-def test_a_backend_that_cannot_be_forced_to_call_is_instructed_to() -> None:
+def test_tool_choice_that_cannot_be_forced_is_an_instruction() -> None:
     options = {"tool_choice.required": "message", "tool_choice.named": "filter_required"}
     assert ask([A, B], options, tool_choice="required").body["messages"] == [
         {"role": "user", "content": "Hi"},
@@ -287,7 +289,7 @@ CANNOT = "This backend cannot be made to call "
         (allowed(A, {"type": "mcp"}), {}, "The allowed tool 'mcp' is no function and was left out."),
     ],
 )
-def test_what_a_choice_loses_is_warned_of(choice: Any, options: Any, warning: str) -> None:
+def test_tool_choice_that_loses_something_is_a_warning(choice: Any, options: Any, warning: str) -> None:
     assert ask([A, B], options, tool_choice=choice).warnings == (warning,)
 
 
@@ -302,7 +304,7 @@ def test_what_a_choice_loses_is_warned_of(choice: Any, options: Any, warning: st
         ([], allowed(A)),
     ],
 )
-def test_a_choice_of_what_is_not_among_the_tools_is_refused(tools: Any, choice: Any) -> None:
+def test_tool_choice_of_a_missing_tool_is_refused(tools: Any, choice: Any) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ask(tools, tool_choice=choice)
     assert caught.value.param == "tool_choice"
@@ -342,7 +344,7 @@ UNCONFIGURED = (
         ),
     ],
 )
-def test_a_forced_call_that_cannot_be_is_refused(tools: Any, choice: Any, message: str) -> None:
+def test_tool_choice_that_is_impossible_is_refused(tools: Any, choice: Any, message: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         ask(tools, tool_choice=choice)
     assert (caught.value.message, caught.value.param) == (message, "tool_choice")
@@ -360,7 +362,7 @@ def test_a_forced_call_that_cannot_be_is_refused(tools: Any, choice: Any, messag
         (False, "drop_false", None),
     ],
 )
-def test_parallel_tool_calls(given: Any, option: str, sent: Any) -> None:
+def test_parallel_tool_calls_is_sent(given: Any, option: str, sent: Any) -> None:
     chat = ask([A], {"parallel_tool_calls": option}, parallel_tool_calls=given)
     assert chat.body.get("parallel_tool_calls") is sent
     lost = given is False and sent is None

@@ -88,12 +88,12 @@ FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
 
 
 @pytest.mark.parametrize(("data", "expected"), FRAMINGS.values(), ids=FRAMINGS)
-def test_a_framing_gives_its_chunks(data: bytes, expected: list[Chunk]) -> None:
+def test_framing_of_any_kind_gives_its_chunks(data: bytes, expected: list[Chunk]) -> None:
     assert decoded(data) == expected
 
 
 @pytest.mark.parametrize(("data", "expected"), FRAMINGS.values(), ids=FRAMINGS)
-def test_it_makes_no_difference_to_send_byte_by_byte(data: bytes, expected: list[Chunk]) -> None:
+def test_bytes_one_by_one_give_the_same_chunks(data: bytes, expected: list[Chunk]) -> None:
     assert decoded(*(data[n : n + 1] for n in range(len(data)))) == expected
 
 
@@ -113,24 +113,24 @@ ENDS = st.sampled_from([b"\n", b"\r\n", b"\r", b"\n\n", b"\r\n\r\n", b"\r\r"])
 STREAMS = st.lists(st.tuples(LINES, ENDS).map(b"".join) | FRAMES, max_size=8).map(b"".join)
 
 
-def test_a_byte_order_mark_is_one_only_at_the_beginning() -> None:
+def test_byte_order_mark_is_one_only_at_the_beginning() -> None:
     marked = b'\xef\xbb\xbfdata: {"n": 1}\n\n'
     assert decoded(marked) == [{"n": 1}]
     assert decoded(b"data: {}\n\n" + marked) == decoded(b"data: {}\n\n", marked) == [{}]
 
 
 @given(STREAMS, st.lists(st.integers(0, 400)))
-def test_any_cut_gives_the_same_chunks(stream: bytes, cuts: list[int]) -> None:
+def test_bytes_of_any_cut_give_the_same_chunks(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     assert decoded(*(stream[a:b] for a, b in itertools.pairwise(edges))) == decoded(stream)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_too_strange(data: bytes) -> None:
+def test_bytes_of_any_kind_are_read(data: bytes) -> None:
     assert decoded(b"data: " + data + b'\n\n\ndata: {"n": 1}\n\n')[-1:] in ([A], [DONE])
 
 
-def test_a_chunk_is_there_as_soon_as_its_event_is() -> None:
+def test_chunk_is_returned_as_soon_as_its_event_ends() -> None:
     decoder = ChunkDecoder()
     assert decoder.decode(b'data: {"n": 1}\n\ndata: {"n"') == [A]
     assert decoder.decode(b": 2}\r\n") == []
@@ -138,7 +138,7 @@ def test_a_chunk_is_there_as_soon_as_its_event_is() -> None:
     assert decoder.decode(b'\ndata: {"n": 1}\n\n') == [A]
 
 
-def test_a_line_may_be_longer_than_any_buffer() -> None:
+def test_line_of_any_length_is_read() -> None:
     line = b"data: " + orjson.dumps(content("x" * 5_000_000)) + b"\n\n"
     reads = [line[n : n + 16384] for n in range(0, len(line), 16384)]
     assert decoded(*reads, b'data: {"n": 1}\n\n') == [content("x" * 5_000_000), A]
@@ -148,19 +148,19 @@ def events(*chunks: Any) -> bytes:
     return b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks)
 
 
-def test_the_halves_of_a_character_are_joined_over_chunks() -> None:
+def test_surrogate_halves_in_two_chunks_are_joined() -> None:
     stream = events(content("a\ud83d"), content("\ude00b"))
     assert decoded(stream) == [content("a"), content("\U0001f600b")]
 
 
-def test_the_halves_of_arguments_are_joined_per_call() -> None:
+def test_surrogate_halves_of_arguments_are_joined_per_call() -> None:
     def arguments(text: str) -> Chunk:
         return {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 3, "function": {"arguments": text}}]}}]}
 
     assert decoded(events(arguments('"\ud83d'), arguments('\ude00"'))) == [arguments('"'), arguments('\U0001f600"')]
 
 
-def test_a_half_without_the_other_is_replaced_where_it_stood() -> None:
+def test_surrogate_half_without_the_other_is_replaced_in_place() -> None:
     stop = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     stream = events(content("\ud83d"), content("b"), content("\ude00"), content("c\ud83d"), stop)
     assert decoded(stream) == [
@@ -174,11 +174,11 @@ def test_a_half_without_the_other_is_replaced_where_it_stood() -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"data: [DONE]\n\n"])
-def test_a_half_that_waits_at_the_end_is_replaced(end: bytes) -> None:
+def test_surrogate_half_at_the_end_is_replaced(end: bytes) -> None:
     assert decoded(events(content("\ud83d")) + end)[:2] == [content(""), content("\ufffd")]
 
 
-def test_a_half_waits_behind_a_chunk_without_choices() -> None:
+def test_surrogate_half_waits_for_the_next_chunk_with_choices() -> None:
     usage = {"choices": [], "usage": {"total_tokens": 1}}
     assert decoded(events(content("\ud83d"), usage, content("\ude00"))) == [content(""), usage, content("\U0001f600")]
 
@@ -187,19 +187,19 @@ SURROGATES = st.text(st.sampled_from("ab\ud83d\ude00\U0001f600"), max_size=5)
 
 
 @given(st.lists(SURROGATES, max_size=6))
-def test_the_text_of_halves_is_what_it_would_be_in_one_piece(texts: list[str]) -> None:
+def test_surrogate_halves_of_any_cut_give_the_whole_text(texts: list[str]) -> None:
     chunks = decoded(events(*map(content, texts)))
     orjson.dumps(chunks)
     whole = "".join(texts).encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks) == whole
 
 
-def test_a_value_of_halves_is_made_encodable() -> None:
+def test_surrogate_halves_in_a_value_are_made_encodable() -> None:
     assert encodable({"\ud83d": ["\ud83d\ude00", "\ude00", 1, None]}) == {"\ufffd": ["\U0001f600", "\ufffd", 1, None]}
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
-def test_events_that_count_as_large_make_no_difference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_count_as_large_give_the_same_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, chunks = FRAMINGS[name]
     monkeypatch.setattr(decoder, "LARGE", 0)
     monkeypatch.setattr(framing, "_BLOCK", 8)
@@ -212,7 +212,7 @@ def test_events_that_count_as_large_make_no_difference(name: str, monkeypatch: p
 
 
 @given(st.text(st.characters(codec=None), max_size=200), st.booleans())
-def test_a_large_text_is_that_of_its_event(text: str, escaped: bool) -> None:
+def test_large_text_is_that_of_its_event(text: str, escaped: bool) -> None:
     event = b"data: " + json.dumps(content(text), ensure_ascii=escaped).encode("utf-8", "surrogatepass") + b"\n\n"
     with pytest.MonkeyPatch.context() as patch:
         ordinary = decoded(event)

@@ -67,11 +67,11 @@ def test_events_that_differ_in_their_text_become_one_run(delta: Any) -> None:
         [event({"content": text}).replace(b"null", b'"\\u0000"') for text in "ab"],
     ],
 )
-def test_other_events_are_parsed(events: list[bytes]) -> None:
+def test_events_of_another_form_are_parsed(events: list[bytes]) -> None:
     assert runs_of(b"".join(events)) == []
 
 
-def test_a_stream_that_pads_its_events_at_random_is_soon_parsed_without_learning() -> None:
+def test_stream_with_random_padding_is_soon_parsed_without_learning() -> None:
     padded = [event({"content": "a"}, pad="x" * count) for count in range(20)]
     alike = [event({"content": "a"})] * 2
     assert runs_of(*padded[:3], *alike) == [["a"]]
@@ -104,20 +104,20 @@ FRAMES = (
 
 
 @given(st.lists(FRAMES, max_size=8).map(b"".join), st.lists(st.integers(0, 1500)))
-def test_any_bytes_give_the_same_chunks_as_without_runs(stream: bytes, cuts: list[int]) -> None:
+def test_bytes_of_any_kind_give_the_same_chunks_as_without_runs(stream: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut < len(stream)), len(stream)]
     reads = [stream[a:b] for a, b in itertools.pairwise(edges)]
     assert decoded(*reads, runs=True) == decoded(stream, runs=False)
 
 
 @given(st.lists(FRAMES | st.sampled_from([b"data: 1\n", b": x\r"]), max_size=8))
-def test_a_read_that_is_one_event_gives_the_same_chunks_as_without_runs(frames: list[bytes]) -> None:
+def test_read_of_one_event_gives_the_same_chunks_as_without_runs(frames: list[bytes]) -> None:
     reads = [event({"content": "a"}), *(frame for one in frames for frame in (one, event({"content": "b"})))]
     assert decoded(*reads, runs=True) == decoded(b"".join(reads), runs=False)
 
 
 @given(st.data())
-def test_any_change_of_a_byte_gives_the_same_chunks_as_without_runs(data: st.DataObject) -> None:
+def test_change_of_any_byte_gives_the_same_chunks_as_without_runs(data: st.DataObject) -> None:
     stream = bytearray(b"".join(event({"content": text}) for text in ("ab", "cd", "ef", "gh")))
     for _ in range(data.draw(st.integers(1, 3))):
         stream[data.draw(st.integers(0, len(stream) - 1))] = data.draw(st.integers(0, 255))
@@ -125,7 +125,7 @@ def test_any_change_of_a_byte_gives_the_same_chunks_as_without_runs(data: st.Dat
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recorded_streams_give_the_same_chunks_as_without_runs_wherever_they_are_cut(name: str) -> None:
+def test_recorded_streams_of_any_cut_give_the_same_chunks_as_without_runs(name: str) -> None:
     body = load(name).body
     expected = decoded(body, runs=False)
     assert decoded(*(body[n : n + 1] for n in range(len(body))), runs=True) == expected

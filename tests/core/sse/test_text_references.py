@@ -86,7 +86,7 @@ def _numbers(data: bytes) -> list[Any]:
     joined=st.integers(min_value=1, max_value=4),
 )
 @pytest.mark.usefixtures("large")
-def test_readers_receive_the_events_as_they_were(chunks: list[Any], reasoning: Any, joined: int) -> None:
+def test_readers_get_the_events_as_they_were(chunks: list[Any], reasoning: Any, joined: int) -> None:
     batches = batches_of(chunks, reasoning=reasoning)
     groups = []
     for begin in range(0, len(batches), joined):
@@ -109,7 +109,7 @@ def test_readers_receive_the_events_as_they_were(chunks: list[Any], reasoning: A
     ],
 )
 @pytest.mark.usefixtures("large")
-def test_a_large_text_is_stored_once(chunks: list[Any]) -> None:
+def test_large_text_is_stored_once(chunks: list[Any]) -> None:
     batches = batches_of([*chunks, finish("stop")])
     log = logged(batches)
     assert read(log) == b"".join(map(encode_sse, batches))
@@ -117,7 +117,7 @@ def test_a_large_text_is_stored_once(chunks: list[Any]) -> None:
     assert b"".join(log).count(b"SECOND") == ("SECOND" in repr(chunks))
 
 
-def test_the_text_of_many_small_deltas_is_stored_once_more() -> None:
+def test_text_of_many_small_deltas_is_stored_once_more() -> None:
     """To put it together from them, a reader would have to read a log of many times its size, for each event."""
     batches = batches_of([delta(content="word ") for _ in range(bounded_json.LONG // 4)])
     log = logged(batches)
@@ -128,7 +128,7 @@ def test_the_text_of_many_small_deltas_is_stored_once_more() -> None:
 
 
 @pytest.mark.usefixtures("large")
-def test_a_text_that_cannot_be_told_from_another_is_stored_again() -> None:
+def test_text_that_cannot_be_told_from_another_is_stored_again() -> None:
     """Two texts of one event with the same JSON before them: only the first can be referred to."""
     event: Any = {"type": "t", "sequence_number": 0, "a": {"text": "x" * 90}, "b": [{"text": "y" * 90}] * 2}
     again = {**event, "sequence_number": 1}

@@ -71,7 +71,7 @@ STORIES: dict[str, tuple[list[Any], str]] = {
 
 
 @pytest.mark.parametrize(("chunks", "expected"), STORIES.values(), ids=STORIES)
-def test_story(chunks: list[Any], expected: str) -> None:
+def test_chunks_become_their_events(chunks: list[Any], expected: str) -> None:
     events = answer(chunks)
     assert story(events) == expected
     laws.check(events)
@@ -149,7 +149,9 @@ _reasoning = st.sampled_from(
     parallel=st.booleans(),
     failure=st.sampled_from([None, BackendError("Oh.")]),
 )
-def test_laws_of_the_stream(chunks: list[Any], done: bool, reasoning: Any, failure: Any, **reading: Any) -> None:
+def test_events_of_any_chunks_keep_the_laws_of_the_stream(
+    chunks: list[Any], done: bool, reasoning: Any, failure: Any, **reading: Any
+) -> None:
     before = copy.deepcopy(chunks)
     events = answer(chunks + [DONE] * done, failure, reasoning, **reading)
     laws.check(events)
@@ -157,7 +159,7 @@ def test_laws_of_the_stream(chunks: list[Any], done: bool, reasoning: Any, failu
     json.dumps(events)
 
 
-def test_an_event_never_changes_once_taken() -> None:
+def test_event_never_changes_once_taken() -> None:
     made = builder()
     made.start()
     taken = []
@@ -186,7 +188,7 @@ def test_an_event_never_changes_once_taken() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(chunks=st.lists(_chunk, max_size=20))
-def test_the_official_client_rebuilds_the_same_response_from_our_events(chunks: list[Any]) -> None:
+def test_official_client_rebuilds_the_response_from_the_events(chunks: list[Any]) -> None:
     events = answer(whole(*chunks), reasoning=event_types.OPENAI_CONTENT_REASONING)
     state = ResponseStreamState(text_format=omit, input_tools=omit)
     parse = TypeAdapter(ResponseStreamEvent).validate_python
@@ -220,7 +222,7 @@ def test_the_official_client_rebuilds_the_same_response_from_our_events(chunks: 
         (None, "completed", None),  # `[DONE]`, but never a reason
     ],
 )
-def test_finish_reasons(reason: str | None, status: str, detail: str | None) -> None:
+def test_finish_reason_gives_its_status(reason: str | None, status: str, detail: str | None) -> None:
     response = answer(whole(delta(content="Hi"), reason=reason))[-1]["response"]
     assert response["status"] == status
     assert (response["incomplete_details"] or {}).get("reason") == detail
@@ -228,24 +230,24 @@ def test_finish_reasons(reason: str | None, status: str, detail: str | None) -> 
     assert (response["completed_at"] is None) == (status != "completed")
 
 
-def test_a_call_that_was_cut_off_is_incomplete_whatever_the_finish_reason() -> None:
+def test_call_that_was_cut_off_is_incomplete_whatever_the_finish_reason() -> None:
     for reason in ("tool_calls", "stop", "length", None):
         events = answer(whole(call(0, "c", "f", '{"a": "b'), reason=reason))
         assert calls(events) == [("f", '{"a": "b', "incomplete")]
         assert events[-1]["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_a_call_cut_behind_its_name_is_incomplete_and_has_no_arguments() -> None:
+def test_call_cut_after_its_name_is_incomplete_without_arguments() -> None:
     events = answer(whole(call(0, "c", "f", '{"a": 1}'), call(1, "d", "g"), reason="length"))
     assert calls(events) == [("f", '{"a": 1}', "completed"), ("g", "", "incomplete")]
 
 
-def test_an_error_behind_the_finish_reason_takes_nothing_away() -> None:
+def test_error_after_the_finish_reason_takes_nothing_away() -> None:
     events = answer([delta(content="Hi"), finish("length")], BackendError("reset"))
     assert events[-1]["type"] == "response.incomplete"
 
 
-def test_a_failure_is_emitted_nested_and_flat_and_in_the_response() -> None:
+def test_failure_is_emitted_nested_flat_and_in_the_response() -> None:
     failure = BackendError("Too much.", error_type="too_many_requests", code="rate_limit_exceeded", status=429)
     error, failed = answer([delta(content="Hi")], failure)[-2:]
     told = {"type": "too_many_requests", "code": "rate_limit_exceeded", "message": "Too much.", "param": None}
@@ -315,7 +317,7 @@ def test_usage_is_mapped_and_adds_up(said: dict[str, Any], expected: tuple[int, 
     }
 
 
-def test_usage_is_found_in_every_place_and_the_last_one_counts() -> None:
+def test_usage_in_any_place_is_found_and_the_last_counts() -> None:
     places = [
         {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}},
         {"choices": [{"index": 0, "delta": {}, "usage": {"prompt_tokens": 2, "completion_tokens": 1}}]},
@@ -327,7 +329,7 @@ def test_usage_is_found_in_every_place_and_the_last_one_counts() -> None:
         )
 
 
-def test_usage_is_estimated_where_the_backend_gives_none() -> None:
+def test_usage_without_a_report_is_estimated() -> None:
     usage = answer(whole(delta(content="word " * 100)))[-1]["response"]["usage"]
     assert usage["output_tokens"] == 100
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
@@ -339,7 +341,7 @@ def test_usage_is_estimated_where_the_backend_gives_none() -> None:
 @pytest.mark.parametrize(
     "more", [{}, {"reasoning_tokens": 0}, {"completion_tokens_details": {"reasoning_tokens": None}}]
 )
-def test_reasoning_that_nobody_counted_is_estimated_by_its_share_of_the_text(shown: Any, more: dict[str, Any]) -> None:
+def test_reasoning_tokens_without_a_report_are_estimated_by_their_share(shown: Any, more: dict[str, Any]) -> None:
     chunks = [delta(reasoning_content="hm " * 300), delta(content="word " * 50), call(0, "c", "f", '{"x": 1}')]
     said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
     usage = answer(whole(*chunks, said), reasoning=shown)[-1]["response"]["usage"]
@@ -350,7 +352,7 @@ def test_reasoning_that_nobody_counted_is_estimated_by_its_share_of_the_text(sho
     assert estimated["output_tokens"] > 350
 
 
-def test_an_answer_that_is_only_reasoning_has_no_other_tokens() -> None:
+def test_answer_of_reasoning_alone_has_no_other_tokens() -> None:
     said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 7}}
     usage = answer(whole(delta(reasoning="hm"), said))[-1]["response"]["usage"]
     assert usage["output_tokens_details"]["reasoning_tokens"] == 7
@@ -359,7 +361,7 @@ def test_an_answer_that_is_only_reasoning_has_no_other_tokens() -> None:
 # Reasoning, in its forms.
 
 
-def test_reasoning_as_a_summary() -> None:
+def test_reasoning_as_a_summary_is_emitted() -> None:
     events = answer(whole(delta(reasoning="hm"), delta(reasoning="m")), reasoning=event_types.SUMMARY_REASONING)
     assert story(events[2:-1]) == (
         "output_item.added reasoning_summary_part.added reasoning_summary_text.delta reasoning_summary_text.delta "
@@ -369,7 +371,7 @@ def test_reasoning_as_a_summary() -> None:
     assert "content" not in output(events)[0]
 
 
-def test_reasoning_in_both_forms_at_once() -> None:
+def test_reasoning_in_both_forms_is_emitted() -> None:
     (item,) = output(answer(whole(delta(reasoning="hm")), reasoning=event_types.OPENAI_BOTH_REASONING))
     assert item["summary"] == [{"type": "summary_text", "text": "hm"}]
     assert item["content"] == [{"type": "reasoning_text", "text": "hm"}]
@@ -385,12 +387,12 @@ def test_reasoning_and_text_may_alternate() -> None:
     assert [item["type"] for item in output(events)] == ["reasoning", "message", "reasoning", "message"]
 
 
-def test_the_fields_of_one_delta_are_emitted_reasoning_first() -> None:
+def test_delta_with_several_fields_is_emitted_reasoning_first() -> None:
     both = {**call(0, "c", "f", "{}")["choices"][0]["delta"], "content": "Hi", "reasoning_content": "hm"}
     assert [item["type"] for item in output(answer(whole(delta(**both))))] == ["reasoning", "message", "function_call"]
 
 
-def test_a_fragment_of_reasoning_costs_the_same_however_long_the_output_is() -> None:
+def test_reasoning_fragment_costs_the_same_however_long_the_output() -> None:
     class Output(list[Any]):
         walks = 0
 
@@ -412,7 +414,7 @@ def test_a_fragment_of_reasoning_costs_the_same_however_long_the_output_is() -> 
     assert [said.get("reasoning_opaque") for said in made.upstream.values()] == ["opaque 0", "opaque 1", "opaque 2"]
 
 
-def test_the_backends_fields_are_stored_for_replay() -> None:
+def test_backend_fields_are_stored_for_replay() -> None:
     made = builder()
     made.start()
     reader = ChunkReader(made)
@@ -532,7 +534,7 @@ def test_tool_calls_are_assembled(chunks: list[Any], expected: list[tuple[str, s
     assert calls(events) == [(name, arguments, "completed") for name, arguments in expected]
 
 
-def test_call_ids_are_kept_as_they_are_if_they_can_be() -> None:
+def test_call_ids_are_kept_if_they_can_be() -> None:
     events = answer(whole(call(0, "functions.f:0", "f", "{}"), call(1, "x" * 65, "g", "{}"), call(2, "", "h", "{}")))
     kept, shortened, minted = [item["call_id"] for item in output(events)]
     assert kept == "functions.f:0"
@@ -540,7 +542,7 @@ def test_call_ids_are_kept_as_they_are_if_they_can_be() -> None:
     assert minted.startswith("call_")
 
 
-def test_an_id_that_is_too_long_to_be_returned_is_stored_for_the_backend() -> None:
+def test_call_id_that_is_too_long_is_stored_for_the_backend() -> None:
     made = builder()
     reader = ChunkReader(made)
     for chunk in normal(whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}"))):
@@ -549,14 +551,14 @@ def test_an_id_that_is_too_long_to_be_returned_is_stored_for_the_backend() -> No
     assert [*made.upstream.values()] == [{"original_id": "x" * 65}]
 
 
-def test_what_may_not_be_called_is_not_called() -> None:
+def test_call_of_a_tool_that_was_not_offered_is_not_emitted() -> None:
     stream = whole(delta(content="Hi"), call(0, "a", "f", "{}"), call(1, "b", "g", "{}"), reason="tool_calls")
     assert calls(answer(stream, allowed=frozenset({"g"}))) == [("g", "{}", "completed")]
     assert calls(answer(stream, allowed=frozenset())) == []
     assert calls(answer(stream, parallel=False)) == [("f", "{}", "completed")]
 
 
-def test_a_binding_is_restored_under_the_clients_name() -> None:
+def test_binding_gives_the_clients_name() -> None:
     bindings = {"lab__add": ToolBinding(items.FUNCTION_CALL, {"name": "add", "namespace": "lab"})}
     (item,) = output(answer(whole(call(0, "a", "lab__add", "{}")), bindings=bindings))
     assert (item["name"], item["namespace"]) == ("add", "lab")
@@ -577,13 +579,13 @@ def test_annotations_are_flattened_and_counted() -> None:
     assert output(events)[0]["content"][0]["annotations"] == [flat, flat]
 
 
-def test_citations_of_the_whole_answer_are_emitted_once_each() -> None:
+def test_citations_of_the_whole_answer_are_emitted_once() -> None:
     chunk = {**delta(content="Hi"), "citations": ["https://a", "https://b"]}
     (item,) = output(answer(whole(chunk, chunk)))
     assert [annotation["url"] for annotation in item["content"][0]["annotations"]] == ["https://a", "https://b"]
 
 
-def test_logprobs_come_with_the_deltas_and_with_the_part_if_requested() -> None:
+def test_logprobs_are_in_the_deltas_and_the_part_if_requested() -> None:
     token = {"token": "Hi", "logprob": -0.5, "bytes": None, "id": 7, "top_logprobs": [{"token": "Ho", "logprob": -1}]}
     chunk = delta(content="Hi")
     chunk["choices"][0]["logprobs"] = {"content": [token]}
@@ -598,20 +600,20 @@ def test_logprobs_come_with_the_deltas_and_with_the_part_if_requested() -> None:
     assert output(answer(whole(chunk)))[0]["content"][0]["logprobs"] == []
 
 
-def test_a_chunk_that_repeats_the_whole_message_adds_nothing() -> None:
+def test_chunk_that_repeats_the_whole_message_adds_nothing() -> None:
     last = delta(content="")
     last["choices"][0]["message"] = {"role": "assistant", "content": "Hello"}
     (item,) = output(answer(whole(delta(content="Hello"), last)))
     assert item["content"][0]["text"] == "Hello"
 
 
-def test_other_choices_are_not_ours() -> None:
+def test_choices_other_than_the_first_are_ignored() -> None:
     other = {"choices": [{"index": 1, "delta": {"content": "other"}}]}
     (item,) = output(answer(whole(delta(content="ours"), other)))
     assert item["content"][0]["text"] == "ours"
 
 
-def test_a_response_that_has_failed_cannot_be_cancelled() -> None:
+def test_failed_response_cannot_be_cancelled() -> None:
     made = builder()
     made.start()
     made.fail(BackendError("Gone."))
@@ -623,7 +625,7 @@ def test_a_response_that_has_failed_cannot_be_cancelled() -> None:
 
 
 @pytest.mark.parametrize("end", [lambda made: made.complete(), lambda made: made.incomplete("max_output_tokens")])
-def test_a_failure_takes_back_that_the_response_was_complete(end: Callable[[EventBuilder], None]) -> None:
+def test_failure_after_completion_is_a_failure(end: Callable[[EventBuilder], None]) -> None:
     """It cannot be stored, say."""
     made = builder()
     made.start()
@@ -634,7 +636,7 @@ def test_a_failure_takes_back_that_the_response_was_complete(end: Callable[[Even
     assert (failed["status"], failed["completed_at"], failed["incomplete_details"]) == ("failed", None, None)
 
 
-def test_the_tier_that_served_is_returned() -> None:
+def test_service_tier_of_the_backend_is_returned() -> None:
     events = answer(whole({**delta(content="Hi"), "service_tier": "flex"}))
     assert [event["response"]["service_tier"] for event in (events[0], events[-1])] == ["default", "flex"]
     assert answer(whole(delta(content="Hi")))[-1]["response"]["service_tier"] == "default"

@@ -71,7 +71,7 @@ def spoken(events: list[Event]) -> bytes:
     bindings=st.sampled_from([{}, BINDINGS]),
     parallel=st.booleans(),
 )
-def test_the_end_is_the_one_that_its_own_builder_would_have_made(chunks: list[Any], **how: Any) -> None:
+def test_recovered_end_is_that_of_its_own_builder(chunks: list[Any], **how: Any) -> None:
     made, events = begun(chunks, **how)
     stored = {**copy.deepcopy(made.response), "output": [], "status": "in_progress"}
     before = copy.deepcopy(events)
@@ -91,7 +91,7 @@ def test_the_end_is_the_one_that_its_own_builder_would_have_made(chunks: list[An
         ("created queued in_progress", "error failed"),
     ],
 )
-def test_a_response_that_had_hardly_begun(events: str, rest: str) -> None:
+def test_recovered_response_that_had_hardly_begun_is_failed(events: str, rest: str) -> None:
     made = builder()
     made.response["background"] = True
     stored = {**made.response}
@@ -105,7 +105,7 @@ def test_a_response_that_had_hardly_begun(events: str, rest: str) -> None:
     laws.check([*said, *found])
 
 
-def test_what_was_open_is_closed() -> None:
+def test_recovered_open_items_are_closed() -> None:
     chunks = [delta(content="Hi"), call(0, "a", "f", '{"x'), call(1, "b", "g", '{"y')]
     made, events = begun(chunks)
 
@@ -118,7 +118,7 @@ def test_what_was_open_is_closed() -> None:
     assert statuses == ["completed", "incomplete", "incomplete"]
 
 
-def test_how_sure_the_model_was_is_not_lost() -> None:
+def test_recovered_logprobs_are_kept() -> None:
     chunk = delta(content="Hi")
     chunk["choices"][0]["logprobs"] = {"content": [{"token": "Hi", "logprob": -0.5, "top_logprobs": []}]}
     made, events = begun([chunk, chunk], logprobs=True)

@@ -15,7 +15,7 @@ from tests.support import laws
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_recorded_answer_is_replayed(name: str) -> None:
+def test_replay_of_a_recorded_answer_gives_it(name: str) -> None:
     events, _ = asyncio.run(play(load(name)))
     if not events:
         return  # a refusal

@@ -34,7 +34,7 @@ def golden(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_answer_becomes_the_events_that_it_should(name: str) -> None:
+def test_recorded_stream_gives_its_golden_events(name: str) -> None:
     events, lines = asyncio.run(play(load(name)))
     if events:
         laws.check(events)
@@ -46,7 +46,7 @@ def test_an_answer_becomes_the_events_that_it_should(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_bytes_that_come_one_by_one_make_no_difference(name: str) -> None:
+def test_recorded_stream_byte_by_byte_gives_the_same_events(name: str) -> None:
     recording = load(name)
     size = len(recording.body)
     _, cut = asyncio.run(play(recording, range(0, size, 1 + size // ONE_BY_ONE)))
@@ -66,7 +66,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("large")
-def test_large_events_become_the_same_events(name: str) -> None:
+def test_recorded_stream_as_large_events_gives_the_same_events(name: str) -> None:
     _, lines = asyncio.run(play(load(name)))
     assert [json.loads(line) for line in golden(name).read_text(encoding="utf-8").splitlines()] == [
         json.loads(line) for line in lines
@@ -75,7 +75,7 @@ def test_large_events_become_the_same_events(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("large")
-def test_large_texts_become_several_deltas_of_the_same_response(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_stream_with_large_texts_gives_the_same_response(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (chunk_reader, tool_calls):
         monkeypatch.setattr(module, "pieces_of", lambda text, size=0: pieces_of(text, 16))
     events, lines = asyncio.run(play(load(name)))
@@ -91,12 +91,12 @@ def _without_number(line: dict[str, Any]) -> dict[str, Any]:
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(NAMES), st.lists(st.integers(0, 6000), max_size=8))
-def test_how_the_bytes_are_cut_makes_no_difference(name: str, places: list[int]) -> None:
+def test_recorded_stream_of_any_cut_gives_the_same_events(name: str, places: list[int]) -> None:
     recording = load(name)
     assert asyncio.run(play(recording, places))[1] == asyncio.run(play(recording))[1]
 
 
-def test_every_golden_file_has_its_recording() -> None:
+def test_golden_files_have_recordings() -> None:
     golden_files = PLACE.glob("*/*.events.jsonl")
     assert sorted(f"{path.parent.name}/{path.name.removesuffix('.events.jsonl')}" for path in golden_files) == NAMES
 

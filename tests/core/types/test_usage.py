@@ -30,7 +30,7 @@ JSON = st.recursive(
 @example(said={"prompt_tokens": 5, "completion_tokens_details": {"reasoning_tokens": -3}})
 @pytest.mark.parametrize("normalize", [normal_usage, dict])
 @given(said=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=8) | JSON)
-def test_whatever_is_reported_the_usage_adds_up(normalize: Any, said: Any) -> None:
+def test_usage_of_any_report_adds_up(normalize: Any, said: Any) -> None:
     usage = usage_of(normalize(said) if isinstance(said, dict) else None, {"messages": []}, [])
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
     assert 0 <= usage["input_tokens_details"]["cached_tokens"] <= usage["input_tokens"]
@@ -39,7 +39,7 @@ def test_whatever_is_reported_the_usage_adds_up(normalize: Any, said: Any) -> No
 
 
 @pytest.mark.parametrize("number", [-math.inf, math.inf, math.nan, -1, 10**400, "-1", "1e3", None, [], {}])
-def test_what_is_no_count_is_estimated(number: Any) -> None:
+def test_usage_that_is_no_count_is_estimated(number: Any) -> None:
     body = {"messages": [{"role": "user", "content": "Hello there"}]}
     assert normal_usage({"prompt_tokens": number}) is None
     assert usage_of({"prompt_tokens": number}, body, ["Hi"]) == usage_of(None, body, ["Hi"])

@@ -30,7 +30,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 1 << 20])
-def test_files_and_folders_are_the_same(folders: tuple[Path, Path], piece: int) -> None:
+def test_archive_files_and_folders_are_the_same(folders: tuple[Path, Path], piece: int) -> None:
     source, target = folders
     (source / "a.txt").write_text("content")
     (source / "empty").write_bytes(b"")
@@ -45,7 +45,7 @@ def test_files_and_folders_are_the_same(folders: tuple[Path, Path], piece: int) 
     assert (target / "a.txt").read_text() == "content"
 
 
-def test_modes_and_times_are_kept(folders: tuple[Path, Path]) -> None:
+def test_archive_keeps_modes_and_times(folders: tuple[Path, Path]) -> None:
     source, target = folders
     for name, mode in (("program", 0o755), ("secret", 0o000), ("folder", 0o500)):
         path = source / name
@@ -59,7 +59,7 @@ def test_modes_and_times_are_kept(folders: tuple[Path, Path]) -> None:
     (target / "folder").chmod(0o700)  # for the clean-up
 
 
-def test_a_folder_that_may_not_be_entered_is_packed_too(folders: tuple[Path, Path]) -> None:
+def test_archive_of_a_folder_that_may_not_be_entered_is_complete(folders: tuple[Path, Path]) -> None:
     source, target = folders
     (source / "closed").mkdir()
     (source / "closed" / "file").write_text("x")
@@ -70,7 +70,7 @@ def test_a_folder_that_may_not_be_entered_is_packed_too(folders: tuple[Path, Pat
     (source / "closed").chmod(0o700)
 
 
-def test_links_are_kept_and_not_followed(folders: tuple[Path, Path]) -> None:
+def test_archive_keeps_links_and_does_not_follow_them(folders: tuple[Path, Path]) -> None:
     source, target = folders
     (source / "file").write_text("x")
     os.link(source / "file", source / "same")
@@ -84,7 +84,7 @@ def test_links_are_kept_and_not_followed(folders: tuple[Path, Path]) -> None:
     assert (target / "same").stat().st_ino == (target / "file").stat().st_ino
 
 
-def test_holes_take_no_place(folders: tuple[Path, Path]) -> None:
+def test_archive_of_holes_takes_no_space(folders: tuple[Path, Path]) -> None:
     source, target = folders
     with open(source / "sparse", "wb") as file:
         file.truncate(1 << 40)
@@ -99,7 +99,7 @@ def test_holes_take_no_place(folders: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", [b"a\nb", b"\xff\xfe", "ü 你好".encode(), b"-rf", b"{}", b"x" * 255])
-def test_a_file_may_have_any_name(folders: tuple[Path, Path], name: bytes) -> None:
+def test_archive_keeps_files_of_any_name(folders: tuple[Path, Path], name: bytes) -> None:
     source, target = folders
     with open(os.path.join(bytes(source), name), "wb") as file:
         file.write(b"x")
@@ -107,7 +107,7 @@ def test_a_file_may_have_any_name(folders: tuple[Path, Path], name: bytes) -> No
     assert os.listdir(bytes(target)) == [name]
 
 
-def test_what_is_no_file_is_left_out(folders: tuple[Path, Path]) -> None:
+def test_archive_leaves_out_what_is_no_file(folders: tuple[Path, Path]) -> None:
     source, target = folders
     os.mkfifo(source / "pipe")
     copy(source, target)

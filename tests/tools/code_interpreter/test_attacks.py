@@ -26,7 +26,7 @@ async def assert_usable(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("attempt", REFUSED.values(), ids=REFUSED)
-async def test_an_attempt_is_refused(sandbox: Sandbox, attempt: str) -> None:
+async def test_attempt_to_escape_is_refused(sandbox: Sandbox, attempt: str) -> None:
     os.environ["ANTIPHON_CANARY"] = "secret"
     try:
         answer = await python(sandbox, attempt)
@@ -39,7 +39,7 @@ async def test_an_attempt_is_refused(sandbox: Sandbox, attempt: str) -> None:
 
 
 @pytest.mark.parametrize("attempt", LINGERING.values(), ids=LINGERING)
-async def test_nothing_runs_between_calls(frozen: Sandbox, attempt: str) -> None:
+async def test_processes_left_behind_do_not_run_between_calls(frozen: Sandbox, attempt: str) -> None:
     assert (await python(frozen, f"kept = 42\n{attempt}"))["ended"] == "done"
     before = cpu_ticks(frozen)
     await asyncio.sleep(BETWEEN)
@@ -49,7 +49,7 @@ async def test_nothing_runs_between_calls(frozen: Sandbox, attempt: str) -> None
 
 
 @pytest.mark.parametrize(("limit", "attempt"), GREEDY.values(), ids=GREEDY)
-async def test_a_container_is_bounded_as_a_whole(sandbox: Sandbox, limit: str, attempt: str) -> None:
+async def test_container_beyond_a_limit_is_bounded_as_a_whole(sandbox: Sandbox, limit: str, attempt: str) -> None:
     assert (await python(sandbox, attempt))["exceeded"] == limit
     await python(sandbox, "import os; os.system('rm -rf /mnt/data /tmp /dev/shm')")
     await assert_usable(sandbox)

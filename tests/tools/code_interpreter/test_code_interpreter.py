@@ -79,7 +79,7 @@ def logs(call: Any) -> str:
     return "".join(output.logs for output in call.outputs if output.type == "logs")
 
 
-async def test_code_is_run_and_the_model_is_shown_what_it_prints(place: Place) -> None:
+async def test_code_is_run_and_its_output_shown_to_the_model(place: Place) -> None:
     response = await place.respond(runs("print('hello')\n6 * 7"))
     call, message = response.output
     assert (call.type, call.status, call.code) == ("code_interpreter_call", "completed", "print('hello')\n6 * 7")
@@ -90,13 +90,13 @@ async def test_code_is_run_and_the_model_is_shown_what_it_prints(place: Place) -
     assert (container.status, container.memory_limit) == ("running", "1g")
 
 
-async def test_outputs_are_returned_only_if_they_are_included(place: Place) -> None:
+async def test_code_outputs_are_returned_only_if_included(place: Place) -> None:
     response = await place.respond(runs("1 + 1"), include=[])
     assert response.output[0].outputs is None
     assert place.shown() == "2\n"
 
 
-async def test_the_state_is_kept_between_calls_and_turns(place: Place) -> None:
+async def test_code_state_is_kept_between_calls_and_turns(place: Place) -> None:
     first = await place.respond(runs("x = 20"), runs("x += 1; x"))
     assert logs(first.output[1]) == "21\n"
     second = await place.respond(runs("x * 2"), previous_response_id=first.id)
@@ -111,7 +111,7 @@ async def test_the_state_is_kept_between_calls_and_turns(place: Place) -> None:
     assert apart.output[0].container_id != first.output[0].container_id
 
 
-async def test_a_conversation_has_one_container_and_its_calls_are_listed_in_it(place: Place) -> None:
+async def test_container_is_one_for_a_conversation_and_lists_its_calls(place: Place) -> None:
     conversation = await place.client.conversations.create()
     first = await place.respond(runs("x = 20"), conversation=conversation.id)
     second = await place.respond(runs("x + 1"), conversation=conversation.id)
@@ -137,7 +137,7 @@ async def test_code_in_the_background_is_followed_from_the_middle_of_its_run(pla
     assert ended.status == "completed" and logs(ended.output[0]) == "gone\n"
 
 
-async def test_a_background_run_that_is_cancelled_stops_its_code(place: Place) -> None:
+async def test_code_of_a_cancelled_background_response_is_stopped(place: Place) -> None:
     queued = await place.respond(runs("open('begun', 'w').close()\nimport time; time.sleep(600)"), background=True)
     async for event in await place.client.responses.retrieve(queued.id, stream=True):
         if event.type == "response.code_interpreter_call.interpreting":
@@ -148,7 +148,7 @@ async def test_a_background_run_that_is_cancelled_stops_its_code(place: Place) -
     assert logs(follow.output[0]) == "42\n"
 
 
-async def test_the_events_come_in_openais_order(place: Place) -> None:
+async def test_code_events_come_in_openais_order(place: Place) -> None:
     stream = await place.respond(runs("1 + 1"), stream=True)
     events = [event.to_dict() async for event in stream]
     of_call = [event["type"].removeprefix("response.") for event in events if event.get("output_index") == 0]
@@ -164,14 +164,14 @@ async def test_the_events_come_in_openais_order(place: Place) -> None:
     laws.check(events)
 
 
-async def test_an_error_of_the_code_is_returned(place: Place) -> None:
+async def test_code_that_raises_returns_the_error(place: Place) -> None:
     response = await place.respond(runs("1 / 0"))
     assert response.output[0].status == "completed"
     assert "ZeroDivisionError" in logs(response.output[0])
     assert "ZeroDivisionError" in place.shown()
 
 
-async def test_a_file_that_is_written_is_cited_and_can_be_loaded(place: Place) -> None:
+async def test_code_file_that_is_written_is_cited_and_can_be_downloaded(place: Place) -> None:
     place.backend.scripts = [runs("open('sums.csv', 'w').write('a,b')"), says("See sums.csv", " 【900001", "】.")]
     response = await place.client.responses.create(model="m", input="Go.", tools=[AUTO])
     assert "【900001】 /mnt/data/sums.csv" in place.shown()
@@ -190,7 +190,7 @@ async def test_a_file_that_is_written_is_cited_and_can_be_loaded(place: Place) -
     assert content.response.headers["content-disposition"].startswith("attachment")
 
 
-async def test_figures_are_shown_as_images(place: Place) -> None:
+async def test_code_figures_are_shown_as_images(place: Place) -> None:
     tried = await asyncio.create_subprocess_exec("/usr/bin/python3", "-I", "-c", "import matplotlib")
     if await tried.wait():
         pytest.skip("the system's Python has no matplotlib (apt install python3-matplotlib)")
@@ -200,7 +200,7 @@ async def test_figures_are_shown_as_images(place: Place) -> None:
     assert all(url.startswith("data:image/png;base64,iVBOR") for url in images)
 
 
-async def test_a_saved_image_is_shown(place: Place) -> None:
+async def test_code_image_that_is_saved_is_shown(place: Place) -> None:
     code = "import base64\nopen('dot.gif', 'wb').write(base64.b64decode('R0lGODlhAQABAAAAACwAAAAAAQABAAA='))"
     response = await place.respond(runs(code))
     images = [output.url for output in response.output[0].outputs if output.type == "image"]
@@ -217,7 +217,7 @@ async def test_uploaded_files_are_mounted(place: Place) -> None:
     assert foreign.value.param == "tools[0].container.file_ids"
 
 
-async def test_a_container_is_named_by_its_id(place: Place) -> None:
+async def test_container_is_named_by_its_id(place: Place) -> None:
     container = await place.client.containers.create(name="mine")
     tool: Any = {"type": "code_interpreter", "container": container.id}
     response = await place.respond(runs("1"), tools=[tool])
@@ -238,7 +238,9 @@ async def test_a_container_is_named_by_its_id(place: Place) -> None:
         ({"type": "auto", "network_policy": {"type": "allowlist"}}, "tools[0].container.network_policy.type"),
     ],
 )
-async def test_a_wrong_declaration_names_the_field(place: Place, container: Any, param: str) -> None:
+async def test_code_interpreter_declaration_that_is_invalid_names_the_field(
+    place: Place, container: Any, param: str
+) -> None:
     tool = {"type": "code_interpreter", **({"container": container} if container else {})}
     with pytest.raises(openai.BadRequestError) as error:
         await place.respond(runs("1"), tools=[tool])
@@ -256,7 +258,7 @@ async def test_code_that_takes_too_long_is_stopped(bubblewrap: Bubblewrap) -> No
     assert logs(second) == "['a']\n"
 
 
-async def test_a_cancelled_response_stops_its_code(place: Place) -> None:
+async def test_code_of_a_cancelled_response_is_stopped(place: Place) -> None:
     container = await place.client.containers.create(name="mine")
     tool = {"type": "code_interpreter", "container": container.id}
     stream = await place.respond(runs("open('a', 'w').close()\nwhile True: pass"), tools=[tool], stream=True)
@@ -272,7 +274,7 @@ async def test_a_cancelled_response_stops_its_code(place: Place) -> None:
 # The shell.
 
 
-async def test_commands_are_run_and_their_output_is_an_item(place: Place) -> None:
+async def test_shell_commands_are_run_and_their_output_is_an_item(place: Place) -> None:
     response = await place.respond(commands("echo one; echo two >&2; exit 3", "cat /mnt/data/none"), tools=[SHELL])
     call, output, message = response.output
     assert (call.type, call.status, call.environment.type) == ("shell_call", "completed", "container_reference")
@@ -285,7 +287,7 @@ async def test_commands_are_run_and_their_output_is_an_item(place: Place) -> Non
     assert '"exit_code": 3' in place.shown()
 
 
-async def test_the_shell_is_streamed(place: Place) -> None:
+async def test_shell_output_is_streamed(place: Place) -> None:
     stream = await place.respond(commands("echo hi"), tools=[SHELL], stream=True)
     events = [event.to_dict() async for event in stream]
     types = [event["type"].removeprefix("response.") for event in events]
@@ -300,20 +302,20 @@ async def test_the_shell_is_streamed(place: Place) -> None:
     laws.check(events)
 
 
-async def test_the_shell_and_code_share_a_container_and_later_turns_have_it(place: Place) -> None:
+async def test_shell_and_code_share_a_container_with_later_turns(place: Place) -> None:
     first = await place.respond(commands("echo kept > note"), runs("open('note').read()"), tools=[SHELL, AUTO])
     assert logs(first.output[2]) == "'kept\\n'\n"
     second = await place.respond(commands("cat note"), tools=[SHELL], previous_response_id=first.id)
     assert second.output[1].output[0].stdout == "kept\n"
 
 
-async def test_a_command_has_a_time_of_its_own(place: Place) -> None:
+async def test_shell_command_has_a_timeout_of_its_own(place: Place) -> None:
     response = await place.respond(commands("echo begun; sleep 60", timeout_ms=300), tools=[SHELL])
     (entry,) = response.output[1].output
     assert (entry.stdout, entry.outcome.type) == ("begun\n", "timeout")
 
 
-async def test_a_local_shell_is_the_clients(place: Place) -> None:
+async def test_shell_of_the_client_is_not_run(place: Place) -> None:
     response = await place.respond(commands("ls"), tools=[{"type": "shell", "environment": {"type": "local"}}])
     assert [item.type for item in response.output] == ["shell_call"]
     assert len(place.backend.asked) == 1
@@ -336,7 +338,7 @@ async def test_containers_are_created_listed_and_deleted(place: Place) -> None:
     assert [one.id async for one in place.client.containers.list()] == [second.id]
 
 
-async def test_files_are_added_listed_read_and_deleted(place: Place) -> None:
+async def test_container_files_are_added_listed_read_and_deleted(place: Place) -> None:
     id = (await place.client.containers.create(name="mine")).id
     files = place.client.containers.files
     added = await files.create(id, file=("a.txt", b"content"))
@@ -352,7 +354,7 @@ async def test_files_are_added_listed_read_and_deleted(place: Place) -> None:
         await files.content.retrieve(added.id, container_id=id)
 
 
-async def test_a_file_that_does_not_fit_is_refused(place: Place) -> None:
+async def test_container_file_that_does_not_fit_is_refused(place: Place) -> None:
     id = (await place.client.containers.create(name="mine")).id
     with pytest.raises(openai.BadRequestError) as error:
         await place.client.containers.files.create(id, file=("large", bytes(6 * 1024 * 1024)))
@@ -361,13 +363,13 @@ async def test_a_file_that_does_not_fit_is_refused(place: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["../../etc/x", "a/b", "..\\x", "/etc/passwd"])
-async def test_a_files_name_is_no_path(place: Place, name: str) -> None:
+async def test_container_file_name_is_no_path(place: Place, name: str) -> None:
     id = (await place.client.containers.create(name="mine")).id
     added = await place.client.containers.files.create(id, file=(name, b"x"))
     assert added.path.count("/") == 3
 
 
-async def test_a_foreign_container_is_as_one_that_never_was(place: Place) -> None:
+async def test_container_of_another_owner_is_not_found(place: Place) -> None:
     id = (await place.client.containers.create(name="mine")).id
     file = (await place.client.containers.files.create(id, file=("a", b"x"))).id
 
@@ -393,7 +395,7 @@ async def test_a_foreign_container_is_as_one_that_never_was(place: Place) -> Non
     assert (await place.client.containers.retrieve(id)).id == id
 
 
-async def test_more_conversations_than_containers_may_run_keep_their_files(place: Place) -> None:
+async def test_containers_beyond_the_limit_keep_their_files(place: Place) -> None:
     first = await place.respond(runs("x = 1; open('kept', 'w').write('content')"))
     for _ in range(3):  # of four, a key may have three
         await place.respond(runs("2"))
@@ -403,7 +405,7 @@ async def test_more_conversations_than_containers_may_run_keep_their_files(place
     assert again.output[0].container_id == first.output[0].container_id
 
 
-async def test_an_idle_container_expires_with_its_processes(bubblewrap: Bubblewrap) -> None:
+async def test_container_that_is_idle_expires_with_its_processes(bubblewrap: Bubblewrap) -> None:
     now = 1000.0
     containers = LocalContainers(bubblewrap, CodeSettings(provider="bubblewrap"), clock=lambda: now)
     container = await containers.create("ada")
@@ -428,18 +430,20 @@ async def test_an_idle_container_expires_with_its_processes(bubblewrap: Bubblewr
         ({"provider": "bubblewrap", "python": "/usr/bin/no-python"}, "no /usr/bin/no-python"),
     ],
 )
-def test_a_wrong_table_is_refused(bubblewrap: Bubblewrap, table: dict[str, Any], message: str) -> None:
+def test_code_interpreter_table_that_is_invalid_is_refused(
+    bubblewrap: Bubblewrap, table: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         CodeInterpreter.from_settings(table, ToolHost())
 
 
-def test_without_bubblewrap_the_error_explains_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_interpreter_without_bubblewrap_explains_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     with pytest.raises(ValueError, match="apt install bubblewrap"):
         CodeInterpreter.from_settings({"provider": "bubblewrap"}, ToolHost())
 
 
-def test_a_bwrap_that_fails_is_reported(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bubblewrap_that_fails_is_reported(bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name, path: "/usr/bin/false")
     with pytest.raises(ValueError, match="user namespaces"):
         CodeInterpreter.from_settings({"provider": "bubblewrap"}, ToolHost())

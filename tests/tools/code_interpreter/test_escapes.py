@@ -27,25 +27,25 @@ async def assert_usable(sandbox: Sandbox) -> None:
     assert (await python(sandbox, "40 + 2"))["logs"] == "42\n"
 
 
-async def test_a_server_on_the_host_is_not_reached(sandbox: Sandbox) -> None:
+async def test_host_server_is_not_reached(sandbox: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         answer = await python(sandbox, f"import socket; socket.create_connection(('127.0.0.1', {port}), 2)")
     assert "ConnectionRefusedError" in answer["logs"] or "OSError" in answer["logs"]
 
 
-async def test_a_socket_file_of_the_host_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_host_socket_file_is_not_there(sandbox: Sandbox, tmp_path: Path) -> None:
     answer = await python(sandbox, f"import os; os.path.exists({str(tmp_path)!r})")
     assert answer["logs"] == "False\n"
 
 
-async def test_an_endless_loop_is_stopped(sandbox: Sandbox) -> None:
+async def test_endless_loop_is_stopped(sandbox: Sandbox) -> None:
     answer = await python(sandbox, "while True: pass", timeout=0.5)
     assert answer["ended"] == "timeout"
     await assert_usable(sandbox)
 
 
-async def test_a_loop_that_ignores_signals_is_stopped(sandbox: Sandbox) -> None:
+async def test_loop_that_ignores_signals_is_stopped(sandbox: Sandbox) -> None:
     code = """
     import signal
     for number in range(1, 65):
@@ -76,7 +76,7 @@ async def test_processes_are_bounded(sandbox: Sandbox) -> None:
     assert 0 < int(answer["logs"]) < LIMITS.processes
 
 
-async def test_a_fork_bomb_is_stopped(sandbox: Sandbox) -> None:
+async def test_fork_bomb_is_stopped(sandbox: Sandbox) -> None:
     code = """
     import os
     while True:
@@ -87,14 +87,14 @@ async def test_a_fork_bomb_is_stopped(sandbox: Sandbox) -> None:
     await assert_usable(sandbox)
 
 
-async def test_a_fork_bomb_of_the_shell_is_stopped(sandbox: Sandbox) -> None:
+async def test_fork_bomb_of_the_shell_is_stopped(sandbox: Sandbox) -> None:
     answer = await sandbox.request("shell", within=1, command=":(){ :|:& };:; wait", timeout=1, limit=1000)
     assert answer["ended"] in ("done", "timeout")
     stopped = await python(sandbox, "1")  # there may be no process left for it
     assert stopped["ended"] in ("done", "stopped") or stopped.get("error")
 
 
-async def test_one_process_cannot_take_all_memory(sandbox: Sandbox) -> None:
+async def test_memory_of_one_process_is_bounded(sandbox: Sandbox) -> None:
     answer = await python(sandbox, "data = []\nwhile True: data.append(bytearray(10_000_000))", timeout=60)
     assert answer["exceeded"] == "memory" or "MemoryError" in answer["logs"]
     await assert_usable(sandbox)
@@ -103,7 +103,7 @@ async def test_one_process_cannot_take_all_memory(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("folder", "most"), [("/mnt/data", LIMITS.disk), ("/tmp", LIMITS.disk), ("/dev/shm", 64 * MEBIBYTE)]
 )
-async def test_a_disk_cannot_be_filled(sandbox: Sandbox, folder: str, most: int) -> None:
+async def test_disk_is_bounded(sandbox: Sandbox, folder: str, most: int) -> None:
     code = f"""
     written = 0
     try:
@@ -117,23 +117,23 @@ async def test_a_disk_cannot_be_filled(sandbox: Sandbox, folder: str, most: int)
     assert 0 < int(answer["logs"]) <= most
 
 
-async def test_a_file_without_content_is_no_larger_than_the_disk(sandbox: Sandbox) -> None:
+async def test_sparse_file_is_no_larger_than_the_disk(sandbox: Sandbox) -> None:
     answer = await python(sandbox, "open('sparse', 'wb').truncate(10**12)")
     assert "Error" in answer["logs"]
 
 
-async def test_large_output_is_cut(sandbox: Sandbox) -> None:
+async def test_output_that_is_large_is_cut(sandbox: Sandbox) -> None:
     answer = await python(sandbox, "for _ in range(100): print('x' * 1_000_000)", limit=5000)
     assert (len(answer["logs"]), answer["cut"], answer["ended"]) == (5000, True, "done")
 
 
-async def test_endless_output_is_stopped(sandbox: Sandbox) -> None:
+async def test_output_without_an_end_is_stopped(sandbox: Sandbox) -> None:
     answer = await python(sandbox, "while True: print('x' * 10_000)", timeout=0.5, limit=5000)
     assert (answer["ended"], len(answer["logs"])) == ("timeout", 5000)
     await assert_usable(sandbox)
 
 
-async def test_output_of_a_command_is_cut(sandbox: Sandbox) -> None:
+async def test_command_output_is_cut(sandbox: Sandbox) -> None:
     answer = await sandbox.request("shell", within=10, command="yes | head -c 10000000", timeout=10, limit=5000)
     assert len(answer["stdout"]) == 5000
 
@@ -147,25 +147,23 @@ async def test_links_lead_nowhere(sandbox: Sandbox) -> None:
     assert "error" in await sandbox.request("write", path="/mnt/data/a", data="", append=False)
 
 
-async def test_what_is_no_file_is_not_read(sandbox: Sandbox) -> None:
+async def test_special_files_are_not_read(sandbox: Sandbox) -> None:
     await python(sandbox, "import os; os.mkfifo('/mnt/data/pipe')")
     assert (await sandbox.request("files"))["files"] == []
     assert "error" in await sandbox.request("read", path="/mnt/data/pipe", offset=0, size=100)
 
 
-async def test_a_deep_tree_of_folders_is_bounded(sandbox: Sandbox) -> None:
+async def test_deep_tree_of_folders_is_bounded(sandbox: Sandbox) -> None:
     await python(sandbox, "import os\nfor _ in range(200): os.mkdir('d'); os.chdir('d')\nopen('deep', 'w')")
     assert (await sandbox.request("files"))["files"] == []
 
 
-async def test_the_list_of_files_is_bounded(sandbox: Sandbox) -> None:
+async def test_list_of_files_is_bounded(sandbox: Sandbox) -> None:
     await python(sandbox, "for number in range(3000): open(str(number), 'w').close()")
     assert len((await sandbox.request("files"))["files"]) == 1000
 
 
-async def test_code_that_runs_between_calls_all_the_same_is_ended(
-    signalled: Sandbox, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_code_that_runs_between_calls_is_ended(signalled: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
     code = """
     import subprocess, sys
     kept = 42
@@ -183,7 +181,7 @@ async def test_code_that_runs_between_calls_all_the_same_is_ended(
     assert (await python(signalled, "1"))["lost"] == ""
 
 
-async def test_all_processes_have_the_cpus_of_their_container(bubblewrap: Bubblewrap) -> None:
+async def test_processes_have_the_cpus_of_their_container(bubblewrap: Bubblewrap) -> None:
     sandboxes = await asyncio.gather(*(bubblewrap.start(LIMITS) for _ in range(6)))
     try:
         for sandbox in sandboxes:
@@ -194,32 +192,32 @@ async def test_all_processes_have_the_cpus_of_their_container(bubblewrap: Bubble
             await sandbox.aclose()
 
 
-async def test_a_killed_supervisor_takes_all_with_it(sandbox: Sandbox) -> None:
+async def test_supervisor_that_is_killed_takes_all_with_it(sandbox: Sandbox) -> None:
     pids = below(sandbox)
     with pytest.raises(SandboxEnded):
         await python(sandbox, "import os, signal, time; os.kill(2, signal.SIGKILL); time.sleep(600)")
     await gone(pids)
 
 
-async def test_a_stopped_supervisor_ends_the_sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_supervisor_that_is_stopped_ends_the_sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.tools.code_interpreter.bubblewrap.process.STOP_GRACE", 0.2)
     with pytest.raises(SandboxEnded):
         await python(sandbox, "import os, signal\nos.kill(2, signal.SIGSTOP)\nwhile True: pass", timeout=0.2)
     assert below(sandbox) == []
 
 
-async def test_a_killed_worker_is_started_again(sandbox: Sandbox) -> None:
+async def test_worker_that_is_killed_is_started_again(sandbox: Sandbox) -> None:
     answer = await python(sandbox, "import os; os._exit(3)")
     assert answer["ended"] == "died"
     await assert_usable(sandbox)
 
 
-async def test_a_fork_that_goes_on_is_ended(sandbox: Sandbox) -> None:
+async def test_fork_that_goes_on_is_ended(sandbox: Sandbox) -> None:
     await python(sandbox, "import os; child = os.fork()")
     await assert_usable(sandbox)
 
 
-async def test_a_cancelled_call_is_stopped_and_files_stay(sandbox: Sandbox) -> None:
+async def test_cancelled_call_is_stopped_and_files_stay(sandbox: Sandbox) -> None:
     running = asyncio.create_task(python(sandbox, "open('kept', 'w').close()\nwhile True: pass", timeout=60))
     while not any(state(pid) == "R" for pid in below(sandbox)):
         await asyncio.sleep(0.01)
@@ -263,7 +261,7 @@ def test_sandboxes_start_on_every_event_loop(bubblewrap: Bubblewrap, loop: str) 
         runner.run(use())
 
 
-async def test_no_process_survives_a_server_that_is_killed(bubblewrap: Bubblewrap) -> None:
+async def test_sandboxes_of_a_killed_server_end(bubblewrap: Bubblewrap) -> None:
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", _SERVER, stdout=asyncio.subprocess.PIPE)
     assert server.stdout
     pids = [int(pid) for pid in (await server.stdout.readline()).split()]

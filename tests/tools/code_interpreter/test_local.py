@@ -46,7 +46,7 @@ def running(*containers: LocalContainer) -> list[bool]:
     return [bool(container.sandbox and container.sandbox.alive) for container in containers]
 
 
-async def test_the_longest_idle_container_is_put_away_and_keeps_its_files(make: Make) -> None:
+async def test_longest_idle_container_is_put_away_and_keeps_its_files(make: Make) -> None:
     containers = make()
     first, second, third = [await containers.create("ada") for _ in range(3)]
     code = """
@@ -72,14 +72,14 @@ x = 1
     assert await run(containers, second, "'x' in globals()") == ("False\n", "variables")
 
 
-async def test_only_containers_that_run_are_counted(make: Make) -> None:
+async def test_containers_that_run_alone_are_counted(make: Make) -> None:
     containers = make(max_containers=1)
     for _ in range(20):
         await containers.create("ada")
     assert len((await containers.list("ada", Page(limit=100)))["data"]) == 20  # type: ignore[arg-type]
 
 
-async def test_one_key_does_not_put_away_all_containers_of_another(make: Make) -> None:
+async def test_containers_of_one_key_do_not_put_away_all_of_another(make: Make) -> None:
     containers = make(max_containers=3, max_key_containers=3)
     bobs = await containers.create("bob")
     adas = [await containers.create("ada") for _ in range(4)]
@@ -99,7 +99,7 @@ async def test_one_key_does_not_put_away_all_containers_of_another(make: Make) -
         (KeyAccess().owner, {"max_containers": 4, "max_key_containers": None}, 4),  # a server without keys
     ],
 )
-async def test_a_key_has_its_share_of_the_containers(
+async def test_containers_of_a_key_have_their_share(
     make: Make, owner: str, settings: dict[str, Any], most: int
 ) -> None:
     containers = make(**settings)
@@ -109,7 +109,7 @@ async def test_a_key_has_its_share_of_the_containers(
     assert running(*made) == [False] + [True] * most
 
 
-async def test_a_container_waits_until_another_is_not_in_use_any_more(make: Make) -> None:
+async def test_container_waits_until_another_is_not_in_use(make: Make) -> None:
     containers = make(max_containers=1)
     first, second = await containers.create("ada"), await containers.create("bob")
     async with containers.use(first):
@@ -151,7 +151,7 @@ async def test_saved_files_are_bounded(make: Make) -> None:
         assert (await run(containers, container, "import os; os.path.getsize('a')"))[0] == "2000000\n"
 
 
-async def test_a_deleted_container_leaves_its_place(make: Make) -> None:
+async def test_deleted_container_leaves_its_place(make: Make) -> None:
     containers = make(max_containers=1)
     first, second = await containers.create("ada"), await containers.create("bob")
     async with containers.use(first):
@@ -160,7 +160,7 @@ async def test_a_deleted_container_leaves_its_place(make: Make) -> None:
         assert await waiting == ("42\n", "")
 
 
-async def test_a_container_that_is_deleted_while_it_waits_does_not_start(make: Make) -> None:
+async def test_container_that_is_deleted_while_it_waits_does_not_start(make: Make) -> None:
     containers = make(max_containers=1)
     first, second = await containers.create("ada"), await containers.create("bob")
     async with containers.use(first):
@@ -172,7 +172,7 @@ async def test_a_container_that_is_deleted_while_it_waits_does_not_start(make: M
     assert (await run(containers, first, "1"))[0] == "1\n"
 
 
-async def test_many_conversations_in_turns_keep_their_files(make: Make) -> None:
+async def test_containers_used_in_turns_keep_their_files(make: Make) -> None:
     containers = make(max_containers=2)
     made = [await containers.create(f"owner {number % 3}") for number in range(6)]
     for turn in range(3):

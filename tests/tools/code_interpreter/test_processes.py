@@ -29,7 +29,7 @@ async def respond(client: AsyncOpenAI, **options: Any) -> Any:
     return await client.responses.create(**wanted)
 
 
-async def test_a_conversation_keeps_its_container_whichever_worker_answers(
+async def test_container_of_a_conversation_is_kept_whichever_worker_answers(
     bubblewrap: Bubblewrap, upstream: Upstream, tmp_path: Path
 ) -> None:
     settings = {"workers": 2, "store_url": f"sqlite:///{tmp_path}/a.db", "backend_url": upstream.url, "tools": TOOLS}
@@ -49,7 +49,7 @@ async def test_a_conversation_keeps_its_container_whichever_worker_answers(
                 assert (await client.containers.retrieve(container)).status == "running"
 
 
-async def test_a_server_that_is_killed_takes_its_sandboxes_along_and_runs_nothing_twice(
+async def test_server_that_is_killed_ends_its_sandboxes_and_runs_nothing_twice(
     bubblewrap: Bubblewrap, upstream: Upstream, tmp_path: Path
 ) -> None:
     settings = {

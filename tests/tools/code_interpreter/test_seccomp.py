@@ -69,7 +69,7 @@ def result(program: bytes, architecture: int, number: int, *arguments: int) -> i
         ("prlimit64", (0, 4, 1), errno.EPERM),
     ],
 )
-def test_a_call_is_allowed_or_fails(machine: str, call: str, arguments: tuple[int, ...], error: int) -> None:
+def test_system_call_is_allowed_or_fails(machine: str, call: str, arguments: tuple[int, ...], error: int) -> None:
     number = _NUMBERS[call][[*ARCHITECTURES].index(machine)]
     assert number is not None
     assert result(seccomp_filter(machine), ARCHITECTURES[machine], number, *arguments) == error
@@ -87,7 +87,7 @@ def test_a_call_is_allowed_or_fails(machine: str, call: str, arguments: tuple[in
         ("rt_tgsigqueueinfo", 2),
     ],
 )
-def test_only_the_supervisor_continues_processes(machine: str, call: str, place: int) -> None:
+def test_supervisor_alone_continues_processes(machine: str, call: str, place: int) -> None:
     number = _NUMBERS[call][[*ARCHITECTURES].index(machine)]
     assert number is not None
     for signal, error in ((SIGCONT, errno.EPERM), (SIGCONT | 1 << 32, errno.EPERM), (SIGTERM, 0)):
@@ -98,7 +98,7 @@ def test_only_the_supervisor_continues_processes(machine: str, call: str, place:
 
 
 @pytest.mark.parametrize("machine", ARCHITECTURES)
-def test_other_calls_do_not_exist(machine: str) -> None:
+def test_system_calls_that_are_not_listed_fail(machine: str) -> None:
     architecture = ARCHITECTURES[machine]
     other = next(one for one in ARCHITECTURES.values() if one != architecture)
     for program in (seccomp_filter(machine), code_filter(machine)):
@@ -108,6 +108,6 @@ def test_other_calls_do_not_exist(machine: str) -> None:
         assert result(program, other, 0) is None
 
 
-def test_an_unknown_machine_has_no_filter() -> None:
+def test_unknown_machine_has_no_filter() -> None:
     with pytest.raises(ValueError, match="only for x86_64, aarch64"):
         seccomp_filter("riscv64")

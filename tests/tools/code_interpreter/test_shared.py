@@ -44,7 +44,7 @@ async def logs(sandbox: SandboxChannel, code: str) -> str:
     return str(answer["logs"])
 
 
-async def test_a_container_is_the_same_from_every_worker(worker: Worker) -> None:
+async def test_container_is_the_same_from_every_worker(worker: Worker) -> None:
     host, other = worker(), worker()
     made = await host.create("ada", name="mine")
     seen = await other.get("ada", made.id)
@@ -60,7 +60,7 @@ async def test_a_container_is_the_same_from_every_worker(worker: Worker) -> None
     assert error.value.status == 404
 
 
-async def test_a_skill_that_one_worker_was_sent_is_in_the_container_of_another(worker: Worker, tmp_path: Path) -> None:
+async def test_skill_that_one_worker_was_sent_is_in_the_container_of_another(worker: Worker, tmp_path: Path) -> None:
     host, other = worker(), worker()
     await host.create("ada")  # which makes it the host
     (tmp_path / "skill").mkdir()
@@ -88,7 +88,7 @@ async def test_containers_are_summed_up_for_an_owner_and_for_all_from_every_work
     assert [one["id"] for one in await host.summaries(None, 1)] == [theirs.id]
 
 
-async def test_a_conversation_has_one_container_whichever_worker_answers(worker: Worker) -> None:
+async def test_conversation_has_one_container_whichever_worker_answers(worker: Worker) -> None:
     host, other = worker(), worker()
     first = await host.of_conversation("ada", "chain", [])
     again = await other.of_conversation("ada", "chain", [])
@@ -131,7 +131,7 @@ async def test_errors_are_those_of_the_host(worker: Worker) -> None:
     assert error.value.message.startswith("File with id")
 
 
-async def test_one_caller_at_a_time_whichever_worker_it_uses(worker: Worker) -> None:
+async def test_callers_of_any_worker_take_turns(worker: Worker) -> None:
     host, other = worker(), worker()
     made = await host.create("ada")
     async with host.use(made) as sandbox:
@@ -141,7 +141,7 @@ async def test_one_caller_at_a_time_whichever_worker_it_uses(worker: Worker) -> 
     assert await waiting == "1\n"
 
 
-async def test_a_caller_who_leaves_stops_the_code_and_gives_the_container_back(worker: Worker) -> None:
+async def test_caller_that_leaves_stops_the_code_and_gives_the_container_back(worker: Worker) -> None:
     host, other = worker(), worker()
     made = await host.create("ada")
     seen = await other.get("ada", made.id)
@@ -155,7 +155,7 @@ async def test_a_caller_who_leaves_stops_the_code_and_gives_the_container_back(w
     assert await run(host, made, "1 + 1") == "2\n"
 
 
-async def test_a_worker_takes_over_from_a_host_that_has_gone(worker: Worker) -> None:
+async def test_worker_takes_over_from_a_host_that_has_gone(worker: Worker) -> None:
     host, other = worker(), worker()
     made = await host.create("ada")
     seen = await other.get("ada", made.id)
@@ -171,7 +171,7 @@ async def test_a_worker_takes_over_from_a_host_that_has_gone(worker: Worker) -> 
     assert await run(other, await other.create("ada"), "6 * 7") == "42\n"
 
 
-async def test_what_is_no_message_ends_its_connection_alone(worker: Worker, tmp_path: Path) -> None:
+async def test_invalid_message_ends_its_connection_alone(worker: Worker, tmp_path: Path) -> None:
     host, other = worker(), worker()
     made = await host.create("ada")
     for line in (b"no json\n", b"{}\n", b'{"operation": "get", "fields": {"owner": "ada"}}\n'):

@@ -74,7 +74,7 @@ def offered(place: Place) -> str:
     return str(place.backend.asked[0]["tools"][0]["function"]["description"])
 
 
-async def test_an_inline_skill_is_read_and_run_in_the_shell(place: Place) -> None:
+async def test_inline_skill_is_read_and_run_in_the_shell(place: Place) -> None:
     lines = ["cat /mnt/skills/plotter/SKILL.md", "python3 /mnt/skills/plotter/lib/go.py"]
     response = await place.respond(commands(*lines), tools=[shell(inline())])
     assert "- plotter: Draws plots. (/mnt/skills/plotter)" in offered(place)
@@ -82,7 +82,7 @@ async def test_an_inline_skill_is_read_and_run_in_the_shell(place: Place) -> Non
     assert [item.type for item in response.output] == ["shell_call", "shell_call_output", "message"]
 
 
-async def test_a_skill_of_the_operator_is_read_by_code(place: Place) -> None:
+async def test_skill_of_the_operator_is_read_by_code(place: Place) -> None:
     tool = {"type": "code_interpreter", "container": {"type": "auto", "skills": [LETTERS]}}
     code = "import os; print(open('/mnt/skills/letters/SKILL.md').read(), os.listdir('/mnt/skills/letters'))"
     response = await place.respond(runs(code), tools=[tool])
@@ -95,7 +95,7 @@ async def test_a_skill_of_the_operator_is_read_by_code(place: Place) -> None:
 LETTERS = {"type": "skill_reference", "skill_id": "letters", "version": "latest"}
 
 
-async def test_a_skill_cannot_be_changed_in_its_container(place: Place) -> None:
+async def test_skill_cannot_be_changed_in_its_container(place: Place) -> None:
     attempts = [
         "echo evil > /mnt/skills/plotter/SKILL.md",
         "rm -f /mnt/skills/plotter/SKILL.md",
@@ -109,7 +109,7 @@ async def test_a_skill_cannot_be_changed_in_its_container(place: Place) -> None:
     assert all(codes[:-1]) and codes[-1] == 0
 
 
-async def test_a_later_turn_has_the_skills_that_it_declares_and_the_files_of_before(place: Place) -> None:
+async def test_later_turn_has_the_skills_that_it_declares_and_the_files_of_before(place: Place) -> None:
     first = await place.respond(commands("echo kept > /mnt/data/a.txt"), tools=[shell(inline())])
     both = [shell(inline(), LETTERS)]
     lines = ["cat /mnt/data/a.txt", "ls /mnt/skills"]
@@ -117,7 +117,7 @@ async def test_a_later_turn_has_the_skills_that_it_declares_and_the_files_of_bef
     assert "kept" in place.shown() and "letters" in place.shown() and "plotter" in place.shown()
 
 
-async def test_the_archive_is_not_in_the_response(place: Place) -> None:
+async def test_archive_is_not_in_the_response(place: Place) -> None:
     response = await place.respond(tools=[shell(inline())])
     stored = await place.client.responses.retrieve(response.id)
     for shown in (response, stored):
@@ -125,7 +125,7 @@ async def test_the_archive_is_not_in_the_response(place: Place) -> None:
         assert skill["name"] == "plotter" and not skill["source"].get("data")
 
 
-async def test_a_container_is_created_with_skills(place: Place) -> None:
+async def test_container_is_created_with_skills(place: Place) -> None:
     container = await place.client.containers.create(name="c", skills=[inline()])  # type: ignore[list-item]
     tool = {"type": "shell", "environment": {"type": "container_reference", "container_id": container.id}}
     await place.respond(commands("cat /mnt/skills/plotter/SKILL.md"), tools=[tool])
@@ -150,7 +150,7 @@ BAD = "tools[0].environment.skills[0]"
         ({"type": "inline", "name": "a"}, f"{BAD}.description"),
     ],
 )
-async def test_a_skill_that_cannot_be_used_is_refused(place: Place, skill: dict[str, Any], param: str) -> None:
+async def test_skill_that_cannot_be_used_is_refused(place: Place, skill: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
         await place.respond(tools=[shell(skill)])
     assert refusal.value.param == param
@@ -182,12 +182,12 @@ async def test_skills_are_bounded_in_number(place: Place) -> None:
         b"",
     ],
 )
-def test_an_archive_that_is_no_skill_is_refused(data: bytes) -> None:
+def test_archive_that_is_no_skill_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest):
         read_archive(data)
 
 
-def test_an_archive_may_have_one_folder() -> None:
+def test_archive_may_have_one_folder() -> None:
     data = archive({"plotter/SKILL.md": "x", "plotter/a/b.txt": "y", "__MACOSX/plotter/._SKILL.md": "z"})
     assert read_archive(data) == {"SKILL.md": b"x", "a/b.txt": b"y"}
 
@@ -217,7 +217,7 @@ async def test_skills_of_requests_are_bounded_on_the_disk(tmp_path: Path, monkey
     assert there[-2:] == [True, True] and sum(there) == 2
 
 
-async def test_an_unknown_field_of_a_skill_is_named(place: Place) -> None:
+async def test_unknown_field_of_a_skill_is_named(place: Place) -> None:
     headers = {"authorization": "Bearer ada"}
     async with httpx.AsyncClient(base_url=str(place.client.base_url), headers=headers) as http:
         answer = await http.post("/containers", json={"name": "c", "skills": [{**LETTERS, "versio": "1"}]})

@@ -33,7 +33,7 @@ class Desk:
         return slot
 
 
-async def test_the_longest_idle_slot_is_vacated() -> None:
+async def test_longest_idle_slot_is_vacated() -> None:
     desk = Desk(2, 2)
     new, old = await desk.idle("ada", 20), await desk.idle("ada", 10)
     await desk.take("ada")
@@ -42,7 +42,7 @@ async def test_the_longest_idle_slot_is_vacated() -> None:
     assert desk.vacated == [old, new]
 
 
-async def test_the_owner_with_the_most_gives_up_a_slot() -> None:
+async def test_owner_with_the_most_slots_gives_one_up() -> None:
     desk = Desk(3, 3)
     await desk.idle("bob", 1)
     second, first = await desk.idle("ada", 3), await desk.idle("ada", 2)
@@ -52,7 +52,7 @@ async def test_the_owner_with_the_most_gives_up_a_slot() -> None:
     assert desk.vacated == [first, second]  # not bob's, although it has been idle for longer
 
 
-async def test_a_slot_in_use_is_not_vacated() -> None:
+async def test_slot_in_use_is_not_vacated() -> None:
     desk = Desk(2, 2)
     used, idle = await desk.idle("ada", 1), await desk.idle("ada", 2)
     desk.slots.use(used)
@@ -60,7 +60,7 @@ async def test_a_slot_in_use_is_not_vacated() -> None:
     assert desk.vacated == [idle]
 
 
-async def test_one_owner_does_not_get_all() -> None:
+async def test_slots_are_not_all_given_to_one_owner() -> None:
     desk = Desk(4, 3)
     slots = [await desk.take("ada") for _ in range(3)]
     waiting = asyncio.create_task(desk.take("ada"))
@@ -71,7 +71,7 @@ async def test_one_owner_does_not_get_all() -> None:
     assert desk.vacated == [slots[0]]
 
 
-async def test_an_owner_at_its_limit_vacates_its_own() -> None:
+async def test_owner_at_its_limit_vacates_its_own_slot() -> None:
     desk = Desk(4, 2)
     others = await desk.idle("bob", 1)
     own = await desk.idle("ada", 2)
@@ -81,7 +81,7 @@ async def test_an_owner_at_its_limit_vacates_its_own() -> None:
     assert others.idle_since == 1
 
 
-async def test_the_owner_with_the_fewest_is_next() -> None:
+async def test_owner_with_the_fewest_slots_is_next() -> None:
     desk = Desk(3, 3)
     first, second = await desk.take("ada"), await desk.take("ada")
     await desk.take("bob")
@@ -101,7 +101,7 @@ async def test_the_owner_with_the_fewest_is_next() -> None:
     tasks[1].cancel()
 
 
-async def test_who_waits_in_vain_gets_a_429() -> None:
+async def test_waiting_too_long_for_a_slot_is_a_429() -> None:
     desk = Desk(1, 1)
     slot = await desk.take("ada")
     with pytest.raises(TooManyRequests) as error:
@@ -111,7 +111,7 @@ async def test_who_waits_in_vain_gets_a_429() -> None:
     await desk.take("bob")
 
 
-async def test_who_is_cancelled_leaves_its_slot_to_others() -> None:
+async def test_cancelled_waiter_leaves_its_slot_to_others() -> None:
     desk = Desk(1, 1)
     slot = await desk.take("ada")
     cancelled, waiting = asyncio.create_task(desk.take("bob")), asyncio.create_task(desk.take("eve"))

@@ -190,14 +190,14 @@ async def test_requests_that_fail_are_in_the_file_of_errors(database: FilePlace,
         assert errors["wrong"]["response"]["body"]["error"]["param"] == "temperature"
 
 
-async def test_a_request_whose_backend_fails_is_tried_again(database: FilePlace) -> None:
+async def test_request_whose_backend_fails_is_tried_again(database: FilePlace) -> None:
     async with FailsFirst() as first, antiphon(**options(database, first)) as url, openai_client(url) as client:
         batch = await ended(client, await submit(client, asks("One")))
         assert batch.request_counts and batch.request_counts.completed == 1
         assert first.failures == []
 
 
-async def test_a_claim_that_its_process_does_not_know_of_expires(database: FilePlace) -> None:
+async def test_claim_that_its_process_does_not_know_of_expires(database: FilePlace) -> None:
     store = database.open()
     now = int(database.now())
     batch = RequestBatch("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
@@ -217,7 +217,7 @@ async def test_a_claim_that_its_process_does_not_know_of_expires(database: FileP
     await store.aclose()
 
 
-async def test_a_request_that_the_server_cannot_answer_is_an_error_in_the_end(
+async def test_request_that_the_server_cannot_answer_is_an_error_in_the_end(
     database: FilePlace, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.api.batches.requests.parse", None)  # a mistake of ours
@@ -241,7 +241,7 @@ INVALID: list[tuple[list[Any], str, int | None]] = [
 
 
 @pytest.mark.parametrize(("lines", "code", "number"), INVALID)
-async def test_an_invalid_file_fails_before_anything_is_asked(
+async def test_invalid_file_fails_before_anything_is_asked(
     database: FilePlace, model: Model, lines: list[Any], code: str, number: int | None
 ) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
@@ -251,7 +251,7 @@ async def test_an_invalid_file_fails_before_anything_is_asked(
     assert model.asked == []
 
 
-async def test_what_is_no_file_of_a_batch_is_refused(database: FilePlace, model: Model) -> None:
+async def test_file_that_is_no_batch_is_refused(database: FilePlace, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         file = await client.files.create(file=("a.jsonl", b"{}"), purpose="user_data")
         window: Any = {"completion_window": "24h", "endpoint": "/v1/responses"}
@@ -264,7 +264,7 @@ async def test_what_is_no_file_of_a_batch_is_refused(database: FilePlace, model:
                 await client.batches.create(input_file_id=file.id, **{**window, **change})
 
 
-async def test_a_cancelled_batch_has_the_answers_so_far(database: FilePlace, model: Model) -> None:
+async def test_cancelled_batch_has_the_answers_so_far(database: FilePlace, model: Model) -> None:
     async with antiphon(**options(database, model, batch_concurrency=1)) as url, openai_client(url) as client:
         batch = await submit(client, asks("One", "wait", "Three"))
         await model.were_asked(2)
@@ -280,7 +280,7 @@ async def test_a_cancelled_batch_has_the_answers_so_far(database: FilePlace, mod
         assert (await client.batches.cancel(batch.id)).status == "cancelled"
 
 
-async def test_a_batch_expires_with_the_answers_so_far(database: FilePlace, model: Model) -> None:
+async def test_batch_expires_with_the_answers_so_far(database: FilePlace, model: Model) -> None:
     async with antiphon(**options(database, model, batch_concurrency=1)) as url, openai_client(url) as client:
         batch = await submit(client, asks("One", "wait", "Three"))
         await model.were_asked(2)
@@ -298,7 +298,7 @@ async def test_a_batch_expires_with_the_answers_so_far(database: FilePlace, mode
             await client.batches.cancel(batch.id)
 
 
-async def test_no_more_requests_than_allowed_run_in_all_processes(database: FilePlace, model: Model) -> None:
+async def test_requests_of_batches_in_all_processes_are_bounded(database: FilePlace, model: Model) -> None:
     settings = options(database, model, batch_concurrency=2)
     async with antiphon(**settings) as one, antiphon(**settings), openai_client(one) as client:
         batch = await submit(client, asks(*["wait"] * 6))
@@ -312,7 +312,7 @@ async def test_no_more_requests_than_allowed_run_in_all_processes(database: File
         assert len(model.asked) == 6
 
 
-async def test_a_batch_survives_the_death_of_its_process_and_has_each_answer_once(
+async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
     database: FilePlace, model: Model
 ) -> None:
     tools = json.dumps({"file_search": {"store_url": database.url}})
@@ -333,7 +333,7 @@ async def test_a_batch_survives_the_death_of_its_process_and_has_each_answer_onc
     assert sum("One" in prompt for prompt in model.asked) == 1
 
 
-async def test_a_batch_of_another_key_does_not_exist(database: FilePlace, model: Model) -> None:
+async def test_batch_of_another_key_does_not_exist(database: FilePlace, model: Model) -> None:
     async with antiphon(**options(database, model, api_keys="ada,bob")) as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
             batch = await submit(ada, asks("wait"))
@@ -388,7 +388,7 @@ async def test_requests_of_a_key_that_has_expired_are_not_run(database: FilePlac
     assert len(model.asked) == 1
 
 
-async def test_the_end_of_a_batch_is_announced_by_a_webhook(database: FilePlace, model: Model) -> None:
+async def test_end_of_a_batch_is_announced_by_a_webhook(database: FilePlace, model: Model) -> None:
     async with Receiver() as receiver:
         webhooks = {"one": {"url": receiver.url, "secret": SECRET}}
         async with antiphon(**options(database, model, webhooks=webhooks)) as url, openai_client(url) as client:

@@ -80,7 +80,7 @@ async def place(database: FilePlace) -> AsyncIterator[Place]:
         yield made_place
 
 
-async def test_the_model_searches_and_cites(place: Place) -> None:
+async def test_file_search_is_called_and_its_results_cited(place: Place) -> None:
     place.backend.scripts = [asks("sourdough starter"), says("It needs ", "a starter", " 【1", "】", ". Enjoy!")]
     response = await place.respond()
     call, message = response.output
@@ -100,7 +100,7 @@ async def test_the_model_searches_and_cites(place: Place) -> None:
     assert declared["function"]["name"] == "file_search"
 
 
-async def test_the_events_come_in_openais_order(place: Place) -> None:
+async def test_file_search_events_come_in_openais_order(place: Place) -> None:
     place.backend.scripts = [asks("sourdough"), says("A starter【1】.")]
     events = await place.events()
     assert [event["type"].removeprefix("response.") for event in events] == [
@@ -130,7 +130,7 @@ async def test_the_events_come_in_openais_order(place: Place) -> None:
     assert final[1]["content"][0]["annotations"] == [annotated["annotation"]]
 
 
-async def test_a_stream_is_the_same_as_an_answer(place: Place) -> None:
+async def test_file_search_stream_is_the_same_as_the_json_answer(place: Place) -> None:
     place.backend.scripts = [asks("bread", "choirs"), says("Two【1】【2】", " things 【9】", ".")] * 2
     streamed = (await place.events())[-1]["response"]["output"]
     whole = [item.to_dict() for item in (await place.respond()).output]
@@ -142,13 +142,13 @@ async def test_a_stream_is_the_same_as_an_answer(place: Place) -> None:
     assert {one["filename"] for one in whole[1]["content"][0]["annotations"]} == set(TEXTS)
 
 
-async def test_no_mark_no_citation(place: Place) -> None:
+async def test_file_search_answer_without_a_mark_has_no_citation(place: Place) -> None:
     place.backend.scripts = [asks("bread"), says("It needs a starter.")]
     response = await place.respond()
     assert response.output[1].content[0].annotations == []
 
 
-async def test_results_are_shown_to_those_who_include_them(place: Place) -> None:
+async def test_file_search_results_are_returned_if_included(place: Place) -> None:
     place.backend.scripts = [asks("sourdough"), says("Yes.")]
     response = await place.respond(include=["file_search_call.results"])
     (result,) = response.output[0].results
@@ -163,7 +163,7 @@ async def test_results_are_shown_to_those_who_include_them(place: Place) -> None
     assert stored.output[0].results == response.output[0].results  # type: ignore[union-attr]
 
 
-async def test_the_next_turn_knows_what_was_found_and_may_cite_it(place: Place) -> None:
+async def test_file_search_results_may_be_cited_in_the_next_turn(place: Place) -> None:
     place.backend.scripts = [
         asks("sourdough"),
         says("A starter【1】."),
@@ -183,7 +183,7 @@ async def test_the_next_turn_knows_what_was_found_and_may_cite_it(place: Place) 
     assert [one.filename for one in third.output[1].content[0].annotations] == ["choir.txt"]
 
 
-async def test_a_search_that_finds_nothing_says_so(place: Place) -> None:
+async def test_file_search_that_finds_nothing_says_so(place: Place) -> None:
     place.backend.scripts = [asks("quantum"), says("Nothing.")]
     response = await place.respond(include=["file_search_call.results"])
     assert (response.output[0].status, response.output[0].results) == ("completed", [])
@@ -198,20 +198,22 @@ async def test_a_search_that_finds_nothing_says_so(place: Place) -> None:
         ({"queries": ["bread", 1, "", "bread"]}, ["bread"]),
     ],
 )
-async def test_what_small_models_write_is_understood(place: Place, arguments: Any, queries: list[str]) -> None:
+async def test_file_search_arguments_of_small_models_are_understood(
+    place: Place, arguments: Any, queries: list[str]
+) -> None:
     place.backend.scripts = [made(("file_search", arguments)), says("Yes.")]
     response = await place.respond()
     assert (response.output[0].status, response.output[0].queries) == ("completed", queries)
 
 
-async def test_a_call_without_a_query_fails_and_the_answer_goes_on(place: Place) -> None:
+async def test_file_search_call_without_a_query_fails_and_the_answer_goes_on(place: Place) -> None:
     place.backend.scripts = [made(("file_search", {})), says("I cannot.")]
     response = await place.respond()
     assert (response.status, response.output[0].status, response.output[0].queries) == ("completed", "failed", [])
     assert "queries" in place.shown()
 
 
-async def test_filters_number_and_threshold_apply(place: Place) -> None:
+async def test_file_search_filters_number_and_threshold_apply(place: Place) -> None:
     await place.client.vector_stores.files.update(
         place.files["choir.txt"], vector_store_id=place.store, attributes={"kind": "music"}
     )
@@ -239,7 +241,7 @@ async def test_filters_number_and_threshold_apply(place: Place) -> None:
         ({"vector_store_ids": ["x"], "filters": {"type": "eq", "key": "a"}}, "tools[0].filters.value"),
     ],
 )
-async def test_an_invalid_search_is_refused_before_a_request_to_the_model(
+async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(
     place: Place, tool: dict[str, Any], param: str
 ) -> None:
     for options in ({}, {"stream": True}):
@@ -249,7 +251,7 @@ async def test_an_invalid_search_is_refused_before_a_request_to_the_model(
     assert place.backend.asked == []
 
 
-async def test_nobody_searches_in_the_stores_of_another(database: FilePlace) -> None:
+async def test_file_search_in_stores_of_another_owner_is_refused(database: FilePlace) -> None:
     backend = Scripted([finish("stop")])
     async with place_with(database, backend, api_keys="ada,bob") as place:
         async with openai_client(str(place.client.base_url).removesuffix("/v1/"), "bob") as bob:
@@ -263,7 +265,7 @@ async def test_nobody_searches_in_the_stores_of_another(database: FilePlace) -> 
     assert backend.asked == []
 
 
-async def test_the_tool_can_be_forced_and_left_out(place: Place) -> None:
+async def test_file_search_can_be_forced_and_left_out(place: Place) -> None:
     place.backend.scripts = [asks("bread"), says("Yes."), says("No.")]
     await place.respond(tool_choice={"type": "file_search"})
     assert place.backend.asked[0]["tool_choice"] == {"type": "function", "function": {"name": "file_search"}}
@@ -271,7 +273,7 @@ async def test_the_tool_can_be_forced_and_left_out(place: Place) -> None:
     assert "tools" not in place.backend.asked[-1] or place.backend.asked[-1].get("tool_choice") == "none"
 
 
-async def test_long_results_are_shown_as_far_as_there_is_room(database: FilePlace) -> None:
+async def test_file_search_results_that_are_long_are_shown_as_far_as_there_is_room(database: FilePlace) -> None:
     backend = Scripted()
     async with place_with(database, backend) as place:
         text = "bread " * 700

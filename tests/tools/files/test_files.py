@@ -25,7 +25,7 @@ from tests.tools.files.conftest import openai_client
 FORM = "multipart/form-data; boundary=x"
 
 
-async def test_a_file_is_uploaded_and_read_again(client: AsyncOpenAI) -> None:
+async def test_file_is_uploaded_and_read_again(client: AsyncOpenAI) -> None:
     content = bytes(range(256)) * 20_000  # five pieces, with boundaries and line ends of every kind
     began = int(time.time())
     file = await client.files.create(file=("naïve plan.txt", content), purpose="user_data")
@@ -43,7 +43,7 @@ async def test_a_file_is_uploaded_and_read_again(client: AsyncOpenAI) -> None:
     assert [one.id async for one in await client.files.list()] == [file.id]
 
 
-async def test_a_deleted_file_is_gone(client: AsyncOpenAI) -> None:
+async def test_file_that_is_deleted_is_not_found(client: AsyncOpenAI) -> None:
     file = await client.files.create(file=("a.txt", b"a"), purpose="assistants")
     deleted = await client.files.delete(file.id)
     assert (deleted.id, deleted.deleted, deleted.object) == (file.id, True, "file")
@@ -52,7 +52,7 @@ async def test_a_deleted_file_is_gone(client: AsyncOpenAI) -> None:
             await ask(file.id)
 
 
-async def test_a_list_has_pages_an_order_and_purposes(client: AsyncOpenAI, http: httpx.AsyncClient) -> None:
+async def test_file_list_has_pages_an_order_and_purposes(client: AsyncOpenAI, http: httpx.AsyncClient) -> None:
     made = [
         (await client.files.create(file=(f"{n}.txt", b"x"), purpose="vision" if n == 3 else "user_data")).id
         for n in range(5)
@@ -66,7 +66,7 @@ async def test_a_list_has_pages_an_order_and_purposes(client: AsyncOpenAI, http:
     assert ([file["id"] for file in last["data"]], last["has_more"]) == (made[2::-1], False)
 
 
-async def test_a_file_expires(database: FilePlace) -> None:
+async def test_file_expires(database: FilePlace) -> None:
     store = database.open()
     files = Files(store, max_bytes=100, clock=database.now)
     async with files.upload("ada") as upload:
@@ -87,7 +87,7 @@ async def test_a_file_expires(database: FilePlace) -> None:
     await store.aclose()
 
 
-async def test_the_expiry_is_a_field_of_the_form(client: AsyncOpenAI) -> None:
+async def test_file_expiry_is_a_field_of_the_form(client: AsyncOpenAI) -> None:
     expires: Any = {"anchor": "created_at", "seconds": 3600}
     file = await client.files.create(file=("a.txt", b"a"), purpose="user_data", expires_after=expires)
     assert file.expires_at == file.created_at + 3600
@@ -117,7 +117,7 @@ async def test_the_expiry_is_a_field_of_the_form(client: AsyncOpenAI) -> None:
         ({"purpose": "x" * 5000}, {"file": ("a", b"a")}, "purpose"),
     ],
 )
-async def test_an_invalid_form_is_refused(
+async def test_form_that_is_invalid_is_refused(
     http: httpx.AsyncClient, fields: dict[str, str], files: dict[str, Any], param: str
 ) -> None:
     answer = await http.post("/files", data=fields, files=files or {"other": ("a", b"a")})
@@ -126,7 +126,7 @@ async def test_an_invalid_form_is_refused(
     assert (await http.get("/files")).json()["data"] == []
 
 
-async def test_several_files_in_one_form_are_refused(http: httpx.AsyncClient) -> None:
+async def test_form_with_several_files_is_refused(http: httpx.AsyncClient) -> None:
     files = [("file", ("a.txt", b"a")), ("file", ("b.txt", b"b"))]
     answer = await http.post("/files", data={"purpose": "user_data"}, files=files)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
@@ -149,7 +149,7 @@ async def test_several_files_in_one_form_are_refused(http: httpx.AsyncClient) ->
         ),
     ],
 )
-async def test_what_is_no_form_is_refused(
+async def test_body_that_is_no_form_is_refused(
     http: httpx.AsyncClient, body: bytes, content_type: str, status: int, code: str
 ) -> None:
     answer = await http.post("/files", content=body, headers={"content-type": content_type})
@@ -157,13 +157,13 @@ async def test_what_is_no_form_is_refused(
     assert (await http.get("/files")).json()["data"] == []
 
 
-async def test_a_file_that_is_too_large_is_refused_before_it_is_read(http: httpx.AsyncClient) -> None:
+async def test_file_that_is_too_large_is_refused_before_it_is_read(http: httpx.AsyncClient) -> None:
     files = {"file": ("big.bin", bytes(11 * 1024 * 1024))}
     answer = await http.post("/files", data={"purpose": "user_data"}, files=files)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
 
-async def test_a_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncClient, database: FilePlace) -> None:
+async def test_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncClient, database: FilePlace) -> None:
     async def form() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nuser_data\r\n'
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
@@ -176,7 +176,7 @@ async def test_a_file_that_turns_out_too_large_leaves_nothing(http: httpx.AsyncC
     assert database.pieces() == 0
 
 
-async def test_an_upload_whose_client_goes_leaves_nothing(server: str, database: FilePlace) -> None:
+async def test_upload_whose_client_disconnects_leaves_nothing(server: str, database: FilePlace) -> None:
     host, port = server.removeprefix("http://").split(":")
     _reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /v1/files HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\nContent-Type: {FORM}\r\n"
@@ -191,7 +191,7 @@ async def test_an_upload_whose_client_goes_leaves_nothing(server: str, database:
         await asyncio.sleep(0.01)
 
 
-async def test_an_abandoned_upload_is_swept(database: FilePlace) -> None:
+async def test_upload_that_was_abandoned_is_swept(database: FilePlace) -> None:
     store = database.open()
     await store.write("file-a", 0, b"half of it")
     database.advance(ABANDONED_AFTER - 100)
@@ -203,7 +203,7 @@ async def test_an_abandoned_upload_is_swept(database: FilePlace) -> None:
     await store.aclose()
 
 
-async def test_several_workers_share_the_files(database: FilePlace) -> None:
+async def test_files_are_shared_by_several_workers(database: FilePlace) -> None:
     stores = [database.open() for _ in range(4)]
 
     async def use(number: int, store: FileStore) -> None:
@@ -218,7 +218,7 @@ async def test_several_workers_share_the_files(database: FilePlace) -> None:
         await store.aclose()
 
 
-async def test_a_page_may_end_before_an_entry(database: FilePlace) -> None:
+async def test_file_list_may_end_before_an_entry(database: FilePlace) -> None:
     store = database.open()
     for n in range(6):
         await store.add(File(f"file-{n}", "ada", "a.txt", "user_data", 1, n))
@@ -232,7 +232,7 @@ async def test_a_page_may_end_before_an_entry(database: FilePlace) -> None:
     await store.aclose()
 
 
-async def test_a_store_that_is_away_is_an_error_of_its_own(tmp_path: Path) -> None:
+async def test_file_store_that_is_unavailable_is_an_error_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "files.db").write_bytes(b"this is no database" * 100)
     store = SQLiteFileStore.from_url(f"sqlite:///{tmp_path}/files.db")
     with pytest.raises(FilesUnavailable):
@@ -242,7 +242,7 @@ async def test_a_store_that_is_away_is_an_error_of_its_own(tmp_path: Path) -> No
     await store.aclose()
 
 
-async def test_the_name_of_a_file_is_no_path(client: AsyncOpenAI, http: httpx.AsyncClient) -> None:
+async def test_file_name_is_no_path(client: AsyncOpenAI, http: httpx.AsyncClient) -> None:
     file = await client.files.create(file=("../../etc/pass\nwd", b"a"), purpose="user_data")
     assert "/" not in file.filename
     answer = await http.get(f"/files/{file.id}/content")
@@ -250,7 +250,7 @@ async def test_the_name_of_a_file_is_no_path(client: AsyncOpenAI, http: httpx.As
     assert answer.headers["content-disposition"].startswith("attachment")
 
 
-async def test_without_a_key_of_its_own_nobody_sees_a_file(server: str, client: AsyncOpenAI) -> None:
+async def test_file_of_another_key_is_not_found(server: str, client: AsyncOpenAI) -> None:
     file = await client.files.create(file=("a.txt", b"secret"), purpose="user_data")
     async with openai_client(server, "bob") as bob:
         assert [one.id async for one in await bob.files.list()] == []
@@ -260,7 +260,7 @@ async def test_without_a_key_of_its_own_nobody_sees_a_file(server: str, client: 
     assert (await client.files.content(file.id)).content == b"secret"
 
 
-async def test_all_files_of_a_key_have_a_limit_and_deleting_makes_room(database: FilePlace) -> None:
+async def test_files_of_a_key_are_bounded_and_deleting_makes_room(database: FilePlace) -> None:
     tools = {"file_search": {"store_url": database.url, "max_key_bytes": 1000}}
     async with antiphon(Scripted(), tools=tools, api_keys="ada,bob") as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
@@ -275,7 +275,7 @@ async def test_all_files_of_a_key_have_a_limit_and_deleting_makes_room(database:
             await ada.files.create(file=("c", bytes(600)), purpose="user_data")
 
 
-async def test_uploads_at_the_same_time_do_not_pass_the_limit_together(database: FilePlace) -> None:
+async def test_concurrent_uploads_do_not_exceed_the_limit_together(database: FilePlace) -> None:
     files = Files(database.open(), max_bytes=100, max_owner_bytes=100)
     async with files.upload("ada") as one, files.upload("ada") as other:
         await one.write(bytes(60))
@@ -291,7 +291,7 @@ async def test_uploads_at_the_same_time_do_not_pass_the_limit_together(database:
     await files._store.aclose()
 
 
-async def test_what_stores_and_searches_counts_against_the_rate_limits(tmp_path: Path) -> None:
+async def test_storing_and_searching_counts_against_rate_limits(tmp_path: Path) -> None:
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
     async with antiphon(Scripted(), tools=tools, limit_requests_per_minute=3) as url:
         async with openai_client(url) as client:

@@ -50,7 +50,7 @@ def file_part(id: str) -> dict[str, Any]:
     return {"type": "input_file", "file_id": id}
 
 
-async def test_the_model_has_the_file(place: Place) -> None:
+async def test_input_file_is_sent_to_the_model(place: Place) -> None:
     id = await place.upload("plan.pdf", b"%PDF-1.7 ...")
     await place.ask({"type": "input_text", "text": "What is this?"}, file_part(id))
     data = f"data:application/pdf;base64,{base64.b64encode(b'%PDF-1.7 ...').decode()}"
@@ -61,14 +61,14 @@ async def test_the_model_has_the_file(place: Place) -> None:
 
 
 @pytest.mark.parametrize("type", ["input_image", "computer_screenshot"])
-async def test_the_model_has_the_image(place: Place, type: str) -> None:
+async def test_input_image_is_sent_to_the_model(place: Place, type: str) -> None:
     id = await place.upload("whatever", PNG)
     await place.ask({"type": type, "file_id": id, "detail": "low"})
     url = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     assert place.content() == [{"type": "image_url", "image_url": {"url": url, "detail": "low"}}]
 
 
-async def test_what_is_stored_names_the_file_and_the_next_turn_has_it_again(place: Place) -> None:
+async def test_input_file_is_stored_by_its_id_and_sent_in_the_next_turn(place: Place) -> None:
     id = await place.upload("a.pdf", b"%PDF-1.7 hello")
     first = await place.ask(file_part(id))
     (item,) = (await place.client.responses.input_items.list(first.id)).data
@@ -78,12 +78,12 @@ async def test_what_is_stored_names_the_file_and_the_next_turn_has_it_again(plac
     assert place.content(0)[0]["file"]["file_data"].endswith(base64.b64encode(b"%PDF-1.7 hello").decode())
 
 
-async def test_a_text_file_is_sent_as_text(place: Place) -> None:
+async def test_input_file_of_text_is_sent_as_text(place: Place) -> None:
     await place.ask(file_part(await place.upload("a.md", b"# Hello")))
     assert "# Hello" in str(place.content())
 
 
-async def test_a_file_that_was_deleted_does_not_end_its_conversation(place: Place) -> None:
+async def test_input_file_that_was_deleted_does_not_end_its_conversation(place: Place) -> None:
     id = await place.upload("a.txt", b"hello")
     first = await place.ask(file_part(id))
     await place.client.files.delete(id)
@@ -95,21 +95,21 @@ async def test_a_file_that_was_deleted_does_not_end_its_conversation(place: Plac
 
 
 @pytest.mark.parametrize("type", ["input_file", "input_image"])
-async def test_a_file_that_is_not_there_is_an_error_at_its_place(place: Place, type: str) -> None:
+async def test_input_file_that_does_not_exist_is_refused_with_its_field(place: Place, type: str) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         await place.ask({"type": "input_text", "text": "?"}, {"type": type, "file_id": "file-none"})
     assert refused.value.param == "input[0].content[1].file_id"
     assert place.backend.asked == []
 
 
-async def test_what_is_no_image_is_refused_as_one(place: Place) -> None:
+async def test_input_image_that_is_none_is_refused(place: Place) -> None:
     id = await place.upload("a.png", b"not really")
     with pytest.raises(openai.BadRequestError, match="PNG, JPEG, GIF or WebP") as refused:
         await place.ask({"type": "input_image", "file_id": id})
     assert refused.value.param == "input[0].content[0].file_id"
 
 
-async def test_the_files_of_a_request_have_to_fit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_input_files_beyond_the_size_limit_are_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "MAX_INPUT_FILE_BYTES", 100)
     first, second = await place.upload("a.txt", bytes(60)), await place.upload("b.txt", bytes(60))
     await place.ask(file_part(first), file_part(first))  # read once
@@ -118,7 +118,7 @@ async def test_the_files_of_a_request_have_to_fit(place: Place, monkeypatch: pyt
     assert (refused.value.param, refused.value.code) == ("input[0].content[1].file_id", "request_too_large")
 
 
-async def test_results_of_tools_may_be_files_too(place: Place) -> None:
+async def test_input_files_in_results_of_tools_are_sent(place: Place) -> None:
     id = await place.upload("a.png", PNG)
     call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "file_id": id}]}

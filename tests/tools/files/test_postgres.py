@@ -62,7 +62,7 @@ async def fill(store: FileStore, *texts: str) -> None:
         assert await store.vector_stores.complete(job, [TextChunk(text)])
 
 
-async def test_those_who_begin_at_once_make_the_tables_once(private: PostgresServer) -> None:
+async def test_concurrent_starts_make_the_tables_once(private: PostgresServer) -> None:
     for _ in range(3):
         private.sql("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         stores = [PostgresFileStore.from_url(private.patient_url) for _ in range(6)]
@@ -73,7 +73,7 @@ async def test_those_who_begin_at_once_make_the_tables_once(private: PostgresSer
         await asyncio.gather(*(store.aclose() for store in stores))
 
 
-async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresServer, store: FileStore) -> None:
+async def test_tables_of_a_later_version_are_left_alone(private: PostgresServer, store: FileStore) -> None:
     await store.check()
     version = private.sql("SELECT version FROM antiphon_files_schema").strip()
     private.sql("UPDATE antiphon_files_schema SET version = 1000")
@@ -86,7 +86,7 @@ async def test_the_tables_of_a_later_version_are_left_alone(private: PostgresSer
     await later.aclose()
 
 
-async def test_what_is_stored_survives_a_crash_and_nobody_notices(private: PostgresServer, store: FileStore) -> None:
+async def test_crash_keeps_files_unnoticed(private: PostgresServer, store: FileStore) -> None:
     await fill(store, "bread needs yeast", "choirs sing")
     await asyncio.to_thread(private.stop, signal.SIGQUIT)
     await asyncio.to_thread(private.start)
@@ -105,7 +105,7 @@ async def test_files_and_responses_may_be_in_one_database(private: PostgresServe
         assert (await client.files.content(file.id)).content == b"a"
 
 
-async def test_an_upload_to_one_replica_is_read_from_another(private: PostgresServer, tmp_path: Path) -> None:
+async def test_upload_to_one_replica_is_read_from_another(private: PostgresServer, tmp_path: Path) -> None:
     private.clear()
     tools = json.dumps({"file_search": {"store_url": private.patient_url}})
     with served(tools=tools) as one, served(tools=tools) as other:
@@ -147,7 +147,7 @@ async def test_embeddings_without_the_extension_are_refused_in_one_sentence(priv
     await store.aclose()
 
 
-async def test_a_server_with_embeddings_does_not_start_without_the_extension(
+async def test_server_with_embeddings_without_the_extension_does_not_start(
     private: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = limited(private)
@@ -171,7 +171,7 @@ async def test_a_server_with_embeddings_does_not_start_without_the_extension(
         assert "file_search store: embeddings need the extension `vector`" in capsys.readouterr().out
 
 
-async def test_the_url_may_be_in_a_variable(private: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_url_may_be_in_a_variable(private: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     private.clear()
     monkeypatch.setenv("FILES_URL", private.patient_url)
     async with antiphon(Scripted(), tools={"file_search": {"store_url_env": "FILES_URL"}}) as at:
@@ -180,7 +180,7 @@ async def test_the_url_may_be_in_a_variable(private: PostgresServer, monkeypatch
     assert private.sql("SELECT filename FROM antiphon_files").strip() == "a.txt"
 
 
-async def test_what_no_text_of_postgresql_can_hold_is_no_outage(store: FileStore) -> None:
+async def test_text_that_postgresql_cannot_hold_is_no_outage(store: FileStore) -> None:
     odd = "a\0b\ud800"
     assert await store.file("ada", odd) is None
     assert not await store.delete("ada", odd)
@@ -198,7 +198,7 @@ async def test_what_no_text_of_postgresql_can_hold_is_no_outage(store: FileStore
 
 
 @pytest.mark.parametrize("database", FILE_PLACES, indirect=True)
-async def test_a_word_that_most_chunks_have_still_counts(database: Any) -> None:
+async def test_word_that_most_chunks_have_counts(database: Any) -> None:
     store = database.open()
     await fill(store, *["bread bread"] * 3, "bread and salt", "bread")
     found = await store.vector_stores.search(STORE, Query("bread salt"), 10)
@@ -208,7 +208,7 @@ async def test_a_word_that_most_chunks_have_still_counts(database: Any) -> None:
     await store.aclose()
 
 
-async def test_both_databases_rank_alike(
+async def test_databases_rank_alike(
     request: pytest.FixtureRequest, tmp_path: Path, postgres_server: PostgresServer
 ) -> None:
     entries, questions = corpus()
@@ -232,7 +232,7 @@ async def test_both_databases_rank_alike(
     assert same >= 36
 
 
-def test_a_term_is_hashed_with_its_store_and_its_frequency() -> None:
+def test_term_is_hashed_with_its_store_and_its_frequency() -> None:
     once, words = hashed_terms("vs_1", "Bread, breads and 東京")
     assert words == 5
     assert len(once) == len({*once}) == 5  # bread, and, 東, 京, 東 京
@@ -241,7 +241,7 @@ def test_a_term_is_hashed_with_its_store_and_its_frequency() -> None:
     assert stem("houses") == stem("house")
 
 
-async def test_a_claim_is_renewed_while_chunks_are_stored(private: PostgresServer, store: FileStore) -> None:
+async def test_claim_is_renewed_while_chunks_are_stored(private: PostgresServer, store: FileStore) -> None:
     await store.write("file-0", 0, b"x")
     await store.add(File("file-0", "ada", "a.txt", "assistants", 1, 1))
     await store.vector_stores.create(STORE, [NewStoreFile("file-0")])
@@ -266,7 +266,7 @@ async def test_a_claim_is_renewed_while_chunks_are_stored(private: PostgresServe
     assert len(await store.vector_stores.text(STORE, "file-0")) == 200
 
 
-async def test_a_large_backlog_is_erased_in_batches(private: PostgresServer, store: FileStore) -> None:
+async def test_backlog_that_is_large_is_erased_in_batches(private: PostgresServer, store: FileStore) -> None:
     await store.check()
     private.sql(
         "INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)"
@@ -282,14 +282,14 @@ async def test_a_large_backlog_is_erased_in_batches(private: PostgresServer, sto
     await other.aclose()
 
 
-async def test_a_wrong_url_is_refused_without_repeating_it() -> None:
+async def test_url_that_is_invalid_is_refused_without_repeating_it() -> None:
     with pytest.raises(ValueError, match=r"^The store URL") as refused:
         PostgresFileStore.from_url("postgresql://ada:s3cret@host:port/db")
     assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("path", ["files/a%00b", "files/a%00b/content", "vector_stores/a%00b"])
-async def test_an_id_with_a_nul_is_not_found(private: PostgresServer, path: str) -> None:
+async def test_id_with_a_nul_is_not_found(private: PostgresServer, path: str) -> None:
     async with antiphon(Scripted(), tools={"file_search": {"store_url": private.patient_url}}) as at:
         async with httpx.AsyncClient(base_url=f"{at}/v1", trust_env=False, timeout=60) as http:
             answer = await http.get(f"/{path}")

@@ -24,7 +24,7 @@ def tools(database: FilePlace, **table: Any) -> str:
     return json.dumps({"file_search": {"store_url": database.url, **table}})
 
 
-async def test_a_process_that_is_killed_while_it_reads_loses_no_file(database: FilePlace) -> None:
+async def test_process_that_is_killed_while_it_reads_loses_no_file(database: FilePlace) -> None:
     contents = {
         "a.txt": b"The first file tells of apples.",
         "b.md": b"The second file tells of bread. " * 5000,
@@ -59,7 +59,7 @@ async def test_a_process_that_is_killed_while_it_reads_loses_no_file(database: F
                     assert (await client.files.content(id)).content == content
 
 
-async def test_several_workers_share_what_there_is_to_read(tmp_path: Path, database: FilePlace) -> None:
+async def test_concurrent_workers_share_what_there_is_to_read(tmp_path: Path, database: FilePlace) -> None:
     settings = {"workers": 2, "store_url": f"sqlite:///{tmp_path}/antiphon.db", "tools": tools(database)}
     with server(**settings) as served:
         # Each client has a connection of its own, so that both workers are asked.
@@ -74,7 +74,9 @@ async def test_several_workers_share_what_there_is_to_read(tmp_path: Path, datab
 
 
 @LINUX
-async def test_memory_stays_flat_while_a_large_file_comes_in_and_goes_out(tmp_path: Path, database: FilePlace) -> None:
+async def test_memory_stays_flat_while_a_large_file_is_uploaded_and_downloaded(
+    tmp_path: Path, database: FilePlace
+) -> None:
     path = tmp_path / "large.bin"
     piece = os.urandom(PIECE)
     with path.open("wb") as out:

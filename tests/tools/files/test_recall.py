@@ -53,7 +53,7 @@ async def recall(client: AsyncOpenAI, store: str, **options: Any) -> float:
     ],
     ids=["words", "words and embeddings", "embeddings"],
 )
-async def test_the_answer_is_among_the_five_best(
+async def test_answer_is_among_the_five_best(
     database: FilePlace, embeddings: bool, weights: dict[str, float] | None, expected: float
 ) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
@@ -66,7 +66,7 @@ async def test_the_answer_is_among_the_five_best(
         assert bool(backend.requests) is embeddings
 
 
-async def test_a_search_goes_on_by_words_where_the_embeddings_are_away(database: FilePlace) -> None:
+async def test_search_without_embeddings_goes_on_by_words(database: FilePlace) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
         table = {"store_url": database.url, "embeddings": {"model": "toy"}}
         async with antiphon(backend_url=backend.url, tools={"file_search": table}) as url, openai_client(url) as client:

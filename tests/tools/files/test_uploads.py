@@ -39,7 +39,7 @@ async def add(client: AsyncOpenAI, upload: Upload, data: bytes) -> str:
     return (await client.uploads.parts.create(upload.id, data=("part", data))).id
 
 
-async def test_a_file_is_uploaded_in_chunks_by_the_client(client: AsyncOpenAI, tmp_path: Path) -> None:
+async def test_file_is_uploaded_in_chunks_by_the_client(client: AsyncOpenAI, tmp_path: Path) -> None:
     (tmp_path / "naïve.txt").write_bytes(CONTENT)
     upload = await client.uploads.upload_file_chunked(
         file=tmp_path / "naïve.txt",
@@ -68,7 +68,7 @@ async def test_parts_that_arrive_in_another_order_are_joined_in_that_of_the_requ
     assert (await client.files.content(completed.file.id)).content == CONTENT
 
 
-async def test_a_file_of_parts_is_searched(client: AsyncOpenAI) -> None:
+async def test_file_of_parts_is_searched(client: AsyncOpenAI) -> None:
     upload = await create(client, 24)
     parts = [await add(client, upload, data) for data in (b"the cellar ", b"has apples.  ")]
     file = (await client.uploads.complete(upload.id, part_ids=parts)).file
@@ -79,7 +79,7 @@ async def test_a_file_of_parts_is_searched(client: AsyncOpenAI) -> None:
     assert [result.content[0].text.strip() for result in found.data] == ["the cellar has apples."]
 
 
-async def test_an_upload_that_is_completed_again_has_the_same_file(client: AsyncOpenAI) -> None:
+async def test_upload_that_is_completed_again_has_the_same_file(client: AsyncOpenAI) -> None:
     upload = await create(client, 3)
     part = await add(client, upload, b"abc")
     results = await asyncio.gather(*(client.uploads.complete(upload.id, part_ids=[part]) for _ in range(4)))
@@ -88,7 +88,7 @@ async def test_an_upload_that_is_completed_again_has_the_same_file(client: Async
     assert len((await client.files.list()).data) == 1
 
 
-async def test_a_part_that_was_sent_again_is_left_out(client: AsyncOpenAI, database: FilePlace) -> None:
+async def test_part_that_was_sent_again_is_left_out(client: AsyncOpenAI, database: FilePlace) -> None:
     upload = await create(client, 3)
     _lost, part = await add(client, upload, b"abc"), await add(client, upload, b"abc")
     file = (await client.uploads.complete(upload.id, part_ids=[part])).file
@@ -111,7 +111,7 @@ async def test_a_part_that_was_sent_again_is_left_out(client: AsyncOpenAI, datab
         ({"md5": "no digest"}, "md5"),
     ],
 )
-async def test_what_is_not_the_file_is_not_completed(
+async def test_upload_with_other_bytes_than_the_file_is_not_completed(
     client: AsyncOpenAI, http: httpx.AsyncClient, change: dict[str, object], param: str
 ) -> None:
     upload = await create(client, 6)
@@ -136,7 +136,7 @@ async def test_what_is_not_the_file_is_not_completed(
         ({"expires_after": {"anchor": "created_at", "seconds": 5}}, 400, "expires_after.seconds"),
     ],
 )
-async def test_an_upload_that_no_file_can_come_of_is_refused(
+async def test_upload_that_no_file_can_come_of_is_refused(
     http: httpx.AsyncClient, change: dict[str, object], status: int, param: str
 ) -> None:
     body = {"bytes": 3, "filename": "a", "mime_type": "text/plain", "purpose": "user_data", **change}
@@ -144,7 +144,7 @@ async def test_an_upload_that_no_file_can_come_of_is_refused(
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 
 
-async def test_the_file_expires_as_the_upload_says(client: AsyncOpenAI) -> None:
+async def test_file_expires_as_the_upload_says(client: AsyncOpenAI) -> None:
     upload = await client.uploads.create(
         bytes=1,
         filename="a",
@@ -157,7 +157,7 @@ async def test_the_file_expires_as_the_upload_says(client: AsyncOpenAI) -> None:
     assert file.expires_at == file.created_at + 3600
 
 
-async def test_a_part_that_is_too_large_is_refused_before_it_is_read(
+async def test_part_that_is_too_large_is_refused_before_it_is_read(
     client: AsyncOpenAI, http: httpx.AsyncClient, database: FilePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload = await create(client, 2 * PIECE)
@@ -179,7 +179,7 @@ async def test_parts_of_many_times_the_file_are_refused(client: AsyncOpenAI, mon
         await add(client, upload, b"abc")
 
 
-async def test_a_cancelled_upload_takes_no_parts_and_is_erased(client: AsyncOpenAI, database: FilePlace) -> None:
+async def test_cancelled_upload_takes_no_parts_and_is_erased(client: AsyncOpenAI, database: FilePlace) -> None:
     upload = await create(client)
     part = await add(client, upload, CONTENT)
     assert database.pieces() == 3
@@ -198,7 +198,7 @@ async def test_a_cancelled_upload_takes_no_parts_and_is_erased(client: AsyncOpen
     await store.aclose()
 
 
-async def test_a_deleted_file_of_parts_is_erased(client: AsyncOpenAI, database: FilePlace) -> None:
+async def test_deleted_file_of_parts_is_erased(client: AsyncOpenAI, database: FilePlace) -> None:
     upload = await create(client, 150 * 10)
     parts = [await add(client, upload, b"x" * 10) for _ in range(150)]
     file = (await client.uploads.complete(upload.id, part_ids=parts)).file
@@ -212,7 +212,7 @@ async def test_a_deleted_file_of_parts_is_erased(client: AsyncOpenAI, database: 
     await store.aclose()
 
 
-async def test_an_upload_that_is_not_completed_in_time_expires(database: FilePlace) -> None:
+async def test_upload_that_is_not_completed_in_time_expires(database: FilePlace) -> None:
     store = database.open()
     uploads = MultipartUploads(store, max_bytes=100, max_owner_bytes=10, clock=database.now)
     body = CreateUpload(bytes=10, filename="a", mime_type="text/plain", purpose="user_data")
@@ -255,7 +255,7 @@ async def test_uploads_count_against_the_storage_of_a_key_before_they_are_comple
             await ada.files.create(file=("b", bytes(400)), purpose="user_data")
 
 
-async def test_an_upload_of_another_key_does_not_exist(server: str, client: AsyncOpenAI) -> None:
+async def test_upload_of_another_key_does_not_exist(server: str, client: AsyncOpenAI) -> None:
     upload = await create(client, 3)
     part = await add(client, upload, b"abc")
     async with openai_client(server, "bob") as bob:

@@ -29,7 +29,7 @@ async def found(client: AsyncOpenAI, store: str, query: str | list[str], **optio
     return [result.filename.removesuffix(".txt") for result in page.data]
 
 
-async def test_a_store_is_made_changed_listed_and_deleted(client: AsyncOpenAI) -> None:
+async def test_vector_store_is_created_updated_listed_and_deleted(client: AsyncOpenAI) -> None:
     store = await client.vector_stores.create(
         name="notes", metadata={"team": "a"}, expires_after={"anchor": "last_active_at", "days": 2}
     )
@@ -62,7 +62,7 @@ async def test_a_store_is_made_changed_listed_and_deleted(client: AsyncOpenAI) -
         await client.vector_stores.retrieve(store.id)
 
 
-async def test_stores_are_summed_up_with_what_they_hold(client: AsyncOpenAI) -> None:
+async def test_vector_stores_are_summed_up_with_what_they_hold(client: AsyncOpenAI) -> None:
     http = client.with_options(timeout=60)
     empty = await client.vector_stores.create(name="secret")
     store = await filled(client, a="Some text.", b="Some more.")
@@ -74,7 +74,7 @@ async def test_stores_are_summed_up_with_what_they_hold(client: AsyncOpenAI) -> 
     assert (other["id"], other["files"], other["bytes"]) == (empty.id, 0, 0)
 
 
-async def test_a_file_is_read_and_found(client: AsyncOpenAI) -> None:
+async def test_vector_store_file_is_indexed_and_found(client: AsyncOpenAI) -> None:
     store = await client.vector_stores.create()
     text = b"The antiphon is sung as call and response.\n\nBread needs yeast."
     file = await client.vector_stores.files.upload_and_poll(vector_store_id=store.id, file=("a.md", text), **SHORT)
@@ -99,7 +99,7 @@ async def test_a_file_is_read_and_found(client: AsyncOpenAI) -> None:
     assert content == [text.decode()]
 
 
-async def test_a_store_may_be_made_with_files(client: AsyncOpenAI) -> None:
+async def test_vector_store_may_be_created_with_files(client: AsyncOpenAI) -> None:
     files = [await client.files.create(file=(f"{n}.txt", b"some text"), purpose="assistants") for n in range(2)]
     chunking: Any = {"type": "static", "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 20}}
     store = await client.vector_stores.create(file_ids=[file.id for file in files], chunking_strategy=chunking)
@@ -111,7 +111,7 @@ async def test_a_store_may_be_made_with_files(client: AsyncOpenAI) -> None:
     assert (await client.vector_stores.retrieve(store.id)).status == "completed"
 
 
-async def test_a_store_with_a_file_that_is_not_there_is_not_made(client: AsyncOpenAI) -> None:
+async def test_vector_store_with_a_missing_file_is_not_created(client: AsyncOpenAI) -> None:
     file = await client.files.create(file=("a.txt", b"some text"), purpose="assistants")
     with pytest.raises(openai.NotFoundError) as refused:
         await client.vector_stores.create(file_ids=[file.id, "file-none"])
@@ -119,7 +119,7 @@ async def test_a_store_with_a_file_that_is_not_there_is_not_made(client: AsyncOp
     assert [store async for store in client.vector_stores.list()] == []
 
 
-async def test_a_batch_has_counts_and_files(client: AsyncOpenAI) -> None:
+async def test_file_batch_has_counts_and_files(client: AsyncOpenAI) -> None:
     store = await client.vector_stores.create()
     good = await client.files.create(file=("a.txt", b"some text"), purpose="assistants")
     bad = await client.files.create(file=("b.pdf", b"no pdf at all"), purpose="assistants")
@@ -139,7 +139,7 @@ async def test_a_batch_has_counts_and_files(client: AsyncOpenAI) -> None:
     assert (await client.vector_stores.file_batches.retrieve(batch.id, vector_store_id=store.id)) == batch
 
 
-async def test_a_batch_is_cancelled(client: AsyncOpenAI) -> None:
+async def test_file_batch_is_cancelled(client: AsyncOpenAI) -> None:
     store = await client.vector_stores.create()
     text = b"some words\n" * 20_000
     files = [await client.files.create(file=(f"{n}.txt", text), purpose="assistants") for n in range(6)]
@@ -151,7 +151,7 @@ async def test_a_batch_is_cancelled(client: AsyncOpenAI) -> None:
     assert (await client.vector_stores.file_batches.retrieve(batch.id, vector_store_id=store.id)).file_counts == counts
 
 
-async def test_a_file_is_taken_out_of_a_store_and_stays_a_file(client: AsyncOpenAI) -> None:
+async def test_file_removed_from_a_store_stays_a_file(client: AsyncOpenAI) -> None:
     store = await filled(client, bread="Bread needs yeast.", songs="Songs need singers.")
     (file,) = [file for file in (await client.files.list()).data if file.filename == "bread.txt"]
     assert await found(client, store, "yeast") == ["bread"]
@@ -163,7 +163,7 @@ async def test_a_file_is_taken_out_of_a_store_and_stays_a_file(client: AsyncOpen
         await client.vector_stores.files.retrieve(file.id, vector_store_id=store)
 
 
-async def test_a_deleted_file_is_gone_from_its_stores(client: AsyncOpenAI) -> None:
+async def test_file_that_is_deleted_is_gone_from_its_stores(client: AsyncOpenAI) -> None:
     store = await filled(client, bread="Bread needs yeast.", songs="Songs need singers.")
     (file,) = [file for file in (await client.files.list()).data if file.filename == "bread.txt"]
     await client.files.delete(file.id)
@@ -171,7 +171,7 @@ async def test_a_deleted_file_is_gone_from_its_stores(client: AsyncOpenAI) -> No
     assert (await client.vector_stores.retrieve(store)).file_counts.total == 1
 
 
-async def test_a_file_that_is_added_again_is_read_anew(client: AsyncOpenAI) -> None:
+async def test_file_that_is_added_again_is_indexed_anew(client: AsyncOpenAI) -> None:
     store = await filled(client, bread="Bread needs yeast. " * 60)
     (file,) = (await client.files.list()).data
     chunking: Any = {"type": "static", "static": {"max_chunk_size_tokens": 100, "chunk_overlap_tokens": 0}}
@@ -238,7 +238,7 @@ async def test_files_are_filtered_by_their_attributes(client: AsyncOpenAI) -> No
     assert {*await found(client, store.id, "words", filters=FILTERS[0][0])} == {"b", "d"}
 
 
-async def test_the_best_come_first_and_bad_ones_not_at_all(client: AsyncOpenAI) -> None:
+async def test_search_results_are_best_first_without_bad_ones(client: AsyncOpenAI) -> None:
     store = await filled(
         client,
         both="Sourdough bread needs a starter of flour and water.",
@@ -258,7 +258,7 @@ async def test_the_best_come_first_and_bad_ones_not_at_all(client: AsyncOpenAI) 
 
 
 @pytest.mark.parametrize("query", ['"', "a AND", "NEAR(", "*", "text:x", "-", "()", "'", "a\0b", "%"])
-async def test_a_query_is_no_language(client: AsyncOpenAI, query: str) -> None:
+async def test_search_query_is_no_language(client: AsyncOpenAI, query: str) -> None:
     store = await filled(client, a="a b text x")
     assert {*await found(client, store, query)} <= {"a"}
 
@@ -275,7 +275,7 @@ async def test_a_query_is_no_language(client: AsyncOpenAI, query: str) -> None:
         ("राजधानी दिल्ली है", "दिल्ली"),
     ],
 )
-async def test_words_of_many_kinds_are_found(client: AsyncOpenAI, text: str, query: str) -> None:
+async def test_search_finds_words_of_many_kinds(client: AsyncOpenAI, text: str, query: str) -> None:
     store = await filled(client, this=text, other="Nothing of that kind stands here.")
     assert (await found(client, store, query))[:1] == ["this"]
 
@@ -314,7 +314,7 @@ async def test_words_of_many_kinds_are_found(client: AsyncOpenAI, text: str, que
         ("/{id}/search", {"query": "a", "ranking_options": {"score_threshold": 2}}, "ranking_options.score_threshold"),
     ],
 )
-async def test_invalid_values_are_refused_with_their_field(
+async def test_vector_store_field_that_is_invalid_is_named(
     client: AsyncOpenAI, http: httpx.AsyncClient, path: str, body: dict[str, Any], param: str | None
 ) -> None:
     store = await client.vector_stores.create()
@@ -325,7 +325,7 @@ async def test_invalid_values_are_refused_with_their_field(
     assert bool(error["param"]) is bool(param)
 
 
-async def test_nobody_else_has_a_part_in_a_store(server: str, client: AsyncOpenAI) -> None:
+async def test_vector_store_of_another_owner_is_not_found(server: str, client: AsyncOpenAI) -> None:
     store = await filled(client, bread="Bread needs yeast.")
     (file,) = (await client.files.list()).data
     async with openai_client(server, "bob") as bob:

@@ -103,7 +103,7 @@ async def respond(client: AsyncOpenAI, **options: Any) -> Any:
 DONE = made(text="Done.")
 
 
-async def test_code_is_run_by_the_server_and_state_stays_in_a_conversation(runner: Runner) -> None:
+async def test_code_is_run_by_the_server_and_keeps_its_state_in_a_conversation(runner: Runner) -> None:
     async with client(runner.url, runs("x = 6"), runs("print(x * 7)"), DONE, runs("print(x)"), DONE) as (ada, backend):
         first = await respond(ada)
         assert [item.type for item in first.output] == ["code_interpreter_call", "code_interpreter_call", "message"]
@@ -117,7 +117,7 @@ async def test_code_is_run_by_the_server_and_state_stays_in_a_conversation(runne
     assert backend.asked[-1]["messages"][-1]["content"] == "6\n"
 
 
-async def test_an_id_leads_to_ones_own_container_alone(runner: Runner) -> None:
+async def test_container_id_of_another_owner_is_not_found(runner: Runner) -> None:
     named = {"type": "code_interpreter", "container": "cntr_mine"}
     backend = Scripted(runs("x = 1"), DONE, runs("print(x)"), DONE, runs("print(x)"), DONE)
     async with antiphon(backend, tools=tables(runner.url), api_keys="ada,bob") as url:
@@ -132,7 +132,7 @@ async def test_an_id_leads_to_ones_own_container_alone(runner: Runner) -> None:
     assert theirs.output[0].status == "failed" and "NameError" in theirs.output[0].outputs[0].logs
 
 
-async def test_images_and_the_events_are_those_of_a_container(runner: Runner) -> None:
+async def test_code_images_and_events_are_those_of_a_container(runner: Runner) -> None:
     async with client(runner.url, runs("print('plot')"), DONE) as (ada, _):
         stream = await respond(ada, stream=True)
         events = [event.to_dict() async for event in stream]
@@ -144,7 +144,7 @@ async def test_images_and_the_events_are_those_of_a_container(runner: Runner) ->
     assert item["outputs"][1]["url"] == f"data:image/png;base64,{PIXEL}"
 
 
-async def test_failed_code_and_an_unavailable_server_are_reported_to_the_model(runner: Runner) -> None:
+async def test_code_that_fails_and_an_unavailable_server_are_reported_to_the_model(runner: Runner) -> None:
     async with client(runner.url, runs("1 / 0"), DONE) as (ada, backend):
         response = await respond(ada)
         assert response.output[0].status == "failed" and response.status == "completed"
@@ -164,14 +164,14 @@ async def test_failed_code_and_an_unavailable_server_are_reported_to_the_model(r
         ({"type": "auto", "network_policy": {"type": "disabled"}}, "tools[0].container.network_policy"),
     ],
 )
-async def test_what_the_server_does_not_do_is_refused(runner: Runner, container: Any, param: str) -> None:
+async def test_code_options_that_the_server_lacks_are_refused(runner: Runner, container: Any, param: str) -> None:
     async with client(runner.url, DONE) as (ada, backend):
         with pytest.raises(openai.BadRequestError) as refusal:
             await respond(ada, tools=[{"type": "code_interpreter", "container": container}])
     assert refusal.value.param == param and backend.asked == []
 
 
-async def test_a_server_that_is_not_the_callers_is_left_out(runner: Runner) -> None:
+async def test_code_by_a_server_that_is_not_the_callers_is_left_out(runner: Runner) -> None:
     tools = tables(runner.url)
     tools["mcp"]["servers"]["sandbox"]["keys"] = ["bob"]
     backend = Scripted(DONE)
@@ -189,12 +189,12 @@ async def test_a_server_that_is_not_the_callers_is_left_out(runner: Runner) -> N
         (tables("http://127.0.0.1:9/mcp", disk="1MiB"), "disk: unknown key"),
     ],
 )
-def test_a_wrong_table_is_refused(tools: dict[str, Any], message: str) -> None:
+def test_code_table_that_is_invalid_is_refused(tools: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         create_app(settings(tools=tools), backend=Scripted(DONE))
 
 
-def test_the_tool_that_runs_code_is_found_by_its_arguments() -> None:
+def test_code_tool_is_found_by_its_arguments() -> None:
     def tool(name: str, *arguments: str) -> dict[str, Any]:
         return {"name": name, "inputSchema": {"type": "object", "properties": {one: {} for one in arguments}}}
 

@@ -52,12 +52,12 @@ async def test_tools_are_listed_and_called(lab: Lab, transport: str) -> None:
     assert lab.calls == [("add", {"a": 1, "b": 2})]
 
 
-async def test_a_server_of_the_old_transport_is_found(lab: Lab) -> None:
+async def test_server_of_the_old_transport_is_found(lab: Lab) -> None:
     async with connected(lab.sse_url) as connection:
         assert text_of(await connection.call_tool("add", {"a": 1, "b": 2})) == "3"
 
 
-async def test_a_program_is_run_and_ended(lab: Lab) -> None:
+async def test_program_is_run_and_ended(lab: Lab) -> None:
     async with connected(command=TIME) as connection:
         tools, _ = await connection.list_tools()
         assert {tool["name"] for tool in tools} == {"get_current_time", "convert_time"}
@@ -72,7 +72,7 @@ async def test_arguments_arrive_as_they_are(lab: Lab, value: Any) -> None:
     assert lab.calls == [("echo", {"value": value})]
 
 
-async def test_results_of_every_kind(lab: Lab) -> None:
+async def test_results_of_every_kind_are_read(lab: Lab) -> None:
     async with connected(lab.url) as connection:
         picture = await connection.call_tool("picture", {})
         assert picture["content"][1] == {"type": "image", "data": PIXEL, "mimeType": "image/png"}
@@ -93,7 +93,7 @@ async def test_calls_run_side_by_side(lab: Lab, transport: str) -> None:
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_a_call_that_is_cancelled_is_cancelled_at_the_server_and_the_session_goes_on(
+async def test_call_that_is_cancelled_is_cancelled_at_the_server_and_the_session_goes_on(
     lab: Lab, transport: str
 ) -> None:
     async with connected(lab.sse_url if transport == "sse" else lab.url, transport=transport) as connection:
@@ -107,7 +107,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_at_the_server_and_the_sessi
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_a_session_that_is_closed_by_another_task_in_mid_call(lab: Lab, transport: str) -> None:
+async def test_session_closed_by_another_task_during_a_call_ends_it(lab: Lab, transport: str) -> None:
     connection = ServerConnection(ServerAddress(url=lab.sse_url if transport == "sse" else lab.url, reach="any"))
     await asyncio.create_task(connection.open())
     call = asyncio.ensure_future(connection.call_tool("sleep", {}))
@@ -126,7 +126,7 @@ async def test_a_session_that_is_closed_by_another_task_in_mid_call(lab: Lab, tr
         await connection.call_tool("add", {})
 
 
-async def test_a_call_that_takes_too_long(lab: Lab) -> None:
+async def test_call_that_takes_too_long_fails(lab: Lab) -> None:
     async with connected(lab.url, call_seconds=0.2) as connection:
         with pytest.raises(MCPFailure, match="in time") as failure:
             await connection.call_tool("sleep", {})
@@ -138,7 +138,7 @@ async def test_a_call_that_takes_too_long(lab: Lab) -> None:
         await lab.cancelled.wait()
 
 
-async def test_an_open_that_is_cancelled(lab: Lab) -> None:
+async def test_open_that_is_cancelled_leaves_nothing(lab: Lab) -> None:
     connection = ServerConnection(ServerAddress(url=lab.url, reach="any"))
     opening = asyncio.ensure_future(connection.open())
     await asyncio.sleep(0)
@@ -157,20 +157,20 @@ async def test_headers_are_sent_with_each_request(lab: Lab) -> None:
     assert all((sent["authorization"], sent["x-team"]) == ("Bearer token", "a") for sent in lab.headers)
 
 
-async def test_an_address_shows_no_secret() -> None:
+async def test_address_shows_no_secret() -> None:
     address = ServerAddress(
         url="https://example.com/SECRET", headers={"Authorization": "SECRET"}, command=["x", "SECRET"]
     )
     assert "SECRET" not in repr(address)
 
 
-async def test_no_requests_are_sent_to_private_addresses_for_callers(lab: Lab) -> None:
+async def test_private_addresses_of_callers_get_no_request(lab: Lab) -> None:
     with pytest.raises(MCPFailure, match="No request may be sent"):
         await ServerConnection(ServerAddress(url=lab.url, reach="public")).open()
     assert lab.headers == []
 
 
 @pytest.mark.parametrize("command", [("/no/such/program",), (sys.executable, "-c", "raise SystemExit(1)")])
-async def test_a_program_that_does_not_run(command: tuple[str, ...]) -> None:
+async def test_program_that_does_not_run_is_reported(command: tuple[str, ...]) -> None:
     with pytest.raises(MCPFailure):
         await ServerConnection(ServerAddress(command=command)).open()

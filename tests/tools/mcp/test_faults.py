@@ -111,14 +111,14 @@ UNREADABLE = -32700
 @pytest.mark.parametrize(
     ("code", "words"), [(401, "401 Unauthorized"), (403, "403 Forbidden"), (404, "404 Not Found"), (503, "503 Service")]
 )
-async def test_a_server_that_refuses(broken: Broken, transport: str, code: int, words: str) -> None:
+async def test_server_that_refuses_is_reported(broken: Broken, transport: str, code: int, words: str) -> None:
     broken.everything = status(code, {"error": "The token abc123 is wrong."})
     failure = await failing(session(broken, transport=transport))
     assert (failure["type"], failure["code"]) == ("http_error", code)
     assert words in failure["message"] and "abc123" not in failure["message"]
 
 
-async def test_a_gateway_that_fails_in_mid_session_fails_one_call(broken: Broken) -> None:
+async def test_gateway_that_fails_within_a_session_fails_one_call(broken: Broken) -> None:
     connection = session(broken)
     await connection.open()
     broken.methods["tools/call"] = lambda message: status(502)
@@ -130,7 +130,7 @@ async def test_a_gateway_that_fails_in_mid_session_fails_one_call(broken: Broken
     await close(connection)
 
 
-async def test_a_lost_session_gets_no_more_requests(broken: Broken) -> None:
+async def test_session_that_was_lost_gets_no_more_requests(broken: Broken) -> None:
     connection = session(broken)
     await connection.open()
     broken.methods["tools/call"] = lambda message: status(404)
@@ -140,7 +140,7 @@ async def test_a_lost_session_gets_no_more_requests(broken: Broken) -> None:
     await close(connection)
 
 
-async def test_a_refused_call_does_not_take_the_others_with_it(broken: Broken) -> None:
+async def test_call_that_is_refused_does_not_take_the_others_with_it(broken: Broken) -> None:
     go = asyncio.Event()
     connection = session(broken)
     await connection.open()
@@ -156,7 +156,7 @@ async def test_a_refused_call_does_not_take_the_others_with_it(broken: Broken) -
 
 
 @pytest.mark.parametrize("method", ["server/discover", "tools/list", "tools/call"])
-async def test_a_server_that_hangs(broken: Broken, method: str) -> None:
+async def test_server_that_hangs_is_abandoned(broken: Broken, method: str) -> None:
     broken.methods[method] = lambda message: [HANG]
     connection = session(broken, open_seconds=0.3, call_seconds=0.3)
     with pytest.raises(MCPFailure, match="in time") as failure:
@@ -191,13 +191,13 @@ async def test_a_server_that_hangs(broken: Broken, method: str) -> None:
         reply(b'{"jsonrpc": "2.0", "result": {"content": "text"}}'),
     ],
 )
-async def test_answers_that_are_none(broken: Broken, steps: list[Step]) -> None:
+async def test_answers_that_are_none_are_reported(broken: Broken, steps: list[Step]) -> None:
     broken.methods["tools/call"] = lambda message: steps
     failure = await failing(session(broken, call_seconds=2))
     assert failure["type"] == "mcp_protocol_error" and failure["code"] < 0 and failure["message"]
 
 
-async def test_results_of_a_wrong_shape(broken: Broken) -> None:
+async def test_results_of_a_wrong_shape_are_reported(broken: Broken) -> None:
     broken.methods["tools/call"] = lambda message: result(message, {"content": [{"type": "hologram"}]})
     assert (await failing(session(broken)))["code"] == UNREADABLE
     broken.methods["tools/list"] = lambda message: result(message, {"tools": [{"name": 7}]})
@@ -208,7 +208,7 @@ async def test_results_of_a_wrong_shape(broken: Broken) -> None:
     await close(connection)
 
 
-async def test_an_error_of_the_protocol_is_reported(broken: Broken) -> None:
+async def test_error_of_the_protocol_is_reported(broken: Broken) -> None:
     broken.methods["tools/call"] = lambda message: error(message, -32602, "There is no tool 'add'.")
     assert await failing(session(broken)) == {
         "type": "mcp_protocol_error",
@@ -229,7 +229,7 @@ def endless(fields: dict[str, str], begin: bytes) -> list[Step]:
     ],
     ids=["JSON", "SSE"],
 )
-async def test_a_hundred_megabytes_are_not_read(broken: Broken, steps: list[Step]) -> None:
+async def test_answer_of_a_hundred_megabytes_is_not_read(broken: Broken, steps: list[Step]) -> None:
     broken.methods["tools/call"] = lambda message: steps
     failure = await failing(session(broken))
     assert failure["type"] == "mcp_protocol_error"
@@ -237,7 +237,7 @@ async def test_a_hundred_megabytes_are_not_read(broken: Broken, steps: list[Step
 
 
 @pytest.mark.parametrize("transport", ["http", "sse"])
-async def test_no_request_is_sent_to_another_origin(broken: Broken, transport: str) -> None:
+async def test_redirect_to_another_origin_is_not_followed(broken: Broken, transport: str) -> None:
     async with Broken() as other:
         broken.everything = status(307, headers={"Location": f"{other.url}/mcp?token=secret"})
         failure = await failing(session(broken, transport=transport, headers={"Authorization": "Bearer secret"}))
@@ -246,7 +246,7 @@ async def test_no_request_is_sent_to_another_origin(broken: Broken, transport: s
         assert other.connections == 0
 
 
-async def test_an_sse_server_that_sends_its_messages_elsewhere(broken: Broken) -> None:
+async def test_sse_server_that_sends_its_messages_elsewhere_is_refused(broken: Broken) -> None:
     async with Broken() as other:
         event = f"event: endpoint\ndata: {other.url}/messages\n\n".encode()
         broken.everything = [head({"Content-Type": "text/event-stream"}), event, HANG]
@@ -254,7 +254,7 @@ async def test_an_sse_server_that_sends_its_messages_elsewhere(broken: Broken) -
         assert other.connections == 0
 
 
-async def test_an_sse_server_that_refuses_a_message(broken: Broken) -> None:
+async def test_sse_server_that_refuses_a_message_is_reported(broken: Broken) -> None:
     """The SDK says this to nobody, and the call would wait until its time is over."""
 
     class Old(Broken):
@@ -269,7 +269,7 @@ async def test_an_sse_server_that_refuses_a_message(broken: Broken) -> None:
         assert failure == http_error(502, "502 Bad Gateway")
 
 
-async def test_a_list_that_never_ends(broken: Broken) -> None:
+async def test_list_that_never_ends_is_bounded(broken: Broken) -> None:
     pages = iter(range(10**6))
     broken.methods["tools/list"] = lambda message: listed(message, nextCursor=str(next(pages)))
     connection = session(broken)
@@ -282,14 +282,14 @@ async def test_a_list_that_never_ends(broken: Broken) -> None:
     await close(connection)
 
 
-async def test_nobody_listens(broken: Broken) -> None:
+async def test_server_that_is_not_there_is_reported(broken: Broken) -> None:
     await broken.close()
     failure = await failing(session(broken))
     assert failure == {"type": "mcp_protocol_error", "code": -32000, "message": "The MCP server cannot be reached."}
     await broken.open()
 
 
-async def test_a_server_that_goes_away(broken: Broken) -> None:
+async def test_server_that_goes_away_is_reported(broken: Broken) -> None:
     connection = session(broken)
     await connection.open()
     await broken.close()
@@ -301,7 +301,7 @@ async def test_a_server_that_goes_away(broken: Broken) -> None:
     await broken.open()
 
 
-async def test_an_error_of_the_servers_own_is_not_a_lost_connection(broken: Broken) -> None:
+async def test_error_of_the_servers_own_is_not_a_lost_connection(broken: Broken) -> None:
     """The SDK has the same code for both."""
     broken.methods["tools/call"] = lambda message: error(message, -32000, "The disk is full.")
     connection = session(broken)
@@ -313,7 +313,7 @@ async def test_an_error_of_the_servers_own_is_not_a_lost_connection(broken: Brok
     await close(connection)
 
 
-async def test_a_long_error_is_cut(broken: Broken) -> None:
+async def test_error_that_is_long_is_cut(broken: Broken) -> None:
     broken.methods["tools/call"] = lambda message: error(message, -32602, "x" * 1_000_000)
     assert len((await failing(session(broken)))["message"]) == MAX_MESSAGE
 
@@ -330,7 +330,7 @@ GOOD = {"name": "add", "inputSchema": {"type": "object", "properties": {"a": {"t
 
 @pytest.mark.parametrize("levels", [90, 200, 300, 5_000])
 @pytest.mark.parametrize("framing", ["JSON", "SSE"])
-async def test_a_deep_schema_does_not_take_the_other_tools_with_it(broken: Broken, levels: int, framing: str) -> None:
+async def test_deep_schema_does_not_take_the_other_tools_with_it(broken: Broken, levels: int, framing: str) -> None:
     page = {"tools": [{"name": "deep", "inputSchema": nested(levels)}, GOOD]}
     text = json_text(page)
 
@@ -388,7 +388,7 @@ for line in sys.stdin:
 """
 
 
-async def test_a_deep_schema_of_a_program_does_not_either(tmp_path: Path) -> None:
+async def test_deep_schema_of_a_program_does_not_take_the_other_tools_with_it(tmp_path: Path) -> None:
     page = json_text({"tools": [{"name": "deep", "inputSchema": nested(300)}, GOOD]})
     program = tmp_path / "program.py"
     program.write_text(f"PAGE = {page!r}\n{PROGRAM}")
@@ -410,11 +410,11 @@ async def test_a_deep_schema_of_a_program_does_not_either(tmp_path: Path) -> Non
         (b"[[[1]]]]", b"[[[1]]]]"),
     ],
 )
-def test_what_is_nested_too_deeply_is_cut_off(data: bytes, mended: bytes) -> None:
+def test_value_that_is_nested_too_deeply_is_cut(data: bytes, mended: bytes) -> None:
     assert without_deep(data, 2) == mended
 
 
-async def test_an_answer_that_cannot_be_read_is_not_quoted(broken: Broken) -> None:
+async def test_answer_that_cannot_be_read_is_not_quoted(broken: Broken) -> None:
     broken.methods["tools/call"] = lambda message: reply(b'{"token": "hush-hush"}')
     failure = await failing(session(broken))
     assert failure == {
@@ -445,7 +445,7 @@ ANY = {"type": "object"}
         ),
     ],
 )
-async def test_a_tool_that_deviates_does_not_take_the_others_with_it(
+async def test_tool_that_deviates_does_not_take_the_others_with_it(
     broken: Broken, tool: object, listed: dict[str, Any]
 ) -> None:
     pages = {None: {"tools": [tool, GOOD], "nextCursor": "2"}, "2": {"tools": [{**GOOD, "name": "subtract"}]}}
@@ -457,7 +457,7 @@ async def test_a_tool_that_deviates_does_not_take_the_others_with_it(
     await close(connection)
 
 
-async def test_a_list_takes_no_more_memory_than_allowed(broken: Broken) -> None:
+async def test_list_takes_no_more_memory_than_allowed(broken: Broken) -> None:
     pages = iter(range(10**6))
     tool = {"name": "add", "description": "word " * (MAX_LIST_BYTES // 20), "inputSchema": {"type": "object"}}
     broken.methods["tools/list"] = lambda message: result(message, {"tools": [tool], "nextCursor": str(next(pages))})
@@ -490,7 +490,9 @@ class Leading(Broken):
     ("to", "allowed", "led"),
     [("/v1/admin", "/mine/*", False), ("/v1/mine/x", "/mine/*", True), ("/v1/admin", "/*", False)],
 )
-async def test_a_caller_cannot_be_led_to_where_it_may_not_go(by_sse: bool, to: str, allowed: str, led: bool) -> None:
+async def test_redirect_of_a_caller_to_a_forbidden_place_is_not_followed(
+    by_sse: bool, to: str, allowed: str, led: bool
+) -> None:
     """Nor to a server that the operator has declared, with other settings."""
     async with Leading(to=to, sse=by_sse) as server:
         table = {

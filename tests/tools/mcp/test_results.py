@@ -37,7 +37,7 @@ def text(words: str) -> dict[str, Any]:
         ({"content": [{"type": "resource", "resource": {"uri": "x:y", "blob": "aGk="}}]}, "[resource: x:y]"),
     ],
 )
-def test_results_in_words(result: dict[str, Any], output: str) -> None:
+def test_result_is_given_in_words(result: dict[str, Any], output: str) -> None:
     outcome = outcome_of(result, PLAIN, 1000)
     assert (outcome.output, outcome.status) == (output, "completed")
     assert outcome.fields == {"output": output, "error": None}
@@ -46,7 +46,7 @@ def test_results_in_words(result: dict[str, Any], output: str) -> None:
 @pytest.mark.parametrize(
     "block", [IMAGE, {"type": "resource", "resource": {"uri": "x:y", "blob": "aGk=", "mimeType": "image/png"}}]
 )
-def test_images_are_shown_to_the_model(block: dict[str, Any]) -> None:
+def test_result_images_are_shown_to_the_model(block: dict[str, Any]) -> None:
     outcome = outcome_of({"content": [text("Here:"), block]}, PLAIN, 1000)
     assert isinstance(outcome.output, list)
     assert outcome.output[1] == {"type": "input_image", "image_url": "data:image/png;base64,aGk="}
@@ -63,7 +63,7 @@ def test_images_are_shown_to_the_model(block: dict[str, Any]) -> None:
         ([MAX_IMAGE_CHARS // 2, MAX_IMAGE_CHARS, 10], 2, "[1 images of this result are not shown"),
     ],
 )
-def test_images_that_are_too_many_or_too_large_are_not_shown(sizes: list[int], shown: int, words: str | None) -> None:
+def test_result_images_beyond_the_bounds_are_not_shown(sizes: list[int], shown: int, words: str | None) -> None:
     outcome = outcome_of({"content": [{**IMAGE, "data": "a" * size} for size in sizes]}, PLAIN, 10_000)
     assert isinstance(outcome.output, list) and len(outcome.output) == 1 + shown
     assert outcome.output[0]["text"] == outcome.fields["output"]
@@ -72,7 +72,7 @@ def test_images_that_are_too_many_or_too_large_are_not_shown(sizes: list[int], s
     )
 
 
-def test_a_tool_that_fails_says_why() -> None:
+def test_result_of_a_tool_that_fails_says_why() -> None:
     outcome = outcome_of({"content": [text("No such city.")], "isError": True}, PLAIN, 1000)
     assert (outcome.status, outcome.output) == ("failed", "Error: No such city.")
     assert outcome.fields == {
@@ -81,13 +81,13 @@ def test_a_tool_that_fails_says_why() -> None:
     }
 
 
-def test_what_is_too_long_is_cut_and_says_so() -> None:
+def test_result_that_is_too_long_is_cut_and_says_so() -> None:
     outcome = outcome_of({"content": [text("word " * 1000)]}, PLAIN, 100)
     assert isinstance(outcome.output, str)
     assert len(outcome.output) == 100 and outcome.output.endswith(CUT)
 
 
-def test_secrets_are_struck_out_of_everything() -> None:
+def test_result_secrets_are_redacted() -> None:
     redactor = redactor_for(
         "https://user:password@mcp.example.com/hooks/0123456789abcdef0123/mcp?key=querykey",
         {"Authorization": "Bearer token-of-mine", "X-Key": 'with"quote'},

@@ -17,7 +17,7 @@ def read(table: dict[str, Any], environment: dict[str, str] | None = None, direc
     return read_settings(table, environment or {}, directory)
 
 
-def test_a_server_of_a_table() -> None:
+def test_server_of_a_table_is_read() -> None:
     settings = read(
         {
             "servers": {
@@ -35,7 +35,7 @@ def test_a_server_of_a_table() -> None:
 
 
 @pytest.mark.parametrize("value", ["Bearer abc", "Basic abc", "Token abc"])
-def test_a_scheme_in_the_header_is_not_changed(value: str) -> None:
+def test_scheme_in_a_header_is_not_changed(value: str) -> None:
     table = {"servers": {"lab": {"url": "http://lab/mcp", "headers": {"authorization": value}}}}
     assert read(table).servers["lab"].headers["authorization"].get_secret_value() == value
 
@@ -59,13 +59,13 @@ def test_a_scheme_in_the_header_is_not_changed(value: str) -> None:
         ({"file": "none.json"}, "file: cannot read"),
     ],
 )
-def test_what_is_wrong_is_named(table: dict[str, Any], problem: str, tmp_path: Path) -> None:
+def test_settings_that_are_invalid_are_named(table: dict[str, Any], problem: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as error:
         read(table, directory=tmp_path)
     assert problem in str(error.value)
 
 
-def test_no_secret_is_in_a_problem() -> None:
+def test_problems_have_no_secret() -> None:
     with pytest.raises(ValueError) as error:
         read({"servers": {"lab": {"url": "lab", "headers": {"A": {"b": "SECRET"}}, "env": {"K": ["SECRET"]}}}})
     assert "SECRET" not in str(error.value)
@@ -92,7 +92,7 @@ FILE = {
 }
 
 
-def test_a_file_that_other_programs_share(tmp_path: Path) -> None:
+def test_file_of_other_programs_is_read(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps(FILE))
     settings = read({"file": "mcp.json"}, {"TOKEN": "abc"}, tmp_path)
     assert set(settings.servers) == {"time", "github", "old", "env"}
@@ -109,7 +109,7 @@ def test_a_file_that_other_programs_share(tmp_path: Path) -> None:
     assert env.directory == "/tmp"
 
 
-def test_a_table_wins_over_the_file(tmp_path: Path) -> None:
+def test_table_overrides_the_file(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(json.dumps(FILE))
     table = {"file": "mcp.json", "servers": {"time": {"url": "http://time/mcp"}}}
     settings = read(table, {"TOKEN": "abc"}, tmp_path)
@@ -126,7 +126,7 @@ def test_a_table_wins_over_the_file(tmp_path: Path) -> None:
         ('{"mcpServers": {"a": {}}}', "servers.a: should have"),
     ],
 )
-def test_a_file_that_is_wrong(text: str, problem: str, tmp_path: Path) -> None:
+def test_file_that_is_invalid_is_named(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text(text)
     with pytest.raises(ValueError) as error:
         read({"file": "mcp.json"}, directory=tmp_path)
@@ -142,13 +142,13 @@ def test_a_file_that_is_wrong(text: str, problem: str, tmp_path: Path) -> None:
         ("sh -c 'run me'", None, ["sh", "-c", "run me"]),
     ],
 )
-def test_a_url_or_a_command_alone(place: str, url: str | None, command: list[str]) -> None:
+def test_url_or_command_alone_is_read(place: str, url: str | None, command: list[str]) -> None:
     server = read({"servers": {"lab": place}}).servers["lab"]
     assert (server.url, server.command) == (url, command)
 
 
 @pytest.mark.parametrize("place", ["", "  ", "sh -c 'run", "http://"])
-def test_what_is_neither(place: str) -> None:
+def test_server_without_url_and_command_is_refused(place: str) -> None:
     with pytest.raises(ValueError, match=r"servers\.lab"):
         read({"servers": {"lab": place}})
 
@@ -173,13 +173,15 @@ NAMED = {"always": {"tool_names": ["drop"]}, "never": {"tool_names": ["drop", "f
         ({}, "find", True, True),
     ],
 )
-def test_which_calls_want_an_approval(setting: Any, name: str, read_only: bool, needed: bool) -> None:
+def test_approval_is_needed_by_the_calls_that_filters_name(
+    setting: Any, name: str, read_only: bool, needed: bool
+) -> None:
     server = read({"servers": {"lab": {"url": "http://lab", "require_approval": setting}}}).servers["lab"]
     assert server.require_approval is not None
     assert needs_approval(server.require_approval, name, read_only) is needed
 
 
-def test_which_tools_are_allowed() -> None:
+def test_tools_are_allowed_by_filters() -> None:
     assert ToolFilter().matches("any", False)
     assert ToolFilter(tool_names=["search*"]).matches("search_docs", False)
     assert not ToolFilter(tool_names=["search*"]).matches("research", False)
@@ -187,7 +189,7 @@ def test_which_tools_are_allowed() -> None:
     assert not ToolFilter(tool_names=["a"], read_only=True).matches("a", False)
 
 
-def test_whose_keys_may_use_a_server() -> None:
+def test_servers_are_for_the_keys_that_are_named() -> None:
     digest = sha256(b"team-b").hexdigest()
     table = {"servers": {"lab": {"url": "http://lab", "keys": ["team-a", f"sha256:{digest}"]}}}
     lab = read(table).servers["lab"]

@@ -118,7 +118,7 @@ async def service(request: pytest.FixtureRequest) -> AsyncIterator[tuple[str, li
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_a_service_is_sent_its_own_parameters(name: str, service: Any) -> None:
+async def test_provider_gets_its_own_parameters(name: str, service: Any) -> None:
     url, requests, bodies = service
     settings = WebSearchSettings(provider=name, url=url, api_key=SecretStr("k"))
     provider = HTTPSearchProvider.from_settings(settings, "k")
@@ -137,7 +137,7 @@ async def test_a_service_is_sent_its_own_parameters(name: str, service: Any) -> 
         assert requests[0].headers[key] == value
 
 
-async def test_params_of_the_settings_are_added(service: Any) -> None:
+async def test_provider_gets_params_of_the_settings(service: Any) -> None:
     url, _, bodies = service
     settings = WebSearchSettings(url=url, params={"engines": "wikipedia", "language": "pt"})
     provider = HTTPSearchProvider.from_settings(settings, None)
@@ -162,5 +162,5 @@ async def test_params_of_the_settings_are_added(service: Any) -> None:
         ("example.com", False),
     ],
 )
-def test_domains_have_subdomains(url: str, within: bool) -> None:
+def test_domains_include_subdomains(url: str, within: bool) -> None:
     assert is_in_domains(url, ["example.com"], ["private.example.com"]) is within

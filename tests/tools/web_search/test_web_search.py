@@ -79,7 +79,7 @@ def shown(backend: Scripted) -> str:
     return str(backend.asked[-1]["messages"][-1]["content"])
 
 
-async def test_the_model_searches_and_answers(searxng: SearXNG) -> None:
+async def test_web_search_is_called_and_answered(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("It is sunny.")) as (openai_client, backend):
         response = await openai_client.responses.create(
             model="m", input="Weather in Lisbon?", tools=[{"type": "web_search"}]
@@ -94,7 +94,7 @@ async def test_the_model_searches_and_answers(searxng: SearXNG) -> None:
     assert "The same again" not in shown(backend) and "javascript" not in shown(backend)
 
 
-async def test_the_stream_has_openais_events_in_their_order(searxng: SearXNG) -> None:
+async def test_web_search_stream_has_openais_events_in_order(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
         async with openai_client.responses.stream(
             model="m", input="Weather?", tools=[{"type": "web_search"}]
@@ -112,7 +112,7 @@ async def test_the_stream_has_openais_events_in_their_order(searxng: SearXNG) ->
     assert kinds[-1] == "response.completed"
 
 
-async def test_links_to_what_was_found_are_cited_where_they_close(searxng: SearXNG) -> None:
+async def test_web_search_links_to_results_are_cited_where_they_close(searxng: SearXNG) -> None:
     text = "Sunny ([Lisbon](https://lisboa.example.pt/weather?utm_source=x)), says [no page](https://made.up/)."
     async with client(searxng, searching(), answering(text)) as (openai_client, _):
         tools = [{"type": "web_search"}]
@@ -130,7 +130,7 @@ async def test_links_to_what_was_found_are_cited_where_they_close(searxng: SearX
     assert kinds[added - 1] == kinds[added + 1] == "response.output_text.delta"
 
 
-async def test_an_earlier_turns_sources_can_be_cited(searxng: SearXNG) -> None:
+async def test_web_search_sources_of_an_earlier_turn_can_be_cited(searxng: SearXNG) -> None:
     link = "As [said](https://news.example.com/a)."
     async with client(searxng, searching(), answering("Sunny."), answering(link)) as (openai_client, _):
         tools = [{"type": "web_search"}]
@@ -139,7 +139,7 @@ async def test_an_earlier_turns_sources_can_be_cited(searxng: SearXNG) -> None:
     assert [citation.title for citation in second.output[0].content[0].annotations] == ["News"]
 
 
-async def test_the_next_turn_knows_what_was_found(searxng: SearXNG) -> None:
+async def test_web_search_results_are_known_in_the_next_turn(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("Sunny."), answering("21.")) as (openai_client, backend):
         tools = [{"type": "web_search"}]
         first = await openai_client.responses.create(model="m", input="Weather?", tools=tools)
@@ -148,7 +148,7 @@ async def test_the_next_turn_knows_what_was_found(searxng: SearXNG) -> None:
     assert len(searxng.queries) == 1
 
 
-async def test_sources_and_results_are_shown_to_those_who_include_them(searxng: SearXNG) -> None:
+async def test_web_search_sources_and_results_are_returned_if_included(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
         tools = [{"type": "web_search"}]
         plain = await openai_client.responses.create(model="m", input="Weather?", tools=tools)
@@ -168,7 +168,7 @@ async def test_sources_and_results_are_shown_to_those_who_include_them(searxng: 
     assert [result["title"] for result in whole.output[0].to_dict()["results"]] == ["Weather in Lisbon", "News"]
 
 
-async def test_only_allowed_domains_are_shown(searxng: SearXNG) -> None:
+async def test_web_search_shows_only_allowed_domains(searxng: SearXNG) -> None:
     tool = {"type": "web_search", "filters": {"allowed_domains": ["https://EXAMPLE.pt/"]}}
     async with client(searxng, searching(), answering("Sunny.")) as (openai_client, backend):
         await openai_client.responses.create(model="m", input="Weather?", tools=[tool])
@@ -177,7 +177,7 @@ async def test_only_allowed_domains_are_shown(searxng: SearXNG) -> None:
     assert searxng.queries[0]["q"] == "weather in Lisbon site:example.pt"
 
 
-async def test_the_model_knows_where_the_user_is(searxng: SearXNG) -> None:
+async def test_web_search_tells_the_model_the_users_location(searxng: SearXNG) -> None:
     place = {"type": "approximate", "city": "Porto", "country": "PT", "timezone": "Europe/Lisbon"}
     tool = {"type": "web_search_preview", "user_location": place, "search_context_size": "low"}
     async with client(searxng, answering("Hello.")) as (openai_client, backend):
@@ -196,7 +196,9 @@ async def test_the_model_knows_where_the_user_is(searxng: SearXNG) -> None:
         (lambda: [1], None),
     ],
 )
-async def test_a_failed_search_is_reported_to_the_model(searxng: SearXNG, answer: Any, message: str | None) -> None:
+async def test_web_search_that_fails_is_reported_to_the_model(
+    searxng: SearXNG, answer: Any, message: str | None
+) -> None:
     searxng.answer = answer
     async with client(searxng, searching(), answering("I do not know.")) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
@@ -205,14 +207,14 @@ async def test_a_failed_search_is_reported_to_the_model(searxng: SearXNG, answer
     assert (message or "Nothing was found") in shown(backend)
 
 
-async def test_an_unavailable_search_service_is_reported_to_the_model(searxng: SearXNG) -> None:
+async def test_web_search_service_that_is_unavailable_is_reported_to_the_model(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("?"), url="http://127.0.0.1:1") as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     assert response.output[0].status == "failed"
     assert "searxng does not answer: it refuses connections." in shown(backend)
 
 
-async def test_a_query_that_is_none_is_refused(searxng: SearXNG) -> None:
+async def test_web_search_query_that_is_none_is_refused(searxng: SearXNG) -> None:
     async with client(searxng, searching(17), answering("?")) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     assert response.output[0].status == "failed"
@@ -227,14 +229,16 @@ async def test_a_query_that_is_none_is_refused(searxng: SearXNG) -> None:
         ({"search_context_size": "huge"}, "tools[0].search_context_size"),
     ],
 )
-async def test_a_declaration_that_is_wrong_is_a_400(searxng: SearXNG, tool: dict[str, Any], param: str) -> None:
+async def test_web_search_declaration_that_is_invalid_is_a_400(
+    searxng: SearXNG, tool: dict[str, Any], param: str
+) -> None:
     async with client(searxng, answering("?")) as (openai_client, _):
         with pytest.raises(openai.BadRequestError) as refusal:
             await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search", **tool}])
     assert refusal.value.param == param
 
 
-async def test_tool_usage_is_returned_in_openais_dialect(searxng: SearXNG) -> None:
+async def test_web_search_usage_is_returned_in_openais_dialect(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     usage = ToolUsage.model_validate(response.to_dict()["tool_usage"])
@@ -293,7 +297,9 @@ async def test_pages_are_opened_and_searched_where_the_operator_allows_it(searxn
         ("", "should be the URL"),
     ],
 )
-async def test_pages_that_cannot_be_shown(searxng: SearXNG, web: list[str], url: str, message: str) -> None:
+async def test_pages_that_cannot_be_shown_are_reported(
+    searxng: SearXNG, web: list[str], url: str, message: str
+) -> None:
     tool = {"type": "web_search", "filters": {"allowed_domains": ["example.com"]}}
     opening = searching(name="open_page", url=url)
     async with client(searxng, opening, answering("?"), open_pages=True) as (openai_client, backend):
@@ -320,13 +326,13 @@ async def test_pages_of_private_networks_are_not_opened(searxng: SearXNG, url: s
 
 
 @pytest.mark.parametrize("tool", [{}, {"external_web_access": False}])
-async def test_no_pages_are_opened_otherwise(searxng: SearXNG, tool: dict[str, Any]) -> None:
+async def test_pages_are_not_opened_unless_allowed(searxng: SearXNG, tool: dict[str, Any]) -> None:
     async with client(searxng, answering("Hi."), open_pages=bool(tool)) as (openai_client, backend):
         await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search", **tool}])
     assert [tool["function"]["name"] for tool in backend.asked[0]["tools"]] == ["web_search"]
 
 
-def test_matches_are_shown_with_what_stands_around_them() -> None:
+def test_matches_in_a_page_are_shown_with_their_context() -> None:
     text = f"{'a' * 300} Needle {'b' * 900} needle"
     assert matches(text, "needle") == [f"{'a' * 199} Needle {'b' * 199}", f"{'b' * 199} needle"]
     assert len(matches("x " * 100_000, "x")) == 20
@@ -348,13 +354,13 @@ def test_matches_are_shown_with_what_stands_around_them() -> None:
         ({"url": "http://a", "open_page": True}, "open_page"),
     ],
 )
-def test_a_table_that_is_wrong_is_refused_at_start(table: dict[str, Any], message: str) -> None:
+def test_web_search_table_that_is_invalid_is_refused_at_start(table: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match="web_search") as error:
         create_app(settings(tools={"web_search": table}), backend=Scripted([]))
     assert message in str(error.value)
 
 
-async def test_events_of_a_search_hold_the_laws(searxng: SearXNG) -> None:
+async def test_web_search_events_keep_the_laws(searxng: SearXNG) -> None:
     async with client(searxng, searching(), answering("Sunny.")) as (openai_client, _):
         async with httpx.AsyncClient(base_url=str(openai_client.base_url)) as http:
             body = {"model": "m", "input": "?", "tools": [{"type": "web_search"}], "stream": True}

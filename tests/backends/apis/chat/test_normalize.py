@@ -42,12 +42,12 @@ def deltas(*chunks: Any) -> list[dict[str, Any]]:
         chunk({"index": 0, "delta": {"content": "x"}, "logprobs": {"content": [{"token": "x"}]}}, usage=None),
     ],
 )
-def test_what_has_the_form_stays_the_very_same(sent: Any) -> None:
+def test_chunk_of_the_normal_form_is_the_same_object(sent: Any) -> None:
     chunks = [sent, delta(content="more")]
     assert Normalizer().feed(chunks) is chunks
 
 
-def test_a_run_of_reasoning_by_another_name_stays_a_run() -> None:
+def test_reasoning_run_under_another_name_stays_a_run() -> None:
     run = ChunkRun(delta(role="assistant", reasoning="a"), "reasoning", ["b", "c"])
     (normalized,) = Normalizer().feed([run])
     assert isinstance(normalized, ChunkRun)
@@ -56,7 +56,7 @@ def test_a_run_of_reasoning_by_another_name_stays_a_run() -> None:
     assert [one["choices"][0]["delta"] for one in each([normalized])] == deltas(*run.chunks()) == expected
 
 
-def test_a_run_with_something_beside_its_texts_is_taken_apart() -> None:
+def test_reasoning_run_with_another_field_is_taken_apart() -> None:
     run = ChunkRun(
         chunk({"index": 0, "delta": {"content": "a"}}, citations=["https://a.example"]), "content", ["b", "c"]
     )
@@ -66,7 +66,7 @@ def test_a_run_with_something_beside_its_texts_is_taken_apart() -> None:
     ]
 
 
-def test_fields_that_only_the_normal_form_has_are_not_a_server_s() -> None:
+def test_fields_of_the_normal_form_alone_are_not_taken_from_a_server() -> None:
     sent = chunk({"index": 0, "delta": {"content": "a", "reasoning_fragments": 1}}, sources=[1])
     (normalized,) = normal(sent)
     assert normalized["choices"] == [{"delta": {"content": "a"}, "finish_reason": None}]
@@ -110,21 +110,21 @@ TELLS: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize(("sent", "expected"), TELLS.values(), ids=TELLS)
-def test_what_a_delta_contains(sent: Any, expected: list[Any]) -> None:
+def test_delta_is_normalized_to_its_contents(sent: Any, expected: list[Any]) -> None:
     before = copy.deepcopy(sent)
     assert deltas(sent) == expected
     assert sent == before
 
 
-def test_a_message_that_repeats_the_answer_is_passed_over() -> None:
+def test_message_that_repeats_the_answer_is_skipped() -> None:
     assert deltas(delta(content="Hi"), chunk({"index": 0, "message": {"content": "Hi"}})) == [{"content": "Hi"}, {}]
 
 
-def test_a_call_in_the_legacy_field_beside_others_is_passed_over() -> None:
+def test_legacy_function_call_beside_tool_calls_is_skipped() -> None:
     assert deltas(delta(tool_calls=[CALL]), delta(function_call={"name": "f"})) == [{"tool_calls": [CALL]}, {}]
 
 
-def test_the_usage_is_that_by_now_wherever_it_stands() -> None:
+def test_usage_is_the_latest_wherever_it_stands() -> None:
     chunks = [
         chunk(usage={"prompt_tokens": 5, "completion_tokens": 0}),
         chunk(x_groq={"usage": {"prompt_tokens": 0, "completion_tokens": 2}}),
@@ -140,7 +140,7 @@ def test_the_usage_is_that_by_now_wherever_it_stands() -> None:
     ]
 
 
-def test_a_source_is_returned_once() -> None:
+def test_source_that_is_repeated_is_returned_once() -> None:
     results = [{"url": "https://a.test", "title": "A"}]
     cited = ["https://a.test", "https://b.test"]
     first, second = normal(chunk(citations=cited, search_results=results), chunk(citations=[*cited, {"url": "c"}]))
@@ -164,7 +164,7 @@ def test_a_source_is_returned_once() -> None:
         ({"finish_reason": None}, None),
     ],
 )
-def test_a_finish_reason_has_one_word(choice: Any, word: str | None) -> None:
+def test_finish_reason_has_one_word(choice: Any, word: str | None) -> None:
     (one,) = normal(chunk({"index": 0, "delta": {}, **choice}))
     assert one["choices"][0]["finish_reason"] == word
 
@@ -197,7 +197,7 @@ CHUNKS = st.fixed_dictionaries(
 
 @example([{"choices": [{"index": 0, "delta": {"content": {"type": []}}}]}])
 @given(st.lists(CHUNKS, max_size=4))
-def test_whatever_a_server_sends_the_core_can_read(chunks: list[Any]) -> None:
+def test_chunk_of_any_form_can_be_read(chunks: list[Any]) -> None:
     before = copy.deepcopy(chunks)
     reader = ChunkReader(builder(), logprobs=True)
     for one in Normalizer().feed(chunks):

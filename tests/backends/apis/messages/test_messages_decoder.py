@@ -70,13 +70,13 @@ def test_odd_values_anywhere_are_no_error_of_ours(made: Any, data: st.DataObject
 
 
 @given(blocks, st.lists(st.integers(0, 5000), max_size=30))
-def test_how_bytes_are_cut_makes_no_difference(made: Any, places: list[int]) -> None:
+def test_bytes_of_any_cut_give_the_same_chunks(made: Any, places: list[int]) -> None:
     body = b"".join(map(frame, events(*made)))
     assert decoded(body, places)[0] == decoded(body, [])[0]
 
 
 @given(blocks)
-def test_what_is_kept_of_a_message_is_what_the_server_said(made: Any) -> None:
+def test_message_kept_for_replay_is_what_the_server_sent(made: Any) -> None:
     decoder = decoded(b"".join(map(frame, events(*made))), [])[1]
     kept = decoder._message.content
     assert [block["type"] for block in kept] == [block["type"] for block, _ in made]

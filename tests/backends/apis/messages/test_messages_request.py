@@ -47,7 +47,7 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": text}]}
 
 
-def test_a_question_becomes_a_message_with_a_limit() -> None:
+def test_question_becomes_a_message_with_a_limit() -> None:
     body = {"model": "claude-opus-5", "max_tokens": 32000, "messages": [user("Hi")], "stream": True}
     assert ask() == body
     assert ask(max_output_tokens=77)["max_tokens"] == 77
@@ -152,7 +152,7 @@ def test_content_that_the_server_does_not_take_is_refused_at_its_place(part: dic
         ({"type": "function", "name": "hear"}, None, {"type": "tool", "name": "hear"}),
     ],
 )
-def test_a_tool_choice_becomes_its_own(choice: Any, parallel: bool | None, sent: Any) -> None:
+def test_tool_choice_becomes_its_own(choice: Any, parallel: bool | None, sent: Any) -> None:
     given = {
         name: value for name, value in (("tool_choice", choice), ("parallel_tool_calls", parallel)) if value is not None
     }
@@ -178,7 +178,7 @@ def test_tools_of_the_history_are_declared_where_the_request_has_none() -> None:
     assert body["tool_choice"] == {"type": "none"}
 
 
-def test_an_effort_becomes_adaptive_thinking_and_an_effort() -> None:
+def test_effort_becomes_adaptive_thinking_and_an_effort() -> None:
     body = ask(reasoning={"effort": "minimal"}, temperature=0.5)
     assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert body["output_config"] == {"effort": "low"}
@@ -195,7 +195,7 @@ def test_an_effort_becomes_adaptive_thinking_and_an_effort() -> None:
         ("none", None, {"type": "disabled"}),
     ],
 )
-def test_an_effort_becomes_a_budget_below_the_limit_for_older_models(
+def test_effort_becomes_a_budget_below_the_limit_for_older_models(
     effort: str, limit: int | None, thinking: Any
 ) -> None:
     body = ask(model="claude-sonnet-4-5", reasoning={"effort": effort}, max_output_tokens=limit)
@@ -203,13 +203,13 @@ def test_an_effort_becomes_a_budget_below_the_limit_for_older_models(
     assert "output_config" not in body
 
 
-def test_a_forced_call_is_made_without_thinking() -> None:
+def test_forced_call_is_made_without_thinking() -> None:
     encoded = encode(tools=[LOOK], tool_choice="required", reasoning={"effort": "high"})
     assert encoded.body["thinking"] == {"type": "disabled"}
     assert any("forced" in warning for warning in encoded.warnings)
 
 
-def test_an_open_turn_that_began_without_thinking_goes_on_without() -> None:
+def test_open_turn_that_began_without_thinking_goes_on_without() -> None:
     given = {
         "tools": [LOOK],
         "input": [{"role": "user", "content": "Look."}, CALL, OUTPUT],
@@ -250,7 +250,7 @@ def test_thoughts_go_back_in_their_places_to_their_server_alone() -> None:
     assert any("another server" in warning for warning in elsewhere.warnings)
 
 
-def test_a_schema_of_the_answer_has_only_what_is_enforced() -> None:
+def test_schema_of_the_answer_has_only_what_is_enforced() -> None:
     schema = {
         "type": "object",
         "properties": {
@@ -320,7 +320,7 @@ def test_breakpoints_are_behind_tools_system_and_history() -> None:
     assert marks(ask(**given)) == []
 
 
-def test_a_breakpoint_is_left_where_the_last_one_was_many_blocks_ago() -> None:
+def test_breakpoint_is_left_where_the_last_one_was_many_blocks_ago() -> None:
     calls = [{**CALL, "call_id": f"c{n}"} for n in range(12)]
     outputs = [{**OUTPUT, "call_id": f"c{n}"} for n in range(12)]
     body = encode(
@@ -346,5 +346,5 @@ def test_breakpoints_that_are_not_sent_are_named() -> None:
     assert any("prompt_cache_breakpoint" in warning for warning in encoded.warnings)
 
 
-def test_an_explicit_mode_without_breakpoints_sets_none() -> None:
+def test_explicit_mode_without_breakpoints_sets_none() -> None:
     assert marks(encode(prompt_cache_options={"mode": "explicit"}).body) == []

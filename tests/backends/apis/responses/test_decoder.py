@@ -63,7 +63,7 @@ def read(events: list[Any]) -> None:
 
 @settings(max_examples=500, deadline=None)
 @given(st.data())
-def test_a_field_of_any_other_type_makes_nothing_crash(data: st.DataObject) -> None:
+def test_field_of_any_other_type_makes_nothing_crash(data: st.DataObject) -> None:
     events: list[Any] = [*EVENTS]
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(events) - 1))

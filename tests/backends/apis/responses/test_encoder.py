@@ -53,7 +53,7 @@ def bound(item: dict[str, Any], to: str = SERVER) -> dict[str, Any]:
     return {"bound": {"to": to, "item": item}}
 
 
-def test_a_question_is_stateless_and_asks_for_encrypted_reasoning() -> None:
+def test_question_is_stateless_and_asks_for_encrypted_reasoning() -> None:
     body = asked({"input": "Hi", "instructions": "Be brief."}).body
     assert body == {
         "model": "m",
@@ -86,7 +86,7 @@ def test_parameters_have_the_same_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["previous_response_id", "conversation", "background", "metadata", "truncation"])
-def test_what_another_server_would_have_to_remember_is_not_sent(name: str) -> None:
+def test_request_never_names_stored_state_of_the_server(name: str) -> None:
     value = {"background": True, "metadata": {"a": "b"}, "truncation": "auto"}.get(name, "resp_1")
     assert name not in asked({"input": "Hi", name: value}).body
 
@@ -140,14 +140,14 @@ def test_hosted_tools_are_functions() -> None:
         ),
     ],
 )
-def test_a_tool_choice_names_tools_as_they_are_declared(choice: Any, native: Any) -> None:
+def test_tool_choice_names_tools_as_they_are_declared(choice: Any, native: Any) -> None:
     encoded = asked({"input": "Hi", "tools": [ADD, PATCH], "tool_choice": choice, "parallel_tool_calls": False})
     assert encoded.body["tool_choice"] == native
     assert len(encoded.body["tools"]) == 2
     assert encoded.body["parallel_tool_calls"] is False
 
 
-def test_a_tool_that_only_the_server_has_is_declared_as_it_is() -> None:
+def test_tool_that_only_the_server_has_is_declared_as_it_is() -> None:
     profile = PROFILE.override({"request.passes": ["image_generation", "web_search"]})
     search = {"type": "web_search", "search_context_size": "low"}
     body = {"input": "Hi", "tools": [ADD, search], "include": ["web_search_call.action.sources"]}
@@ -199,14 +199,14 @@ def test_calls_of_custom_tools_and_of_namespaces_stay_what_they_are() -> None:
     assert items == [user("Go"), spaced, output(), custom, result]
 
 
-def test_a_call_without_a_result_gets_one_and_a_result_without_a_call_goes_as_a_message() -> None:
+def test_call_without_a_result_gets_one_and_a_result_without_a_call_goes_as_a_message() -> None:
     encoded = asked({"input": [user("Go"), output("call_0", "late"), call()]})
     assert encoded.body["input"][1]["role"] == "user"
     assert encoded.body["input"][2:] == [call(), output(text="(no output)")]
     assert len(encoded.warnings) == 2
 
 
-def test_a_result_before_its_call_is_moved_behind_it() -> None:
+def test_result_before_its_call_is_moved_behind_it() -> None:
     assert sent(user("Go"), output(), call()) == [user("Go"), call(), output()]
 
 
@@ -241,7 +241,7 @@ def test_reasoning_that_nothing_follows_is_left_out() -> None:
     assert items == [user("Go"), user("Go on")]
 
 
-def test_what_cannot_be_sent_is_named() -> None:
+def test_field_that_cannot_be_sent_is_named() -> None:
     with pytest.raises(InvalidRequest) as error:
         sent(user("Look"), {"role": "user", "content": [{"type": "input_image", "file_id": "file_1"}]})
     assert error.value.param == "input[1].content[0].file_id"

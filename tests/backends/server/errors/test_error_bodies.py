@@ -37,11 +37,11 @@ async def seconds(size: int) -> float:
     return min(times)
 
 
-async def test_an_error_of_ten_times_the_length_takes_about_ten_times_as_long() -> None:
+async def test_error_body_of_ten_times_the_length_takes_ten_times_as_long() -> None:
     assert await seconds(960_000) < 25 * await seconds(96_000)
 
 
-async def test_of_an_error_without_an_end_only_the_beginning_is_read() -> None:
+async def test_error_body_without_an_end_is_read_in_part() -> None:
     stream = Sips(100_000_000)
     body = await client._read_error(httpx.Response(500, stream=stream))
     assert 1_000_000 < len(body) < 1_000_100

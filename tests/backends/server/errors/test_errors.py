@@ -169,7 +169,7 @@ ENVELOPES: dict[str, tuple[Any, str, str, str | None]] = {
 
 
 @pytest.mark.parametrize(("body", "message", "code", "param"), ENVELOPES.values(), ids=ENVELOPES)
-def test_an_envelope_is_opened(body: Any, message: str, code: str, param: str | None) -> None:
+def test_error_in_an_envelope_is_read(body: Any, message: str, code: str, param: str | None) -> None:
     assert seen(refused(400, body)) == (400, "invalid_request", code, message, param)
 
 
@@ -182,11 +182,11 @@ def test_an_envelope_is_opened(body: Any, message: str, code: str, param: str | 
         b"some text <body>",
     ],
 )
-def test_a_web_page_is_not_shown(body: bytes) -> None:
+def test_web_page_is_not_shown(body: bytes) -> None:
     assert seen(refused(502, body)) == (502, "server_error", "server_error", "The backend failed.", None)
 
 
-def test_what_is_labelled_as_a_web_page_is_not_shown() -> None:
+def test_body_labelled_as_a_web_page_is_not_shown() -> None:
     assert refused(500, b"<b>x</b>", {"content-type": "text/html; charset=utf-8"}).message == "The backend failed."
 
 
@@ -230,7 +230,7 @@ OVERFLOWS = {
 
 @pytest.mark.parametrize("message", OVERFLOWS.values(), ids=OVERFLOWS)
 @pytest.mark.parametrize("status", [400, 413, 422, 500])
-def test_too_long_an_input_is_recognised(status: int, message: str) -> None:
+def test_input_that_is_too_long_is_recognised(status: int, message: str) -> None:
     error = refused(status, {"error": {"message": message}})
     assert seen(error) == (400, "invalid_request", "context_length_exceeded", message, None)
 
@@ -433,20 +433,20 @@ def test_messages_are_classified(status: int, body: Any, expected: tuple[int, st
     assert (error.status, error.type, error.code) == expected
 
 
-def test_the_caller_is_not_blamed_for_our_key() -> None:
+def test_error_about_our_key_does_not_blame_the_caller() -> None:
     body = {"error": {"message": "Incorrect API key provided: sk-abc***xyz.", "code": "invalid_api_key"}}
     expected = (502, "server_error", "backend_auth", "The backend rejected this server's API key.", None)
     assert seen(refused(401, body)) == expected
     assert seen(refused(400, [{"error": {"code": 400, "message": "API key not valid. Please pass one."}}])) == expected
 
 
-def test_an_error_of_the_callers_own_key_is_shown() -> None:
+def test_error_about_the_callers_own_key_is_shown() -> None:
     body = {"error": {"message": "Incorrect API key provided: sk-abc***xyz.", "code": "invalid_api_key"}}
     expected = (401, "invalid_request", "invalid_api_key", "The backend rejected the API key.", None)
     assert seen(refused(401, body, passthrough=True)) == expected
 
 
-def test_a_refused_permission_is_shown_to_the_owner_of_the_key() -> None:
+def test_refused_permission_is_shown_to_the_owner_of_the_key() -> None:
     body = {"error": {"message": "Country not supported", "code": "unsupported_country"}}
     assert seen(refused(403, body)) == (502, "server_error", "backend_auth", "Country not supported", None)
     own = (403, "invalid_request", "permission_denied", "Country not supported", None)
@@ -467,11 +467,11 @@ def test_a_refused_permission_is_shown_to_the_owner_of_the_key() -> None:
         ("task-oriented sk-learn", "task-oriented sk-learn"),
     ],
 )
-def test_no_key_is_shown(text: str, shown: str) -> None:
+def test_keys_in_messages_are_redacted(text: str, shown: str) -> None:
     assert scrubbed(text, "s3cret-key") == shown
 
 
-def test_a_message_is_shown_without_the_servers_own_code() -> None:
+def test_message_is_shown_without_the_servers_own_code() -> None:
     said = (
         "1 validation error:\n  {'type': 'literal_error'}\n\n  File \"/srv/llama_cpp/app.py\", line 37, in x\n    POST"
     )
@@ -480,12 +480,12 @@ def test_a_message_is_shown_without_the_servers_own_code() -> None:
     assert scrubbed('There is no File "a.txt", line 3') == 'There is no File "a.txt", line 3'
 
 
-def test_a_message_is_shortened() -> None:
+def test_message_that_is_long_is_shortened() -> None:
     message = refused(500, {"error": "x" * 100_000}).message
     assert message == "x" * 2000 + "..."
 
 
-def test_the_account_of_the_server_is_not_named() -> None:
+def test_account_of_the_server_is_redacted() -> None:
     said = "User: arn:aws:iam::123456789012:user/x is not authorized to perform: bedrock:InvokeModel"
     assert seen(refused(403, {"Message": said})) == (
         *(502, "server_error", "backend_auth"),
@@ -493,7 +493,7 @@ def test_the_account_of_the_server_is_not_named() -> None:
     )
 
 
-def test_a_wait_is_passed_on() -> None:
+def test_retry_after_of_a_refusal_is_passed_on() -> None:
     assert refused(429, b"", {"retry-after": "7"}).retry_after == 7
     assert refused(503, b"", {"retry-after-ms": "1500"}).headers() == {"Retry-After": "2"}
     assert refused(429, {"error": {"message": "Please try again in 1m7.5s."}}).retry_after == 67.5
@@ -517,7 +517,7 @@ FINE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("chunk", FINE.values(), ids=FINE)
-def test_a_chunk_without_an_error_has_none(chunk: dict[str, Any]) -> None:
+def test_chunk_without_an_error_has_none(chunk: dict[str, Any]) -> None:
     assert error_in_chunk(chunk) is None
 
 
@@ -587,17 +587,17 @@ IN_STREAMS: dict[str, tuple[dict[str, Any], tuple[int, str, str, str]]] = {
 
 
 @pytest.mark.parametrize(("chunk", "expected"), IN_STREAMS.values(), ids=IN_STREAMS)
-def test_an_error_in_a_stream_has_the_status_that_it_should_have_had(chunk: dict[str, Any], expected: Any) -> None:
+def test_error_in_a_stream_has_its_http_status(chunk: dict[str, Any], expected: Any) -> None:
     error = error_in_chunk(chunk)
     assert error is not None
     assert (error.status, error.type, error.code, error.message) == expected
 
 
-def test_a_wait_in_the_words_of_a_stream_is_passed_on() -> None:
+def test_retry_after_in_the_words_of_a_stream_is_passed_on() -> None:
     error = error_in_chunk({"error": {"message": "Please try again in 200ms.", "code": 429}})
     assert error and error.retry_after == 0.2
 
 
-def test_no_key_is_shown_in_a_stream() -> None:
+def test_keys_in_a_streams_error_are_redacted() -> None:
     error = error_in_chunk({"error": "the key hunter2 is bad"}, secret="hunter2")
     assert error and error.message == "the key *** is bad"

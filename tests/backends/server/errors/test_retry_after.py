@@ -43,7 +43,7 @@ NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
         ({"x-ratelimit-reset-requests": "?"}, None),
     ],
 )
-def test_headers_say_it(headers: dict[str, str], seconds: float | None) -> None:
+def test_retry_after_in_headers_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after(headers, now=NOW) == seconds
 
 
@@ -68,11 +68,11 @@ def test_headers_say_it(headers: dict[str, str], seconds: float | None) -> None:
         ("Try again later", None),
     ],
 )
-def test_words_say_it(text: str, seconds: float | None) -> None:
+def test_retry_after_in_words_is_read(text: str, seconds: float | None) -> None:
     assert retry_after({}, text) == seconds
 
 
-def test_headers_that_the_body_quotes_say_it() -> None:
+def test_retry_after_in_headers_quoted_by_the_body_is_read() -> None:
     def quoted(remaining: str) -> str:
         return (
             '{"error": {"code": 429, "metadata": {"headers": {"X-RateLimit-Limit": "20", '
@@ -83,7 +83,7 @@ def test_headers_that_the_body_quotes_say_it() -> None:
     assert retry_after({"retry-after": "3"}, quoted("0"), NOW) == 3
 
 
-def test_all_that_is_used_up_has_to_come_back() -> None:
+def test_retry_after_of_several_limits_is_the_longest() -> None:
     headers = {
         "x-ratelimit-reset-requests": "1s",
         "x-ratelimit-remaining-requests": "0",

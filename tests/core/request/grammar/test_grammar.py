@@ -62,7 +62,7 @@ def fits(grammar: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("text", [PATCH, f"{PATCH}\n"])
-def test_a_patch_is_one(text: str) -> None:
+def test_patch_matches_the_grammar(text: str) -> None:
     assert fits(APPLY_PATCH, text)
 
 
@@ -78,11 +78,11 @@ def test_a_patch_is_one(text: str) -> None:
         json.dumps({"input": PATCH}),
     ],
 )
-def test_what_is_no_patch_is_none(text: str) -> None:
+def test_text_that_is_no_patch_does_not_match(text: str) -> None:
     assert not fits(APPLY_PATCH, text)
 
 
-def test_a_patch_may_be_escaped_in_other_ways() -> None:
+def test_patch_with_other_escapes_matches() -> None:
     escaped = pattern("lark", APPLY_PATCH, "json_pattern")
     assert escaped and re.search(escaped, json.dumps(PATCH)[1:-1])
 
@@ -99,7 +99,7 @@ def test_a_patch_may_be_escaped_in_other_ways() -> None:
         ("start: WORD\n%import common.CNAME -> WORD", "^([A-Z_a-z][0-9A-Z_a-z]*)$", "^([A-Z_a-z][0-9A-Z_a-z]*)$"),
     ],
 )
-def test_the_pattern_of_a_grammar(grammar: str, plain: str, escaped: str | None) -> None:
+def test_grammar_has_its_pattern(grammar: str, plain: str, escaped: str | None) -> None:
     assert pattern("lark", grammar) == plain
     assert escaped is None or pattern("lark", grammar, "json_pattern") == escaped
 
@@ -129,7 +129,7 @@ def test_the_pattern_of_a_grammar(grammar: str, plain: str, escaped: str | None)
         f"start: /a{{{'9' * 5000}}}/",
     ],
 )
-def test_what_is_not_regular_or_not_understood_has_no_pattern(grammar: str) -> None:
+def test_grammar_that_is_not_regular_has_no_pattern(grammar: str) -> None:
     assert pattern("lark", grammar) is None
 
 
@@ -140,12 +140,12 @@ def test_what_is_not_regular_or_not_understood_has_no_pattern(grammar: str) -> N
         *("a{,3}", "a{,}", "a{ 2 }", "x{2}{3}", "(ab){2}{3}", "{2}", "x*{2}"),
     ],
 )
-def test_what_a_server_might_read_otherwise_has_no_pattern(text: str) -> None:
+def test_grammar_that_a_server_may_read_otherwise_has_no_pattern(text: str) -> None:
     assert pattern("regex", text, "json_pattern") is None
 
 
 @pytest.mark.parametrize("text", [r"a\{2\}", "[{]2}", '{"a"}', "a{b}", "{}"])
-def test_a_brace_that_no_server_takes_for_a_repetition_is_a_brace(text: str) -> None:
+def test_brace_that_is_no_repetition_is_a_brace(text: str) -> None:
     plain = pattern("regex", text, "json_pattern")
     assert plain and "\\{" in plain
 
@@ -162,7 +162,7 @@ SOURCE: /[\s\S]+/
 """
 
 
-def test_code_is_anything() -> None:
+def test_grammar_of_code_matches_anything() -> None:
     escaped = pattern("lark", EXEC, "json_pattern")
     assert escaped
     for code in ("x", '// @exec: {"a": 1}\nawait tools.run({cmd: "ls \\\\ 😀"})\r\n'):
@@ -197,14 +197,14 @@ TEXTS = st.text(st.sampled_from('ab01_ -]"\\\n\t.é😀'), max_size=6)
     ),
     TEXTS,
 )
-def test_a_regular_expression_matches_a_text_and_its_json_alike(regex: str, text: str) -> None:
+def test_regular_expression_matches_a_text_and_its_json(regex: str, text: str) -> None:
     whole = bool(re.fullmatch(regex, text, re.ASCII))
     for form, told in (("pattern", text), ("json_pattern", json.dumps(text, ensure_ascii=False)[1:-1])):
         written: Any = pattern("regex", regex, form)
         assert bool(re.fullmatch(written, told)) is whole
 
 
-def test_a_dash_at_the_end_of_a_class_is_a_dash() -> None:
+def test_dash_at_the_end_of_a_class_is_a_dash() -> None:
     plain = pattern("regex", "[ac-]+")
     assert plain
     assert [bool(re.search(plain, text)) for text in ("a-c", "-", "b", "]")] == [True, True, False, False]

@@ -31,12 +31,12 @@ def events(batches: Iterable[list[str]]) -> list[Any]:
 
 
 @given(st.lists(st.lists(st.sampled_from(DELTAS).filter(bool), min_size=1, max_size=8), max_size=8))
-def test_batches_make_no_difference(batches: list[list[str]]) -> None:
+def test_citations_of_any_batching_are_the_same(batches: list[list[str]]) -> None:
     assert events(batches) == events([delta] for batch in batches for delta in batch)
 
 
 @given(st.lists(st.lists(st.sampled_from(DELTAS), max_size=4), max_size=8))
-def test_what_is_skipped_is_returned_unchanged_by_feed(batches: list[list[str]]) -> None:
+def test_skipped_text_is_what_feed_returns_unchanged(batches: list[list[str]]) -> None:
     skipping, feeding = Citations(), Citations()
     skipping.add(SOURCES)
     feeding.add(SOURCES)

@@ -51,12 +51,12 @@ def test_links_to_sources_are_annotated(text: str, spans: list[str]) -> None:
     assert [span for span, _ in cited(*text)] == spans
 
 
-def test_an_empty_piece_is_not_the_end_of_a_link_in_brackets() -> None:
+def test_empty_piece_does_not_end_a_link_in_brackets() -> None:
     (span, _), *more = cited("([a](https://example.com/a)", "", ")")
     assert (span, more) == ("([a](https://example.com/a))", [])
 
 
-def test_an_annotation_comes_right_behind_the_piece_that_closes_its_link() -> None:
+def test_annotation_follows_the_piece_that_closes_its_link() -> None:
     citations = CitationLinks(SOURCES)
     assert citations.feed("So [a](https://exam") == []
     assert citations.feed("ple.com/a)") == [
@@ -64,7 +64,7 @@ def test_an_annotation_comes_right_behind_the_piece_that_closes_its_link() -> No
     ]
 
 
-def test_an_empty_piece_closes_nothing() -> None:
+def test_empty_piece_closes_nothing() -> None:
     text = "([a](https://example.com/a)"
     assert cited(text, "", ")") == cited(text + ")") == [(text + ")", URLS[0])]
 
@@ -74,14 +74,14 @@ _PARTS = st.sampled_from(["[", "]", "(", ")", "](", " ", "x", "\n", *URLS, *(f"[
 
 @settings(max_examples=500)
 @given(st.lists(_PARTS, max_size=30), st.data())
-def test_how_a_text_is_cut_makes_no_difference(parts: list[str], data: Any) -> None:
+def test_links_of_any_cut_are_the_same(parts: list[str], data: Any) -> None:
     text = "".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     assert cited(*pieces) == cited(*text) == cited(text)
 
 
-def test_a_text_without_an_end_is_read_in_linear_time() -> None:
+def test_text_without_an_end_is_read_in_linear_time() -> None:
     citations = CitationLinks(SOURCES)
     for _ in range(2000):
         citations.feed("[](" * 100)

@@ -69,12 +69,12 @@ PIECES = ["【", "】", "1", "2", "9", ", ", "†", "a", ".", " ", "【1】", "�
 ALPHABET = st.lists(st.sampled_from(PIECES), max_size=30)
 
 
-def test_a_mark_within_what_began_as_one() -> None:
+def test_mark_within_what_began_as_one_is_found() -> None:
     assert split("【1†【1】") == split("【1†", "【1】") == ("【1†", [(3, "a")])
 
 
 @given(ALPHABET, st.data())
-def test_it_does_not_matter_where_a_text_is_cut(parts: list[str], data: Any) -> None:
+def test_marks_of_any_cut_are_the_same(parts: list[str], data: Any) -> None:
     written = "".join(parts)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(written)), max_size=8)))
     pieces = [written[start:end] for start, end in zip([0, *cuts], [*cuts, len(written)], strict=True)]
@@ -82,12 +82,12 @@ def test_it_does_not_matter_where_a_text_is_cut(parts: list[str], data: Any) -> 
 
 
 @given(st.text(alphabet="ab 1【】.\n", max_size=60))
-def test_a_text_without_marks_of_ours_is_left_alone(text: str) -> None:
+def test_text_without_known_marks_is_unchanged(text: str) -> None:
     marks = CitationMarks({})
     assert "".join(str(found) for found in marks.feed(text)) + marks.end() == text
 
 
-def test_only_what_may_be_a_mark_is_held_back() -> None:
+def test_text_that_may_be_a_mark_is_held_back() -> None:
     marks = CitationMarks(SOURCES)
     assert marks.feed("a") == ["a"]
     assert marks.feed("b 【") == ["b"]
@@ -95,7 +95,7 @@ def test_only_what_may_be_a_mark_is_held_back() -> None:
     assert marks.feed("【1†" + "y" * 101) == ["【1†" + "y" * 101]
 
 
-def test_only_so_many_spaces_are_held_back() -> None:
+def test_spaces_held_back_are_bounded() -> None:
     marks = CitationMarks(SOURCES)
     emitted = [piece for _ in range(1000) for piece in marks.feed("    ")]
     assert len("".join(map(str, emitted))) == 3700
@@ -110,7 +110,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS)
-def test_the_laws_of_the_stream_hold_whatever_is_held_back(operations: list[tuple[str, str]]) -> None:
+def test_stream_laws_hold_for_text_held_back(operations: list[tuple[str, str]]) -> None:
     made = builder()
     made.cite(SOURCES)
     made.start()
@@ -134,7 +134,7 @@ def test_the_laws_of_the_stream_hold_whatever_is_held_back(operations: list[tupl
     )
 
 
-def test_logprobs_of_what_was_held_back_are_not_lost() -> None:
+def test_logprobs_of_text_held_back_are_kept() -> None:
     made = builder()
     made.cite(SOURCES)
     made.start()

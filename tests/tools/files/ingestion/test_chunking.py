@@ -16,13 +16,13 @@ WORDS = st.lists(
 )
 
 
-def test_a_short_text_is_one_chunk() -> None:
+def test_short_text_is_one_chunk() -> None:
     assert [*chunks("Hello.\n\nWorld.", 100, 50)] == ["Hello.\n\nWorld."]
     assert [*chunks("  \n ", 100, 50)] == []
     assert [*chunks("", 100, 50)] == []
 
 
-def test_a_chunk_begins_with_the_end_of_the_one_before() -> None:
+def test_chunk_begins_with_the_end_of_the_one_before() -> None:
     text = " ".join(f"This is sentence number {number}." for number in range(100))
     made = [*chunks(text, 100, 40)]
     assert len(made) > 5
@@ -31,26 +31,26 @@ def test_a_chunk_begins_with_the_end_of_the_one_before() -> None:
         assert one[0] == "T" and one[-1] == "."
 
 
-def test_without_overlap_nothing_is_twice() -> None:
+def test_chunks_without_overlap_repeat_nothing() -> None:
     text = " ".join(f"This is sentence number {number}." for number in range(100))
     assert " ".join(chunks(text, 100, 0)) == text
 
 
-def test_a_chunk_ends_with_a_paragraph_where_it_can() -> None:
+def test_chunk_ends_with_a_paragraph_where_it_can() -> None:
     paragraph = "Some words stand here. " * 8
     made = [*chunks("\n\n".join([paragraph] * 12), 100, 0)]
     assert all(chunk.endswith("here.") and chunk.startswith("Some") for chunk in made)
 
 
 @pytest.mark.parametrize("text", ["x" * 50_000, "漢" * 50_000, "." * 50_000, "a.b" * 20_000, "word " * 20_000])
-def test_what_has_no_ends_is_cut_all_the_same(text: str) -> None:
+def test_text_without_ends_is_cut(text: str) -> None:
     made = [*chunks(text, 100, 50)]
     assert max(map(estimate, made)) <= 100
     assert len(made) < 5000
 
 
 @given(WORDS, st.integers(100, 300), st.integers(0, 50))
-def test_all_of_the_text_is_in_the_chunks_in_order(words: list[str], max_tokens: int, overlap: int) -> None:
+def test_chunks_have_all_of_the_text_in_order(words: list[str], max_tokens: int, overlap: int) -> None:
     text = " ".join(words)
     made = [*chunks(text, max_tokens, overlap)]
     place = 0

@@ -28,18 +28,18 @@ def lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def test_plain_text_stays_as_it_is(tmp_path: Path) -> None:
+def test_plain_text_is_unchanged(tmp_path: Path) -> None:
     assert read(tmp_path, "a.md", "# Head\r\n\r\nnaïve\f…".encode()) == "# Head\n\nnaïve\n\n…"
     assert read(tmp_path, "a.py", b"def f():\n    return 1\n") == "def f():\n    return 1\n"
     assert read(tmp_path, "Makefile", b"all:\n\tmake\n") == "all:\n\tmake\n"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
-def test_old_encodings_are_understood(tmp_path: Path, encoding: str) -> None:
+def test_text_in_old_encodings_is_decoded(tmp_path: Path, encoding: str) -> None:
     assert read(tmp_path, "a.txt", "Crème brûlée".encode(encoding)) == "Crème brûlée"
 
 
-def test_what_a_reader_of_a_page_sees(tmp_path: Path) -> None:
+def test_html_gives_what_a_reader_sees(tmp_path: Path) -> None:
     text = read(tmp_path, "a.html", HTML)
     assert lines(text) == ["A page", "Head", "One bold word, and more.", "Two", "a", "b", "x", "y", "1", "2"]
     assert read(tmp_path, "page", HTML) == text
@@ -48,17 +48,17 @@ def test_what_a_reader_of_a_page_sees(tmp_path: Path) -> None:
     assert lines(read(tmp_path, "a.html", b"<p>first</p>" + deep))[0] == "first"
 
 
-def test_the_pages_of_a_pdf(tmp_path: Path) -> None:
+def test_pdf_gives_its_pages(tmp_path: Path) -> None:
     assert lines(read(tmp_path, "a.pdf", pdf("First page.", "Second page."))) == ["First page.", "Second page."]
     assert lines(read(tmp_path, "unnamed", pdf("By its content."))) == ["By its content."]
 
 
-def test_paragraphs_and_tables_of_a_docx(tmp_path: Path) -> None:
+def test_docx_gives_its_paragraphs_and_tables(tmp_path: Path) -> None:
     content = docx("First.", "Second.", table=[["a", "b"], ["1", "2"]])
     assert lines(read(tmp_path, "a.docx", content)) == ["First.", "Second.", "a | b", "1 | 2"]
 
 
-def test_rows_of_a_csv_have_the_names_of_their_columns(tmp_path: Path) -> None:
+def test_csv_rows_have_the_names_of_their_columns(tmp_path: Path) -> None:
     text = read(tmp_path, "a.csv", b'name,city\nAda,"London, UK"\nBob,\n\nEve,Rome,x\n')
     assert lines(text) == ["name: Ada; city: London, UK", "name: Bob", "name: Eve; city: Rome; x"]
     assert lines(read(tmp_path, "a.tsv", b"a\tb\n1\t2\n")) == ["a: 1; b: 2"]
@@ -94,21 +94,21 @@ def bomb() -> bytes:
         ("a.html", b"<script>x</script>", "invalid_file", "no text"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: bytes, code: str, words: str) -> None:
+def test_file_that_cannot_be_read_says_why(tmp_path: Path, name: str, content: bytes, code: str, words: str) -> None:
     with pytest.raises(UnreadableFile) as unreadable:
         read(tmp_path, name, content)
     assert unreadable.value.code == code
     assert words in unreadable.value.message
 
 
-def test_a_text_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsing, "MAX_CHARACTERS", 100)
     assert len(read(tmp_path, "a.txt", b"x" * 100)) == 100
     with pytest.raises(UnreadableFile, match="5,000,000 tokens"):
         read(tmp_path, "a.txt", b"x" * 101)
 
 
-def test_only_short_plain_texts_are_simple(tmp_path: Path) -> None:
+def test_short_plain_texts_alone_are_simple(tmp_path: Path) -> None:
     path = tmp_path / "source"
     path.write_bytes(b"some text")
     assert parsing.is_simple(path, "a.md")

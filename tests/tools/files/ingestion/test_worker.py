@@ -110,7 +110,7 @@ async def texts(store: FileStore, words: str) -> list[str]:
     return [one.text for one in await store.vector_stores.search(STORE, Query(words), 10)]
 
 
-async def test_what_was_added_while_nobody_read_is_read_at_the_start(database: FilePlace) -> None:
+async def test_files_added_while_no_reader_ran_are_read_at_start(database: FilePlace) -> None:
     async with opened(database) as store:
         ids = [await upload(store, f"{n}.txt", f"words {n}".encode()) for n in range(5)]
         await store.vector_stores.create(STORE, [NewStoreFile(id) for id in ids])
@@ -126,7 +126,7 @@ async def claimed(store: FileStore, lease: float = LEASE) -> Job:
     return job
 
 
-async def test_a_claim_is_one_readers_alone_until_it_ends(database: FilePlace) -> None:
+async def test_claim_is_one_readers_alone_until_it_ends(database: FilePlace) -> None:
     async with opened(database) as store, opened(database) as other:
         id = await upload(store, "a.txt", b"words")
         records = store.vector_stores
@@ -150,7 +150,7 @@ async def test_a_claim_is_one_readers_alone_until_it_ends(database: FilePlace) -
         assert database.chunks() == 1
 
 
-async def test_several_readers_never_claim_the_same_file(database: FilePlace) -> None:
+async def test_concurrent_readers_never_claim_the_same_file(database: FilePlace) -> None:
     async with opened(database) as store, AsyncExitStack() as stack:
         ids = [await upload(store, f"{n}.txt", b"words") for n in range(20)]
         await store.vector_stores.create(STORE, [NewStoreFile(id) for id in ids])
@@ -176,7 +176,7 @@ async def test_owners_take_turns_with_the_files_of_their_queues(database: FilePl
         assert {(job.owner, job.key) for job in jobs} == {(name, f"key of {name}") for name in ("ada", "bob", "eve")}
 
 
-async def test_files_that_waited_in_the_queue_of_all_owners_wait_in_those_of_theirs(database: FilePlace) -> None:
+async def test_files_of_the_earlier_common_queue_are_moved_to_their_owners(database: FilePlace) -> None:
     async with opened(database) as store:
         await filled(store, "ada", "a1", "a2")
         await filled(store, "bob", "b1")
@@ -214,7 +214,7 @@ def extract_unless_slow(source: str, target: str, filename: str, max_tokens: int
     return extract(source, target, filename, max_tokens, overlap)
 
 
-async def test_one_owners_slow_files_hold_up_no_file_of_another(
+async def test_slow_files_of_one_owner_hold_up_no_file_of_another(
     database: FilePlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "extract", extract_unless_slow)
@@ -239,7 +239,7 @@ async def test_embeddings_of_a_file_are_charged_to_the_key_that_added_it(databas
         assert account.charged == [("toy", "default", 2)]
 
 
-async def test_file_waits_for_the_tokens_of_its_keys_next_minute_and_that_is_no_attempt(database: FilePlace) -> None:
+async def test_file_of_a_key_at_its_rate_limit_waits_without_an_attempt(database: FilePlace) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server))
         added = await filled(store, "ada", "a.txt")
@@ -287,7 +287,7 @@ async def leave_behind(store: FileStore, job: Job, text: str) -> None:
         assert await records._index.insert(job, [TextChunk(text)], "model")
 
 
-async def test_nothing_of_a_file_is_found_before_all_of_it_is_stored(database: FilePlace) -> None:
+async def test_file_is_not_found_before_all_of_it_is_stored(database: FilePlace) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -311,7 +311,7 @@ async def test_nothing_of_a_file_is_found_before_all_of_it_is_stored(database: F
         assert database.chunks() == 1
 
 
-async def test_a_file_that_was_removed_meanwhile_is_not_stored(database: FilePlace) -> None:
+async def test_file_that_was_removed_meanwhile_is_not_stored(database: FilePlace) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -323,7 +323,7 @@ async def test_a_file_that_was_removed_meanwhile_is_not_stored(database: FilePla
         assert await store.vector_stores.files(STORE, Page()) == ([], False)
 
 
-async def test_a_file_that_kills_its_parser_fails(database: FilePlace) -> None:
+async def test_file_that_kills_its_parser_fails(database: FilePlace) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -335,7 +335,7 @@ async def test_a_file_that_kills_its_parser_fails(database: FilePlace) -> None:
         assert (file.status, file.error and file.error[0]) == ("failed", "server_error")
 
 
-async def test_a_reader_that_is_stopped_leaves_its_file_to_the_next(database: FilePlace) -> None:
+async def test_file_of_a_stopped_reader_is_left_to_the_next(database: FilePlace) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.hangs = True
         embeddings = await stack.enter_async_context(model(server))
@@ -350,7 +350,7 @@ async def test_a_reader_that_is_stopped_leaves_its_file_to_the_next(database: Fi
         assert job.attempt == 1  # to be stopped is no failure of the file's
 
 
-async def test_a_document_that_takes_too_long_fails(database: FilePlace) -> None:
+async def test_document_that_takes_too_long_fails(database: FilePlace) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
         await store.vector_stores.create(STORE, [NewStoreFile(id)])
@@ -359,7 +359,7 @@ async def test_a_document_that_takes_too_long_fails(database: FilePlace) -> None
         assert file.error == ("invalid_file", "The file takes too long to read.")
 
 
-async def test_a_document_that_ends_its_process_fails(database: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_document_that_ends_its_process_fails(database: FilePlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "extract", exit_now)
     async with opened(database) as store:
         id = await upload(store, "a.pdf", pdf("Some words."))
@@ -384,7 +384,7 @@ async def test_pages_are_read_in_another_process(database: FilePlace) -> None:
         assert "Other words." in (await texts(store, "other"))[0]
 
 
-async def test_every_chunk_has_its_vector(database: FilePlace) -> None:
+async def test_chunks_have_vectors(database: FilePlace) -> None:
     async with EmbeddingServer([["car", "automobile"]]) as server, opened(database) as store, AsyncExitStack() as stack:
         embeddings = await stack.enter_async_context(model(server, document_prefix="doc: ", query_prefix="query: "))
         long = await upload(store, "a.txt", ("The garden is green. " * 8000).encode())
@@ -402,7 +402,7 @@ async def test_every_chunk_has_its_vector(database: FilePlace) -> None:
         assert (best.text, best.text_score) == ("A car drives by.", None)
 
 
-async def test_without_its_embeddings_a_file_is_tried_again(database: FilePlace) -> None:
+async def test_file_without_its_embeddings_is_tried_again(database: FilePlace) -> None:
     async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
         server.refusals = [400]
         embeddings = await stack.enter_async_context(model(server))
@@ -419,7 +419,7 @@ async def test_without_its_embeddings_a_file_is_tried_again(database: FilePlace)
             assert (await settled(store, id)).status == "completed"
 
 
-async def test_a_store_that_expires_is_emptied(database: FilePlace) -> None:
+async def test_store_that_expires_is_emptied(database: FilePlace) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")
         now = int(database.now())
@@ -442,7 +442,7 @@ async def test_a_store_that_expires_is_emptied(database: FilePlace) -> None:
 @pytest.mark.parametrize(
     "how", ["file deleted", "file expired", "file removed", "store deleted", "batch cancelled", "failed"]
 )
-async def test_no_piece_and_no_chunk_is_left(database: FilePlace, how: str) -> None:
+async def test_removed_files_leave_no_piece_and_no_chunk(database: FilePlace, how: str) -> None:
     async with opened(database) as store:
         records = store.vector_stores
         await records.create(STORE)
@@ -500,13 +500,13 @@ async def test_vectors_of_another_model_are_not_compared(database: FilePlace) ->
         assert found.similarity is not None
 
 
-def test_what_was_deleted_or_has_expired_is_swept_within_ten_seconds() -> None:
+def test_deleted_and_expired_files_are_swept_within_ten_seconds() -> None:
     """By a sweep that has begun behind it, as in the tests below."""
     assert 2 * SWEEP < 10
 
 
 @pytest.mark.parametrize("how", ["deleted", "expired"])
-async def test_nothing_is_left_of_many_files_however_small(tmp_path: Path, how: str) -> None:
+async def test_deleted_small_files_leave_nothing(tmp_path: Path, how: str) -> None:
     """SQLite moves small rows between its pages, and leaves copies of them behind."""
     chance = random.Random(1)
     database = SQLiteFiles(tmp_path / "files.db")
@@ -533,7 +533,7 @@ async def test_nothing_is_left_of_many_files_however_small(tmp_path: Path, how: 
         assert await texts(store, "canary003")
 
 
-async def test_nothing_is_left_of_what_was_deleted(tmp_path: Path) -> None:
+async def test_deleted_files_leave_nothing(tmp_path: Path) -> None:
     database = SQLiteFiles(tmp_path / "files.db")
     async with opened(database) as store, reading(store):
         secret = await upload(store, "secret.txt", b"The password is xylophonic quicksilver. " * 200)

@@ -47,12 +47,12 @@ def said(chunks: list[Chunk], field: str) -> str:
     return "".join(chunk["choices"][0]["delta"].get(field) or "" for chunk in chunks if chunk["choices"])
 
 
-def test_the_default_profile_costs_nothing() -> None:
+def test_default_profile_has_no_filters() -> None:
     assert filters(Profile()) == []
 
 
 @pytest.mark.parametrize("name", ["minimax", "tgi", "copilot", "mlx"])
-def test_a_built_in_profile_has_its_filters(name: str) -> None:
+def test_built_in_profile_has_its_filters(name: str) -> None:
     assert filters(load_profile(name)) != []
 
 
@@ -89,7 +89,7 @@ EVERYTHING = {
 
 
 @pytest.mark.parametrize("chunk", STRANGE)
-def test_a_strange_chunk_passes_all_filters(chunk: Chunk) -> None:
+def test_strange_chunk_passes_all_filters(chunk: Chunk) -> None:
     out = one_by_one(EVERYTHING, chunk)[0]
     assert out.keys() == chunk.keys()
     assert len(out.get("choices") or []) == len(chunk.get("choices") or [])
@@ -98,13 +98,13 @@ def test_a_strange_chunk_passes_all_filters(chunk: Chunk) -> None:
 @pytest.mark.parametrize(
     "options", [AUTO, DROP, ON, {"finish_map": {"done": "stop"}}, {"choice_index": "merge"}, MARKED]
 )
-def test_a_chunk_that_is_not_concerned_passes_as_it_is(options: dict[str, Any]) -> None:
+def test_chunk_that_no_filter_concerns_is_the_same_object(options: dict[str, Any]) -> None:
     chunks = [delta(content="a"), delta(tool_calls=[{"index": 0, "id": "c"}]), stop("tool_calls"), {"choices": []}]
     assert all(out is chunk for out, chunk in zip(one_by_one(options, *chunks), chunks, strict=True))
 
 
 class TestThinkTags:
-    def test_tags_become_reasoning(self) -> None:
+    def test_think_tags_become_reasoning(self) -> None:
         out = one_by_one(
             AUTO,
             delta(role="assistant", content="<th"),
@@ -114,19 +114,19 @@ class TestThinkTags:
         )
         assert out == [delta(role="assistant"), delta(reasoning_content="hm"), delta(content="Hi"), stop()]
 
-    def test_thought_and_text_of_one_delta_stay_in_one(self) -> None:
+    def test_reasoning_and_text_of_one_delta_stay_in_one(self) -> None:
         (out,) = one_by_one(AUTO, delta(content="<think>hm</think>Hi"))
         assert out == delta(reasoning_content="hm", content="Hi")
 
-    def test_what_is_held_comes_at_the_end(self) -> None:
+    def test_text_held_back_comes_at_the_end(self) -> None:
         assert one_by_one(AUTO, delta(content="<thi"), stop()) == [delta(), stop(), delta(content="<thi")]
 
-    def test_what_is_held_comes_before_a_call(self) -> None:
+    def test_text_held_back_comes_before_a_call(self) -> None:
         call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}
         out = one_by_one(AUTO, delta(content="<"), delta(tool_calls=[call]))
         assert out == [delta(), delta(tool_calls=[call], content="<")]
 
-    def test_a_structured_field_switches_it_off(self) -> None:
+    def test_reasoning_field_switches_think_tags_off(self) -> None:
         chunks = [delta(reasoning="hm"), delta(content="<think>"), delta(content=" is a tag")]
         out = one_by_one(AUTO, *chunks)
         assert (said(out, "reasoning"), said(out, "content"), said(out, "reasoning_content")) == (
@@ -139,27 +139,27 @@ class TestThinkTags:
         out = one_by_one(AUTO, delta(reasoning_content="hm", content="<think>hm"), delta(content="</think>Hi"))
         assert (said(out, "reasoning_content"), said(out, "content")) == ("hm", "Hi")
 
-    def test_the_structured_field_may_be_details(self) -> None:
+    def test_reasoning_field_may_be_details(self) -> None:
         details = [{"type": "reasoning.text", "text": "hm", "index": 0}]
         out = one_by_one(AUTO, delta(reasoning_details=details), delta(content="<think>hm</think>Hi"))
         assert (said(out, "reasoning_content"), said(out, "content")) == ("", "Hi")
 
-    def test_the_opening_tag_may_be_in_the_prompt(self) -> None:
+    def test_think_tag_opened_in_the_prompt_is_assumed(self) -> None:
         out = one_by_one({"think_tags": "implicit_open"}, delta(content="hm</thi"), delta(content="nk>Hi"))
         assert (said(out, "reasoning_content"), said(out, "content")) == ("hm", "Hi")
 
-    def test_tags_can_be_configured(self) -> None:
+    def test_think_tags_can_be_configured(self) -> None:
         tags = {"mode": "auto", "open": "[THINK]", "close": "[/THINK]"}
         out = one_by_one({"think_tags": tags}, delta(content="[THINK]hm[/THINK]Hi"))
         assert out == [delta(reasoning_content="hm", content="Hi")]
 
-    def test_choices_are_split_each_for_itself(self) -> None:
+    def test_choices_have_think_tags_of_their_own(self) -> None:
         out = one_by_one(AUTO, delta(0, content="<think>"), delta(1, content="Hi"), delta(0, content="hm"))
         assert out == [delta(0), delta(1, content="Hi"), delta(0, reasoning_content="hm")]
 
 
 class TestCumulative:
-    def test_only_what_is_new_of_a_text_goes_on(self) -> None:
+    def test_cumulative_text_is_reduced_to_what_is_new(self) -> None:
         out = one_by_one(
             {"cumulative": ["content"]},
             delta(content=""),
@@ -169,17 +169,17 @@ class TestCumulative:
         )
         assert out == [delta(content=""), delta(content="He"), delta(content="llo"), stop(content="")]
 
-    def test_what_does_not_continue_the_text_is_taken_for_an_increment(self) -> None:
+    def test_cumulative_text_that_does_not_continue_is_an_increment(self) -> None:
         out = one_by_one(
             {"cumulative": ["content"]}, delta(content="He"), delta(content="llo"), delta(content="Hello you")
         )
         assert said(out, "content") == "Hello you"
 
-    def test_only_named_fields_are_concerned(self) -> None:
+    def test_cumulative_fields_other_than_named_are_unchanged(self) -> None:
         out = one_by_one({"cumulative": ["content"]}, delta(reasoning="h"), delta(reasoning="h"))
         assert said(out, "reasoning") == "hh"
 
-    def test_reasoning_under_each_of_its_names(self) -> None:
+    def test_reasoning_under_each_name_is_cumulative(self) -> None:
         def details(text: str) -> list[dict[str, Any]]:
             return [{"type": "reasoning.text", "index": 0, "text": text}]
 
@@ -190,7 +190,7 @@ class TestCumulative:
         )
         assert out[1] == delta(reasoning_content="m", reasoning_details=details("m"))
 
-    def test_arguments_of_each_call(self) -> None:
+    def test_arguments_of_each_call_are_cumulative(self) -> None:
         def call(index: int, arguments: str, **rest: Any) -> dict[str, Any]:
             return {"index": index, **rest, "function": {"arguments": arguments}}
 
@@ -207,23 +207,23 @@ class TestCumulative:
         ]
 
     @given(st.text("ab \n", min_size=1), st.lists(st.integers(0, 30)))
-    def test_any_growing_text_comes_out_once(self, text: str, ends: list[int]) -> None:
+    def test_cumulative_text_of_any_growth_comes_once(self, text: str, ends: list[int]) -> None:
         grown = [delta(content=text[:end]) for end in sorted(ends)]
         assert said(one_by_one({"cumulative": ["content"]}, *grown, delta(content=text)), "content") == text
 
 
 class TestChoiceIndex:
-    def test_a_counting_index_is_ignored(self) -> None:
+    def test_choice_index_that_counts_is_ignored(self) -> None:
         out = one_by_one(
             {"choice_index": "ignore"}, delta(0, content="a"), delta(1, content="b"), delta(2, content="c")
         )
         assert out == [delta(0, content="a"), delta(0, content="b"), delta(0, content="c")]
 
-    def test_other_choices_of_a_chunk_are_ignored(self) -> None:
+    def test_choices_other_than_the_first_are_ignored(self) -> None:
         both = {"choices": [*delta(0, content="a")["choices"], *delta(1, content="b")["choices"]]}
         assert one_by_one({"choice_index": "ignore"}, both) == [delta(0, content="a")]
 
-    def test_split_choices_are_merged(self) -> None:
+    def test_choices_that_were_split_are_merged(self) -> None:
         text, calls = delta(0, content="a"), delta(1, tool_calls=[{"id": "c"}])
         both = {"id": "x", "choices": [*text["choices"], *calls["choices"]]}
         assert one_by_one({"choice_index": "merge"}, both) == [
@@ -233,11 +233,11 @@ class TestChoiceIndex:
 
 
 class TestReasoningFields:
-    def test_a_name_of_its_own_becomes_a_known_one(self) -> None:
+    def test_reasoning_under_another_name_is_renamed(self) -> None:
         out = one_by_one({"reasoning_fields": ["thoughts"]}, delta(thoughts="hm", content="Hi"))
         assert out == [delta(content="Hi", reasoning_content="hm")]
 
-    def test_names_that_are_not_listed_are_dropped(self) -> None:
+    def test_reasoning_names_that_are_not_listed_are_dropped(self) -> None:
         out = one_by_one(
             {"reasoning_fields": ["reasoning_text"]}, delta(reasoning_text="hm", reasoning="x"), delta(reasoning="y")
         )
@@ -245,7 +245,7 @@ class TestReasoningFields:
 
 
 class TestWhitespaceOnlyContent:
-    def test_blanks_between_a_thought_and_a_call_are_dropped(self) -> None:
+    def test_blanks_between_reasoning_and_a_call_are_dropped(self) -> None:
         chunks = [
             delta(reasoning="hm"),
             delta(content="\n\n"),
@@ -256,7 +256,7 @@ class TestWhitespaceOnlyContent:
         ]
         assert said(one_by_one(DROP, *chunks), "content") == ""
 
-    def test_blanks_before_a_text_belong_to_it(self) -> None:
+    def test_blanks_before_a_text_are_kept(self) -> None:
         out = one_by_one(
             DROP,
             delta(content="\n"),
@@ -267,18 +267,18 @@ class TestWhitespaceOnlyContent:
         )
         assert out == [delta(), delta(), delta(content="\n\nHi"), delta(content=" "), delta(content="x")]
 
-    def test_after_a_call_blanks_are_blanks_again(self) -> None:
+    def test_blanks_after_a_call_are_kept(self) -> None:
         out = one_by_one(DROP, delta(content="Hi"), delta(tool_calls=[{"id": "a"}]), delta(content="\n"))
         assert out[-1] == delta()
 
 
-def test_words_for_the_finish_can_be_mapped() -> None:
+def test_finish_reasons_of_a_profile_are_mapped() -> None:
     out = one_by_one({"finish_map": {"max_out": "length"}}, delta(content="a"), stop("max_out"), stop("stop"))
     assert out == [delta(content="a"), stop("length"), stop("stop")]
 
 
 class TestReasoningOnlyAsMessage:
-    def test_an_answer_that_was_taken_for_reasoning_is_emitted_as_text_too(self) -> None:
+    def test_answer_that_was_taken_for_reasoning_is_emitted_as_text_too(self) -> None:
         out = one_by_one(ON, delta(reasoning="The answer"), delta(reasoning=" is 4."), delta(content="\n"), stop())
         assert out[-1] == delta(content="The answer is 4.")
 
@@ -294,11 +294,11 @@ class TestReasoningOnlyAsMessage:
         ],
         ids=["text", "a call", "a refusal", "cut off", "filtered", "broken off"],
     )
-    def test_anything_else_is_left_alone(self, rest: list[Chunk]) -> None:
+    def test_chunks_of_another_kind_are_unchanged(self, rest: list[Chunk]) -> None:
         assert one_by_one(ON, delta(reasoning="hm"), *rest) == [delta(reasoning="hm"), *rest]
 
 
-def test_filters_work_together() -> None:
+def test_filters_of_one_profile_work_together() -> None:
     options = {
         "think_tags": "auto",
         "cumulative": ["content"],
@@ -315,7 +315,7 @@ TEXT = st.lists(st.sampled_from(["<think>", "</think>", "<th", "ink>", "a", " ",
 
 
 @given(TEXT, st.data())
-def test_how_reads_are_cut_makes_no_difference(texts: list[str], data: st.DataObject) -> None:
+def test_filters_give_the_same_for_any_cut_of_reads(texts: list[str], data: st.DataObject) -> None:
     chunks = [delta(content=text) for text in texts] + [stop()]
     edges = sorted(data.draw(st.lists(st.integers(0, len(chunks)))))
     reads = [chunks[a:b] for a, b in zip([0, *edges], [*edges, len(chunks)], strict=True)]
@@ -323,6 +323,6 @@ def test_how_reads_are_cut_makes_no_difference(texts: list[str], data: st.DataOb
     assert filtered(options, *reads) == filtered(options, chunks)
 
 
-def test_the_last_chunk_of_a_text_that_grows_may_leave_out_white_space() -> None:
+def test_cumulative_text_whose_last_chunk_lacks_white_space_is_kept() -> None:
     out = one_by_one({"cumulative": ["content"]}, delta(content="Hello\n"), stop(content="Hello"))
     assert out == [delta(content="Hello\n"), stop(content="")]

@@ -223,16 +223,16 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "expected"), CALLS.values(), ids=CALLS)
-def test_a_call_is_taken_out(text: str, expected: list[Piece]) -> None:
+def test_text_tool_call_is_taken_out(text: str, expected: list[Piece]) -> None:
     assert find(text) == find(*text) == expected
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_all_else_is_text(text: str) -> None:
+def test_text_without_a_call_is_text(text: str) -> None:
     assert find(text) == find(*text) == [text]
 
 
-def test_text_is_emitted_as_soon_as_it_cannot_be_a_delimiter() -> None:
+def test_text_that_cannot_be_a_delimiter_is_emitted_at_once() -> None:
     finder = TextToolCallParser(FUNCTIONS)
     assert [finder.feed(piece) for piece in ("Hi ", "<tool", "s>", " there")] == [["Hi"], [], [" <tools>"], [" there"]]
 
@@ -241,6 +241,6 @@ MARKED = st.lists(st.sampled_from([text for text, _ in CALLS.values()] + [*TEXTS
 
 
 @given(text=MARKED.map("".join), cuts=st.lists(st.integers(0, 2000), max_size=8))
-def test_how_the_text_is_cut_makes_no_difference(text: str, cuts: list[int]) -> None:
+def test_text_tool_calls_are_the_same_for_any_cut(text: str, cuts: list[int]) -> None:
     places = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
     assert find(*(text[a:b] for a, b in itertools.pairwise(places))) == find(text)

@@ -47,12 +47,12 @@ IMPLICIT = {
 
 
 @pytest.mark.parametrize(("text", "expected"), AUTO.values(), ids=AUTO)
-def test_a_thought_at_the_beginning_is_taken_out(text: str, expected: tuple[str, str]) -> None:
+def test_reasoning_at_the_beginning_is_taken_out(text: str, expected: tuple[str, str]) -> None:
     assert split(text) == split(*text) == expected
 
 
 @pytest.mark.parametrize(("text", "expected"), IMPLICIT.values(), ids=IMPLICIT)
-def test_a_text_may_begin_inside_a_thought(text: str, expected: tuple[str, str]) -> None:
+def test_reasoning_opened_in_the_prompt_is_taken_out(text: str, expected: tuple[str, str]) -> None:
     assert split(text, implicit=True) == split(*text, implicit=True) == expected
 
 
@@ -62,7 +62,7 @@ TEXTS = st.lists(st.sampled_from(["<think>", "</think>", "<", "/", "think>", "</
 
 
 @given(TEXTS, st.lists(st.integers(0, 40)), st.booleans(), st.sampled_from(["", "hm", "hm hm"]))
-def test_any_cut_gives_the_same_parts(text: str, cuts: list[int], implicit: bool, structured: str) -> None:
+def test_reasoning_is_the_same_for_any_cut(text: str, cuts: list[int], implicit: bool, structured: str) -> None:
     edges = [0, *sorted(cut for cut in cuts if cut < len(text)), len(text)]
     pieces = [text[a:b] for a, b in itertools.pairwise(edges)]
     assert split(*pieces, implicit=implicit, structured=structured) == split(
@@ -71,33 +71,33 @@ def test_any_cut_gives_the_same_parts(text: str, cuts: list[int], implicit: bool
 
 
 @given(TEXTS)
-def test_nothing_is_lost_but_tags_and_the_blanks_before_them(text: str) -> None:
+def test_text_loses_nothing_but_tags_and_the_blanks_before_them(text: str) -> None:
     thought, rest = split(text)
     left = text.lstrip().removeprefix("<think>") if "<think>" in text else text
     assert thought + rest in (text, left, left.replace("</think>", "", 1))
 
 
-def test_a_thought_is_there_before_it_is_closed() -> None:
+def test_reasoning_is_emitted_before_its_tag_is_closed() -> None:
     splitter = Splitter("<think>", "</think>", False)
     assert splitter.feed("<think>hm, ") == ("hm, ", "")
     assert splitter.feed("well<") == ("well", "")
     assert splitter.feed("b") == ("<b", "")
 
 
-def test_tags_can_be_others() -> None:
+def test_think_tags_can_be_others() -> None:
     assert split(*"[THINK]hm[/THINK]Hi", tags=("[THINK]", "[/THINK]")) == ("hm", "Hi")
 
 
-def test_what_repeats_the_structured_thought_is_dropped() -> None:
+def test_tags_that_repeat_the_reasoning_field_are_dropped() -> None:
     assert split(*"<think>\nhm, well\n</think>Hi", structured="hm, well") == ("", "Hi")
 
 
-def test_other_tags_beside_a_structured_thought_are_text() -> None:
+def test_tags_beside_a_reasoning_field_are_text() -> None:
     assert split(*"<think>is a tag</think>", structured="hm") == ("", "<think>is a tag</think>")
     assert split(*"Hi", structured="hm") == ("", "Hi")
     assert split(*"<think>hm", structured="hm") == ("", "<think>hm")
 
 
-def test_what_is_held_is_text_when_something_else_follows() -> None:
+def test_text_held_back_is_text_when_something_else_follows() -> None:
     splitter = Splitter("<think>", "</think>", False)
     assert (splitter.feed("<th"), splitter.flush(), splitter.feed("ink>")) == (("", ""), ("", "<th"), ("", "ink>"))
