@@ -102,6 +102,19 @@ async def test_stored_response_is_run_again_with_another_model(browser: Browser)
     assert {**second, "model": "small"} == first
 
 
+async def test_stored_response_of_another_client_is_run_again_from_its_page(browser: Browser) -> None:
+    async with opened(browser, TwoModels([])) as studio:
+        page = studio.page
+        body = {"model": "small", "input": "What is an antiphon?"}
+        id = (await (await page.request.post(f"{studio.url}/v1/responses", data=body)).json())["id"]
+        await page.goto(f"{studio.url}/studio#/responses/{id}")
+        await page.get_by_role("link", name="Run again with another model").click()
+        await expect(page.get_by_role("region", name="First answer")).to_contain_text(TEXTS["small"])
+        await page.get_by_label("Second model").select_option("large")
+        await page.get_by_role("button", name="Run again").click()
+        await expect(page.get_by_role("region", name="Second answer")).to_contain_text(TEXTS["large"])
+
+
 async def test_failed_answer_does_not_hide_the_other(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url, path="/studio#/compare", width=390) as studio:
         page = studio.page

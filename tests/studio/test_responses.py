@@ -38,7 +38,7 @@ async def test_responses_of_other_clients_appear_and_can_be_opened(browser: Brow
 
         await expect(page.get_by_role("heading", name=made["id"])).to_be_visible()
         await expect(page.locator("#response")).to_contain_text("Hello there, friend!")
-        await page.get_by_role("heading", name="Chat Completions request").click()
+        await page.get_by_role("heading", name="Request to the backend").click()
         await expect(page.get_by_role("region", name="Chat Completions request")).to_contain_text("Be kind.")
         await page.get_by_role("heading", name="JSON").click()
         await expect(page.get_by_role("region", name="The response as JSON")).to_contain_text(made["id"])

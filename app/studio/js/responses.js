@@ -198,6 +198,7 @@ export class Responses {
     const { data, forks } = chain;
     const actions = [
       response.status !== "failed" && !RUNNING.has(response.status) ? button("Continue in Talk", () => this.onopen(data), { class: "primary" }) : null,
+      RUNNING.has(response.status) ? null : h("a", { class: "quiet", href: `#/compare/${response.id}` }, icon("columns-2"), "Run again with another model"),
       RUNNING.has(response.status) && response.background ? button("Cancel", () => this.#cancel(response.id)) : null,
       copyButton(response.id, "Id", "Copy id"),
       button("Delete", () => this.#delete(response.id), { class: "danger" }),
@@ -212,7 +213,7 @@ export class Responses {
       timeline(response, data.at(-1).measures),
       fold("Items", true, () => [h("div", { class: "question" }, itemViews(data.at(-1).input)), this.live]),
       fold(`Chain (${many(data.length, "turn")}${forks.length ? `, ${count(forks.length)} beside` : ""})`, data.length > 1 || forks.length > 0, () => [tree(data, forks, response.id)]),
-      fold("Chat Completions request", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), requestOf(data.at(-1)))),
+      fold("Request to the backend", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), requestOf(data.at(-1)))),
       fold("JSON", false, () => [h("div", { class: "toolbar" }, copyButton(() => JSON.stringify(response, null, 2), "Response")), json(response, "The response as JSON")]),
     ].filter(Boolean);
   }
