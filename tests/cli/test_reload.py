@@ -45,7 +45,8 @@ def test_reload_with_workers_reports_the_refusal_of_each(tmp_path: Path) -> None
     file = tmp_path / "antiphon.toml"
     file.write_text(KEY)
     arguments = ("--workers", "2", "--store-url", "sqlite:///shared.db", "--config", str(file))
-    with served(tmp_path, *arguments) as (_, address):
+    with served(tmp_path, *arguments) as (process, address):
+        wait_for_log(process, tmp_path, "Application startup complete", times=2)  # a worker that starts reads the file
         file.write_text(KEY.replace("hash", "hsah"))
         refused = run(tmp_path, "reload", "--port", address.rpartition(":")[2])
         assert refused.returncode == 1

@@ -29,7 +29,7 @@ from tests.support.scripted import Scripted
 from tests.support.sockets import listening
 
 SECRET = "what only operators may read"
-TABLES = {"buggy": {"tool": "tests.faults.test_bug_ends_as_documented:BuggyTool"}}
+TABLES = {"buggy": {"tool": "tests.faults.test_bugs:BuggyTool"}}
 HEL, LO = delta(content="Hel"), delta(content="lo")
 CALLED: list[Any] = [HEL, call(0, "c0", "buggy__roll", "{}"), finish("tool_calls")]
 
