@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.event_decoder import EventDecoder
 from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
 from app.core.bounded_json import dumps
@@ -32,7 +33,7 @@ from app.core.types.chunk import (
     StartedItem,
 )
 from app.core.types.usage import is_token_count, token_count
-from app.errors import BackendError, label
+from app.errors import label
 
 # The finish reason of Chat Completions for each stop reason; any other means that the model was done.
 STOP_REASONS = {
@@ -51,17 +52,11 @@ _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta
 _FIELDS = {"text": "content", "thinking": REASONING_CONTENT, "partial_json": "arguments"}  # of chunks
 
 
-class MessagesDecoder:
+class MessagesDecoder(EventDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        self.done = False
-        self.finished = False
-        self.resumed = False
-        self.empty = False
-        self.failure: BackendError | None = None
-        self._error_in = error_in
-        self._body = _body_decoder()
+        super().__init__(_body_decoder(), error_in)
         self._asked = asked.body
         self._message = MessageReader(profile)
         self.warnings = self._message.warnings
@@ -76,32 +71,12 @@ class MessagesDecoder:
 
     def resume(self) -> None:
         """Prepare for the body of the answer to `continuation`."""
-        self.done = False
+        super().resume()
         self._body = _body_decoder()
         self._message.resume()
 
-    def decode(self, data: bytes) -> list[ChunkOrRun]:
-        """Return the chunks that are complete with the next bytes."""
-        try:
-            return self._chunks(self._body.decode(data))
-        except BackendError as error:
-            self.failure = error
-            return []
-
-    def end(self) -> list[ChunkOrRun]:
-        """Return the remaining chunks, at the end of the body."""
-        chunks: list[ChunkOrRun] = []
-        try:
-            chunks = self._chunks(self._body.end())
-        except BackendError as error:
-            self.failure = error
-        if not (self.failure or self._message.begun):
-            self.empty, self.failure = True, failure("failure", NO_ANSWER)
-        return chunks
-
-    def cut(self) -> list[ChunkOrRun]:
-        """Return what was held back, if the body breaks off, which is nothing."""
-        return []
+    def _has_begun(self) -> bool:
+        return self._message.begun
 
     def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
         """Return the chunks of events, up to an error or the end of the message."""

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.usage import normal_usage
+from app.backends.apis.event_decoder import EventDecoder
 from app.backends.apis.responses.items import NATIVE, passed_items
 from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
@@ -33,7 +34,7 @@ from app.core.types.chunk import (
     PassedItem,
     RawOrRun,
 )
-from app.errors import BackendError, label
+from app.errors import label
 
 _Event = dict[str, Any]
 
@@ -56,21 +57,13 @@ class _Output:
     item: _Event = field(default_factory=dict)
 
 
-class ResponsesDecoder:
+class ResponsesDecoder(EventDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        self.done = False
-        self.finished = False
-        self.resumed = False
-        self.empty = False
-        self.failure: BackendError | None = None
-        self.warnings: list[str] = []
-        self.continuation = None
+        super().__init__(BodyDecoder(named=True, whole=_whole), error_in)
         self._profile = profile
         self._passed = passed_items(profile.request)
-        self._error_in = error_in
-        self._body = BodyDecoder(named=True, whole=_whole)
         self._has_events = False
         self._by_id: dict[str, _Output] = {}
         self._by_index: dict[int, _Output] = {}
@@ -85,31 +78,8 @@ class ResponsesDecoder:
             if binding.fields.get("namespace") and binding.kind.role == "call"
         }
 
-    def resume(self) -> None:
-        """There is nothing to resume: no answer is paused."""
-
-    def decode(self, data: bytes) -> list[ChunkOrRun]:
-        """Return the chunks that are complete with the next bytes."""
-        try:
-            return self._chunks(self._body.decode(data))
-        except BackendError as error:
-            self.failure = error
-            return []
-
-    def end(self) -> list[ChunkOrRun]:
-        """Return the remaining chunks, at the end of the body."""
-        try:
-            chunks = self._chunks(self._body.end())
-        except BackendError as error:
-            self.failure = error
-            return []
-        if not self._has_events and not self.failure:
-            self.empty, self.failure = True, failure("failure", NO_ANSWER)
-        return chunks
-
-    def cut(self) -> list[ChunkOrRun]:
-        """Return what was held back, if the body breaks off, which is nothing."""
-        return []
+    def _has_begun(self) -> bool:
+        return self._has_events
 
     def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
         chunks: list[ChunkOrRun] = []
