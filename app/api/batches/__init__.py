@@ -88,7 +88,8 @@ class BatchWorker:
             except Exception:
                 logger.exception("no request of a batch could be claimed")
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wakeup.wait(), LOOK_INTERVAL)
+                async with asyncio.timeout(LOOK_INTERVAL):
+                    await self._wakeup.wait()
 
     def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         del self._running[key]

@@ -84,7 +84,8 @@ class Ingestion:
                 job = None
             if job is None:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(wakeup.wait(), POLL)
+                    async with asyncio.timeout(POLL):
+                        await wakeup.wait()
                 continue
             wakeup.set()  # there may be more files
             try:

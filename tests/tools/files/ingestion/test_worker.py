@@ -120,6 +120,17 @@ async def test_files_added_while_no_reader_ran_are_read_at_start(database: FileP
         assert len(await texts(store, "words")) == 5
 
 
+@pytest.mark.parametrize("steps", range(5))
+async def test_ingestion_closed_as_readers_wake_up_ends(database: FilePlace, steps: int) -> None:
+    """A reader is cancelled in each step of the event loop that waking up takes."""
+    async with opened(database) as store:
+        async with asyncio.timeout(60), reading(store) as ingestion:
+            await asyncio.sleep(0.2)  # the readers have found nothing to read, and wait
+            ingestion.wake()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+
+
 async def claimed(store: FileStore, lease: float = LEASE) -> Job:
     job = await store.vector_stores.claim(lease)
     assert job
