@@ -116,7 +116,8 @@ LAYERS = {
     # It knows other servers' API, and nothing of this one.
     "app.verify": {"app"},
 }
-TOP = {"app.main", "app.cli", "app.__main__"}  # they join the parts, and may import everything; nothing imports them
+# They join the parts, and may import everything; nothing imports them.
+TOP = {"app.main", "app.assembly", "app.cli", "app.__main__"}
 
 # The modules that the tables name: loaded by name, and imported by nobody. What stands beside them, several may share.
 CONCRETE = {path.partition(":")[0] for path in (*BACKENDS.values(), *STORES.values(), *FILE_STORES.values())}
@@ -280,6 +281,7 @@ def test_public_name_means_one_thing() -> None:
         ("app.responses", "app.stores.memory"),
         ("app.api.routes.responses", "app.stores.memory"),
         ("app.api.routes.responses", "app.main"),
+        ("app.api.routes.responses", "app.assembly.parts"),
         ("app.settings.validation", "app.backends.server.client"),
         ("app.helpers", "app.core.types.ids"),
     ],
@@ -302,6 +304,7 @@ def test_import_upward_is_seen(name: str, imported: str) -> None:
         ("app.api.routes.responses", "app.api.auth"),
         ("app.api.routes.responses", "app.responses"),
         ("app.main", "app.stores.redis"),
+        ("app.assembly.parts", "app.stores.redis"),
         ("app.cli", "app.settings"),
     ],
 )

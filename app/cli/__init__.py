@@ -489,7 +489,8 @@ def _try_to_build(settings: Settings) -> list[str]:
     import socket
     from functools import partial
 
-    from app.main import build_limits, build_store, prepare_tools
+    from app.assembly.parts import build_limits, build_store
+    from app.assembly.tools import prepare_tools
     from app.settings import SettingsError
 
     try:

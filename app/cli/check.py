@@ -20,7 +20,7 @@ CHECK_TIMEOUT = 15  # seconds for each check
 
 async def reach(settings: Settings) -> bool:
     """Check every backend, the store and every hosted tool, print the results, and return whether all work."""
-    from app.main import build_backend, build_store
+    from app.assembly.parts import build_backend, build_store
 
     async def check_backend(settings: Settings, api: str) -> str:
         async with aclosing(build_backend(settings)) as backend:
@@ -49,7 +49,7 @@ async def reach(settings: Settings) -> bool:
 
 async def _check_tools(settings: Settings) -> bool:
     """Check the dependencies of each hosted tool, such as every declared MCP server."""
-    from app.main import build_tools
+    from app.assembly.tools import build_tools
 
     try:
         tools = build_tools(settings)

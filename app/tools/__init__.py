@@ -357,7 +357,7 @@ class StartingTool(Protocol):
 
 @runtime_checkable
 class ResourceTool(Protocol):
-    """A hosted tool with objects that the API shows: `RESOURCES` in `main.py` names their routes."""
+    """A hosted tool with objects that the API shows: `RESOURCES` in `app.assembly.routes` names their routes."""
 
     @property
     def resources(self) -> Mapping[str, object]:

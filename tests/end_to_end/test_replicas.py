@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.assembly.parts import build_store
 from app.core.history.turns import Turn
 from app.core.types.request import Event
-from app.main import build_store
 from app.stores.event_log import RunKey
 from tests.faults.servers import stop_between_transactions
 from tests.responses.test_background import ASK, events_of, until, until_ended

@@ -17,6 +17,7 @@ import openai
 import pytest
 from openresponses_types.types import ResponseResource
 
+from app.assembly.parts import build_store
 from app.core import bounded_json
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
@@ -26,7 +27,6 @@ from app.core.sse.text_references import LogEncoder, split_batch
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import BackendError
-from app.main import build_store
 from app.responses.background import EventSubscription, worker
 from app.stores.event_log import LoggingStore, RunKey
 from app.stores.memory import MemoryStore

@@ -13,8 +13,9 @@ import httpx
 import openai
 import pytest
 
+from app.assembly.parts import build_store
 from app.errors import BackendError
-from app.main import build_store, create_app
+from app.main import create_app
 from app.responses.background.webhooks import BUCKET, WebhookEndpoint, Webhooks, _Delivery
 from app.settings import SettingsError, load_settings
 from app.stores import Change, Store

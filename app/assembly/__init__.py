@@ -1,0 +1,1 @@
+"""Builds the application's parts from the settings; only these modules know the concrete backends, stores and tools."""

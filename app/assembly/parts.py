@@ -1,0 +1,202 @@
+"""Builds the parts of the application that the settings choose: the model servers, the store, limits, observers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.api.accounting import Accounting
+from app.api.accounting.journal import UsageJournal, default_directory
+from app.api.auth import Auth
+from app.api.batches import BatchWorker
+from app.api.batches.requests import LineRequests
+from app.api.context import ApiContext
+from app.api.idempotency import Idempotency
+from app.api.rate_limits import Limits
+from app.api.request_body import BodyLimits
+from app.backends import BACKENDS, Backend
+from app.backends.routing.replicas import RoutingHooks
+from app.backends.routing.router import Router
+from app.importing import import_object
+from app.observability.activity import Activity
+from app.observability.metrics import MULTIPROCESS, Metrics
+from app.responses import GenerationOptions, Responses
+from app.responses.background import Background
+from app.responses.background.webhooks import WebhookEndpoint, Webhooks
+from app.settings import BackendSettings, Settings
+from app.settings.loading import environment
+from app.settings.prompts import read_prompts
+from app.stores import STORES, Store
+from app.stores.counters import CountingStore
+from app.stores.event_log import LoggingStore
+from app.stores.memory import MemoryStore
+from app.stores.memory.counters import MemoryCounters
+from app.stores.memory.usage import MemoryUsage
+from app.stores.usage import UsageStore
+from app.tools import ResourceTool
+from app.tools.files.batches import Batches
+from app.tools.guard import GuardedTransport
+
+if TYPE_CHECKING:
+    from app.observability.tracing import Tracing
+
+
+def generation_options(settings: Settings) -> GenerationOptions:
+    """Return the options of responses; raises `SettingsError` for prompts that cannot be read."""
+    return GenerationOptions(
+        prompts=read_prompts(settings.prompts),
+        compaction_prompt=settings.compaction_prompt,
+        compact_threshold=settings.compact_threshold,
+        reasoning=settings.reasoning,
+        strict=settings.strict,
+        default_model=settings.default_model,
+        history_cache=settings.history_cache,
+        max_input_tokens=settings.max_input_tokens,
+        max_output_seconds=settings.max_output_seconds,
+        tool_limits=settings.tool_limits(),
+    )
+
+
+def build_metrics(settings: Settings) -> Metrics | None:
+    """Return the metrics of this process; None if they are off."""
+    return Metrics(environment().get(MULTIPROCESS)) if settings.metrics != "off" else None
+
+
+def build_tracing(settings: Settings) -> Tracing | None:
+    """Return the tracing of this process; None if it is off."""
+    if not settings.otel:
+        return None
+    from app.observability.tracing import Tracing  # its packages are an extra
+
+    return Tracing.from_environment(content=settings.otel_content)
+
+
+def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:
+    """Return the hooks that measure and trace the requests to all servers."""
+
+    def wrap(backend: Backend, name: str, number: str) -> Backend:
+        for observer in (metrics, tracing):
+            backend = observer.backend(backend, name, number) if observer else backend
+        return backend
+
+    return RoutingHooks(wrap, metrics.queued, metrics.health) if metrics else RoutingHooks(wrap)
+
+
+def build_backend(settings: Settings, hooks: RoutingHooks = RoutingHooks()) -> Router:  # noqa: B008 (frozen)
+    """Return a router to the configured backends."""
+    return Router(settings.served(), _backend, hooks)
+
+
+def _backend(settings: BackendSettings) -> Backend:
+    factory = import_object(settings.backend, BACKENDS)
+    backend: Backend = factory.from_settings(settings) if hasattr(factory, "from_settings") else factory()
+    return backend
+
+
+def build_store(settings: Settings) -> Store:
+    """Return the configured store; it connects when it is first used."""
+    scheme = settings.store_url.partition("://")[0]
+    store: Store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
+    return store
+
+
+def build_memory(settings: Settings) -> Store:
+    """Return the store of one WebSocket connection for unstored responses."""
+    return MemoryStore(ttl=math.inf, max_bytes=settings.websocket_memory)
+
+
+def build_background(settings: Settings, store: Store, measured: Store | None = None) -> Background | None:
+    """Return the background runs; None if the store has no event log. `measured` is the store with its metrics."""
+    if not isinstance(store, LoggingStore):
+        return None
+    lease = settings.background_lease
+    # The events of a response must not outlive it.
+    log = store.log(ttl=min(settings.background_log_ttl, settings.store_ttl), lease=lease)
+    store = measured or store
+    return Background(
+        store,
+        log,
+        lease=lease,
+        ttl=settings.store_ttl,
+        limit=settings.background_runs,
+        webhooks=build_webhooks(settings, store),
+    )
+
+
+def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
+    """Return what sends the events of background responses to webhooks; None if the settings name none."""
+    if not settings.webhooks:
+        return None
+    endpoints = {
+        name: WebhookEndpoint(name, webhook.url, webhook.key, frozenset(webhook.events))
+        for name, webhook in settings.webhooks.items()
+    }
+    return Webhooks(endpoints, store, GuardedTransport("any"))
+
+
+def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:
+    """Return the configured rate limits, counted in a store that all processes share, if it can count."""
+    url = settings.limit_store_url or settings.store_url
+    counting = import_object(url.partition("://")[0], STORES).from_url(url, ttl=settings.store_ttl)
+    return Limits(
+        counting.counters() if isinstance(counting, CountingStore) else MemoryCounters(),
+        requests=settings.limit_requests_per_minute,
+        tokens=settings.limit_tokens_per_minute,
+        streams=settings.limit_streams,
+        streams_per_key=settings.limit_streams_per_key,
+        on_refusal=metrics.limited if metrics else lambda _: None,
+    )
+
+
+def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) -> Accounting:
+    """Return the usage and budgets of keys, in the store if it stores usage."""
+    return Accounting(
+        store.usage(days=settings.usage_days) if isinstance(store, UsageStore) else MemoryUsage(),
+        settings.price_list(),
+        days=settings.usage_days,
+        journal=_usage_journal(settings),
+        on_usage=metrics.used if metrics else lambda access, row: None,
+        on_refusal=metrics.limited if metrics else lambda _: None,
+        on_tool_request=metrics.tool_request if metrics else lambda model, usage: None,
+    )
+
+
+def _usage_journal(settings: Settings) -> UsageJournal | None:
+    directory = settings.usage_journal
+    if directory == "auto":
+        directory = default_directory(settings.store_url) or "off"
+    return UsageJournal(directory.expanduser()) if isinstance(directory, Path) else None
+
+
+def build_context(
+    settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
+) -> ApiContext:
+    """Return the objects and limits that all routes share."""
+    return ApiContext(
+        responses,
+        Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys),
+        settings.open_after,
+        settings.heartbeat,
+        BodyLimits(settings.max_body_bytes, settings.max_body_values, strict=lambda: responses.options.strict),
+        limits,
+        accounting,
+        Idempotency(responses.store, settings.idempotency_ttl),
+        activity,
+    )
+
+
+def build_batch_worker(settings: Settings, api: ApiContext, background: Background | None) -> BatchWorker | None:
+    """Return what runs the batches in this process; None if there are none."""
+    resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
+    batches = next((found["batches"] for found in resources if "batches" in found), None)
+    if not settings.batch_concurrency or not isinstance(batches, Batches):
+        return None
+    webhooks = background.webhooks if background else None
+    return BatchWorker(
+        batches,
+        LineRequests(api),
+        max_concurrency=settings.batch_concurrency,
+        lease=settings.background_lease,
+        announce=webhooks.announce_event if webhooks else None,
+    )

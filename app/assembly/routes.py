@@ -1,0 +1,170 @@
+"""Adds the endpoints, the pages and the middleware that the settings choose."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.routing import Route
+
+from app import __version__
+from app.api import errors
+from app.api.activity import activity_routes
+from app.api.context import ApiContext
+from app.api.middleware.cors import Cors
+from app.api.middleware.key_required import KeyRequired
+from app.api.middleware.origins import Origins
+from app.api.middleware.request_id import RequestId
+from app.api.openapi import Documented
+from app.api.passthrough.operations import passthrough_operations
+from app.api.passthrough.routes import passthrough_routes
+from app.api.routes import conversations, health, studio, websocket
+from app.api.routes import metrics as operation
+from app.api.routes import responses as response_routes
+from app.api.routes.inspection import inspection_routes
+from app.assembly.parts import build_memory
+from app.backends import Backend
+from app.backends.routing.router import Router
+from app.core.types.hosted import needs_table
+from app.importing import import_object
+from app.observability.metrics import Metrics
+from app.responses import Caller, Responses
+from app.responses.inspection import offered_prompts, offered_tools, offers_file_search
+from app.settings import Settings
+from app.settings.validation import PageAccess
+from app.tools import HostedTool, ResourceTool
+
+if TYPE_CHECKING:
+    from app.observability.tracing import Tracing
+
+# The routes of what hosted tools have, by `ResourceTool.resources`; the packages that they need are extras.
+RESOURCES = {
+    "files": "app.api.routes.files:routes",
+    "uploads": "app.api.routes.files.uploads:upload_routes",
+    "batches": "app.api.routes.files.batches:batch_routes",
+    "vector_stores": "app.api.routes.vector_stores:routes",
+    "containers": "app.api.routes.containers:container_routes",
+}
+
+
+def add_routes(app: Documented, settings: Settings, api: ApiContext, metrics: Metrics | None) -> Sequence[Route]:
+    """Add all endpoints and pages; return the routes of the backend's endpoints, for `add_middleware`."""
+    _add_endpoints(app, settings, api)
+    _add_pages(app, api.responses, settings, metrics)
+    passed = passthrough_routes(api, "/v1", "") if settings.passthrough else []
+    app.router.routes.extend(passed)
+    app.more_paths = passthrough_operations("/v1") if settings.passthrough else {}
+    errors.install(app, _absent(settings, api.responses.tools))
+    return passed
+
+
+def _add_endpoints(app: FastAPI, settings: Settings, api: ApiContext) -> None:
+    """Add the endpoints of the API, with and without the prefix `/v1`."""
+    router = response_routes.routes(api)
+    router.include_router(conversations.routes(api))
+    for name, path in RESOURCES.items():
+        for tool in api.responses.tools.values():
+            if isinstance(tool, ResourceTool) and name in tool.resources and _is_served(name, settings):
+                router.include_router(import_object(path)(api, tool.resources[name]))
+    connections = websocket.ConnectionLimits(
+        settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
+    )
+    router.include_router(websocket.routes(api, connections, partial(build_memory, settings)))
+    router.include_router(activity_routes(api))
+    router.include_router(inspection_routes(api, partial(about, settings, api.responses)))
+    app.include_router(router, prefix="/v1", tags=["responses"])
+    app.include_router(router, include_in_schema=False)
+
+
+def _is_served(resource: str, settings: Settings) -> bool:
+    return resource != "batches" or settings.batch_concurrency > 0
+
+
+def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:
+    """Add the pages outside the API: health, metrics, the API reference and the studio."""
+    app.include_router(health.routes(responses))
+    if metrics:
+        app.include_router(operation.routes(metrics))
+    if settings.docs != "off":
+        app.include_router(studio.docs_routes())
+    if settings.studio:
+        app.include_router(studio.studio_routes())
+
+
+def pages_of(settings: Settings) -> dict[str, PageAccess]:
+    """Return the access to the pages outside the API, by path."""
+    return {"/metrics": settings.metrics, "/docs": settings.docs, "/openapi.json": settings.docs}
+
+
+def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, str]:
+    """Return why endpoints are not served, by the beginning of their paths."""
+    absent: dict[str, str] = {}
+    served = {name for tool in tools.values() if isinstance(tool, ResourceTool) for name in tool.resources}
+    if "files" not in served:
+        paths = ("/files", "/uploads", "/batches", "/vector_stores")
+        absent |= dict.fromkeys(paths, f"files {needs_table('tools.file_search')}")
+    elif not settings.batch_concurrency:
+        absent["/batches"] = "batches are off (ANTIPHON_BATCH_CONCURRENCY)"
+    if "containers" not in served:
+        provider = "with the provider bubblewrap"
+        absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"
+    if not settings.passthrough:
+        absent |= dict.fromkeys(passthrough_operations(""), "those of backends are off (ANTIPHON_PASSTHROUGH)")
+    absent |= {f"/v1{path}": reason for path, reason in absent.items()}
+    if not settings.studio:
+        absent["/studio"] = "the studio is off (ANTIPHON_STUDIO)"
+    for path, access in pages_of(settings).items():
+        if access == "off":
+            absent[path] = f"it is off (ANTIPHON_{'METRICS' if path == '/metrics' else 'DOCS'})"
+    return absent
+
+
+def add_middleware(
+    app: FastAPI,
+    settings: Settings,
+    api: ApiContext,
+    metrics: Metrics | None,
+    tracing: Tracing | None,
+    passed: Sequence[Route],
+) -> None:
+    """Add the middleware; the last one added is the outermost. `passed` are the routes of the backend's endpoints."""
+    behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
+    if behind_key:
+        app.add_middleware(KeyRequired, auth=api.auth, paths=behind_key)
+    if not settings.has_keys:
+        app.add_middleware(Origins, allowed=frozenset(settings.cors_origins))
+    app.add_middleware(
+        Cors,
+        allow_origins=settings.cors_origins,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        expose_headers=["*"],
+    )
+    app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""], others=passed)
+    if tracing:
+        app.add_middleware(tracing.middleware)
+    app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused)
+
+
+def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str, object]:
+    """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to a caller."""
+    return {
+        "object": "antiphon.about",
+        "version": __version__,
+        "backends": _describe(responses.backend),
+        "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
+        "tools": offered_tools(responses.tools, caller),
+        "file_search": offers_file_search(responses.tools, caller),
+        "prompts": offered_prompts(responses.options.prompts),
+        "background": responses.has_background,
+        "key_required": settings.has_keys,
+        "metrics": settings.metrics != "off",
+    }
+
+
+def _describe(backend: Backend) -> list[dict[str, object]]:
+    if isinstance(backend, Router):
+        return backend.describe()
+    return [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
