@@ -189,8 +189,8 @@ class AnswerReceiver(Protocol):
         """Take the next chunks, while it is not slow."""
         ...
 
-    async def receive_slowly(self, chunks: list[ChunkOrRun], *, large: bool = False) -> None:
-        """Take the next chunks, and return when more may follow; `large`: they may have large texts."""
+    async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
+        """Take the next chunks, and return when more may follow."""
         ...
 
     async def ready(self) -> None:

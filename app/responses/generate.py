@@ -19,6 +19,7 @@ from app.core.stream.answer import Answer
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, Usage
+from app.core.types.chunk import in_pieces
 from app.core.types.token_estimate import conversation_of, estimate_prompt
 from app.core.types.usage import is_counted, usage_of
 from app.errors import APIError, BackendError
@@ -221,16 +222,13 @@ class DeliveredAnswer(Answer):
         super().receive(chunks)
         self._deliver()
 
-    async def receive_slowly(self, chunks: list[ChunkOrRun], *, large: bool = False) -> None:
-        """Read chunks, and wait until the client is ready for more; large texts are read in pieces."""
-        if large or self._builder.slow_to_close:
-            if not self.begun:
-                self._begin()
-            for work in self.receive_in_pieces(chunks):
-                self._deliver()
-                await (asyncio.to_thread(work) if work else asyncio.sleep(0))  # other requests are served
-                await self.ready()
-            self._deliver()
+    async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
+        """Read chunks, and wait until the client is ready for more."""
+        if self._builder.slow_to_close:
+            for chunk in in_pieces(chunks):
+                if self.reader.is_slow(chunk):
+                    await asyncio.to_thread(self.reader.prepare_end)
+                self.receive([chunk])
         else:
             self.receive(chunks)
         await self.ready()
@@ -306,8 +304,8 @@ async def respond(
 async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     try:
         await _estimate_prompt(query)
-        if builder.slow_to_close:
-            await asyncio.to_thread(builder.prepare_close)
+        if query.reader.slow_to_end:
+            await asyncio.to_thread(query.reader.prepare_end)
         end(builder, query, failure)
     except Exception:
         logger.exception("an answer could not be ended")

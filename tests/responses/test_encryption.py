@@ -15,6 +15,7 @@ from app.core.stream import reasoning_encryption
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
+from app.core.types.chunk import in_pieces
 from app.core.types.request import CreateResponse, Event
 from app.core.types.response import new_response
 from app.errors import InvalidRequest, Warnings
@@ -364,12 +365,13 @@ def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeyp
     last = {"text": delta(content="Hello."), "call": signed("c1", None), "signed call": signed("c1", "abc")}
     rest = [last[closing]] if closing in last else []
     chunks = normal(whole(delta(reasoning="Let me think."), delta(reasoning=" More."), *rest))
-    for work in reader.feed_in_pieces([*chunks]):
-        if work:
-            work()
+    for one in in_pieces([*chunks]):
+        if reader.is_slow(one):
+            reader.prepare_end()
             assert encrypted == [{"upstream": {"reasoning": "Let me think. More."}}]
-    if builder.slow_to_close:
-        builder.prepare_close()
+        reader.feed(one)
+    if reader.slow_to_end:
+        reader.prepare_end()
     before = len(encrypted)
     finish_response(builder, querying(reader), None)
     builder.end()

@@ -31,7 +31,7 @@ class Received:
         self.lists.append([*chunks])
         self.news.set()
 
-    async def receive_slowly(self, chunks: list[ChunkOrRun], *, large: bool = False) -> None:
+    async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
         self.receive(chunks)
 
     async def ready(self) -> None:

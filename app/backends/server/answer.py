@@ -18,7 +18,7 @@ from app.backends.server.errors.classification import failure
 from app.core.profile import Profile
 from app.core.stream.answer import AnswerDecoder
 from app.core.types import JSONObject
-from app.core.types.chunk import ChunkOrRun
+from app.core.types.chunk import ChunkOrRun, in_pieces
 from app.errors import BackendError
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
@@ -31,8 +31,9 @@ class AnswerBody:
     """
     The body of an answer.
 
-    Its bytes are decoded in the call in which they are received, and their chunks passed on. Only large events, and
-    what comes while the receiver is slow, are taken by the task that awaits `receive`.
+    Its bytes are decoded in the call in which they are received, and their chunks passed on. Only large events, whose
+    texts are cut into ordinary chunks, and what comes while the receiver is slow are taken by the task that awaits
+    `receive`.
     """
 
     def __init__(self, response: httpx.Response, profile: Profile, decoder: AnswerDecoder) -> None:
@@ -46,8 +47,7 @@ class AnswerBody:
         self._receiver: AnswerReceiver | None = None
         self._started = False  # has anything been read?
         self._unread: bytes | None = None  # what the task has to decode
-        self._held: list[ChunkOrRun] = []  # chunks that came before there was a receiver
-        self._held_large = False  # whether they are from a large event
+        self._held: list[list[ChunkOrRun]] = []  # chunks that came before there was a receiver
         self._undecoded = 0  # bytes of reads that completed no event
         self._last_chunk = 0.0  # after the finish reason: when the last chunk came, in loop time
         # What to raise after the last chunk. Usually a class: an exception refers to the frames it has passed, so one
@@ -100,9 +100,7 @@ class AnswerBody:
         connection breaks. After a finish reason, a broken connection is a normal end.
         """
         self._receiver = receiver
-        held, self._held = self._held, []
-        await self._pass_on(held, large=self._held_large)
-        del held
+        await self._pass_on(self._held)
         while self._end is None:
             await self._read()
         if self._end is not StopAsyncIteration:
@@ -159,21 +157,28 @@ class AnswerBody:
 
     async def _decode(self, decode: Callable[..., list[ChunkOrRun]], *data: bytes) -> None:
         """Call a method of the decoder, in a thread if a large event may be complete, and pass the chunks on."""
-        large = self._undecoded > LARGE_EVENT
-        chunks = await asyncio.to_thread(decode, *data) if large else decode(*data)
-        if chunks:
+        if self._undecoded > LARGE_EVENT:
+            lists = await asyncio.to_thread(lambda: [[chunk] for chunk in in_pieces(decode(*data))])
+        else:
+            chunks = decode(*data)
+            lists = [chunks] if chunks else []
+        if lists:
             self._undecoded = 0
             if self._decoder.finished:
                 self._last_chunk = self._loop.time()
-            await self._pass_on(chunks, large=large)
+            await self._pass_on(lists)
         else:
             self._undecoded += sum(map(len, data))
 
-    async def _pass_on(self, chunks: list[ChunkOrRun], *, large: bool) -> None:
+    async def _pass_on(self, lists: list[list[ChunkOrRun]]) -> None:
+        """Pass on lists of chunks one by one, with time for other requests between them; they are removed."""
         if self._receiver is None:
-            self._held, self._held_large = [*self._held, *chunks], self._held_large or large
-        elif chunks:
-            await self._receiver.receive_slowly(chunks, large=large)
+            self._held += lists
+            return
+        while lists:
+            await self._receiver.receive_slowly(lists.pop(0))
+            if lists:
+                await asyncio.sleep(0)
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
         """Return what to raise for an incomplete body: a failure, unless the finish reason has been received."""

@@ -30,12 +30,17 @@ class ArgumentsReader(Protocol):
         """Whether the arguments are complete: further text does not belong to them."""
         ...
 
+    @property
+    def slow(self) -> bool:
+        """Whether `end` may take long, unless `prepare` is called before."""
+        ...
+
     def feed(self, piece: str) -> str:
         """Take the next piece from the backend, and return the text to emit."""
         ...
 
     def prepare(self) -> None:
-        """Compute what `end` needs; may take long for large arguments, and may be called in a thread."""
+        """Compute what `end` needs; may take long, and may be called in a thread."""
         ...
 
     def end(self) -> str:
@@ -76,6 +81,10 @@ class ObjectReader:
     @property
     def closed(self) -> bool:
         return self._closed
+
+    @property
+    def slow(self) -> bool:
+        return self._quoted is not None
 
     def feed(self, piece: str) -> str:
         if self._closed:
@@ -234,6 +243,10 @@ class InputReader:
     @property
     def closed(self) -> bool:
         return self._state == "closed"
+
+    @property
+    def slow(self) -> bool:
+        return False
 
     def feed(self, piece: str) -> str:
         output: list[str] = []

@@ -8,13 +8,13 @@ them: `app.backends.server.answer` receives the bytes, and `app.responses.genera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch
 from app.core.types import JSONObject
-from app.core.types.chunk import ChunkOrRun, RawChunk, Step
+from app.core.types.chunk import ChunkOrRun, RawChunk
 from app.errors import BackendError
 
 # Returns the error that a part of an answer reports, if any: `{"error": ...}`, in the forms of all servers.
@@ -74,20 +74,12 @@ class Answer:
 
     def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
         """Take the next chunks."""
-        self._show(chunks)
+        self.begun = True
+        for tap in self.taps:
+            tap(chunks)
         for chunk in chunks:
             self.reader.feed(chunk)
-
-    def receive_in_pieces(self, chunks: list[ChunkOrRun]) -> Iterator[Step]:
-        """Take chunks that may have large texts, a piece at each step; they are removed from the list."""
-        self._show(chunks)
-        yield from self.reader.feed_in_pieces(chunks)
 
     def events(self) -> EventBatch:
         """Return the events since the last call."""
         return self.reader.builder.take()
-
-    def _show(self, chunks: Sequence[ChunkOrRun]) -> None:
-        self.begun = True
-        for tap in self.taps:
-            tap(chunks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from app.core.stream.annotations import flat_annotations, flat_logprobs, whole_citation
 from app.core.stream.event_builder import EventBuilder
@@ -13,7 +13,6 @@ from app.core.types import JSONObject
 from app.core.types.chunk import (
     DONE,
     REASONING_CONTENT,
-    Chunk,
     ChunkChoice,
     ChunkDelta,
     ChunkOrRun,
@@ -21,8 +20,6 @@ from app.core.types.chunk import (
     CitedSource,
     PassedItem,
     RawChunk,
-    Step,
-    pieces_of,
 )
 
 # Fields of a delta (or texts of `TEXT_PATHS`) that close an open reasoning item.
@@ -108,58 +105,6 @@ class ChunkReader:
         if self._sources:
             self._cite()
 
-    def feed_in_pieces(self, chunks: list[ChunkOrRun]) -> Iterator[Step]:
-        """
-        Process chunks with large texts, or after large reasoning, a piece of a text at each step: see `Step`.
-
-        Each chunk is removed from the list before, and each piece becomes a delta of its own.
-        """
-        chunks.reverse()
-        while chunks:
-            yield from self._feed_pieces(chunks.pop())
-
-    def _feed_pieces(self, chunk: ChunkOrRun) -> Iterator[Step]:
-        if isinstance(chunk, ChunkRun):
-            if chunk.field in _CLOSING:
-                yield from self._prepare_close()
-            self.feed(chunk)
-            return
-        choices = () if chunk is DONE else chunk.get("choices")
-        if not choices or (self._logprobs and choices[0].get("logprobs")):  # which belong to the whole text
-            if choices:
-                yield from self._prepare_close()
-            self.feed(chunk)
-            return
-        delta = choices[0]["delta"].copy()
-        rest: Chunk = {**chunk, "choices": [{**choices[0], "delta": {}}]}
-        del chunk, choices
-        source = delta.pop("reasoning_field", REASONING_CONTENT)
-        for piece in pieces_of(delta.pop("reasoning_content", None)):
-            self.builder.reasoning(piece, source=source)
-            yield None
-        opaque: ChunkDelta = {}
-        if "reasoning_fragments" in delta:
-            opaque["reasoning_fragments"] = delta.pop("reasoning_fragments")
-        if "reasoning_upstream" in delta:
-            opaque["reasoning_upstream"] = delta.pop("reasoning_upstream")
-        self._feed_delta(opaque, {})
-        if any(map(delta.get, _CLOSING)):
-            yield from self._prepare_close()
-        for piece in pieces_of(delta.pop("content", None)):
-            self._feed_text(piece, {})
-            yield None
-        for piece in pieces_of(delta.pop("refusal", None)):
-            self.builder.refusal(piece)
-            yield None
-        calls = delta.pop("tool_calls", None) or ()
-        self._feed_delta(delta, {})
-        yield from self.calls.feed_in_pieces(calls)
-        self.feed(rest)
-
-    def _prepare_close(self) -> Iterator[Step]:
-        if self.builder.slow_to_close:
-            yield self.builder.prepare_close
-
     def _feed_delta(self, delta: ChunkDelta, choice: ChunkChoice) -> None:
         """Process reasoning, then text, then calls: the order in which a model generates them."""
         if "starts_item" in delta or "starts_part" in delta:
@@ -224,6 +169,25 @@ class ChunkReader:
             for source in self._sources:
                 self.builder.annotation(whole_citation(source))
             self._sources = []
+
+    def is_slow(self, chunk: ChunkOrRun) -> bool:
+        """Return whether a chunk closes an item that takes long to close, unless `prepare_end` is called before."""
+        if not self.builder.slow_to_close:
+            return False
+        if isinstance(chunk, ChunkRun):
+            return chunk.field in _CLOSING
+        return any(any(map(choice["delta"].get, _CLOSING)) for choice in chunk.get("choices") or ())
+
+    @property
+    def slow_to_end(self) -> bool:
+        """Whether the end of the answer takes long, unless `prepare_end` is called before."""
+        return self.builder.slow_to_close or self.calls.slow_to_end
+
+    def prepare_end(self) -> None:
+        """Compute what closing the open items needs; may take long, and may be called in a thread."""
+        if self.builder.slow_to_close:
+            self.builder.prepare_close()
+        self.calls.prepare_end()
 
     @property
     def ended(self) -> str | None:

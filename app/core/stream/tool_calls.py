@@ -19,7 +19,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject
-from app.core.types.chunk import CallFragment, Step, pieces_of
+from app.core.types.chunk import CallFragment, pieces_of
 
 MAX_CALL_ID = 64  # characters, by the spec
 ORIGINAL_ID = "original_id"  # the upstream field that stores a longer id
@@ -104,44 +104,35 @@ class ToolCalls:
     @property
     def cut(self) -> bool:
         """Whether an open call has incomplete arguments."""
-        return any(
-            call.open and not call.ended and call.reader.cut(call.open.pieces, broken=False) for call in self._calls
-        )
+        return any(call.reader.cut(open_.pieces, broken=False) for call, open_ in self._open())
+
+    @property
+    def slow_to_end(self) -> bool:
+        """Whether `end` takes long, unless `prepare_end` is called before."""
+        return any(call.reader.slow for call, _ in self._open())
+
+    def prepare_end(self) -> None:
+        """Compute what `end` needs; may take long, and may be called in a thread."""
+        for call, _ in self._open():
+            call.reader.prepare()
+
+    def _open(self) -> Iterator[tuple[_Assembly, OpenCall]]:
+        """Yield the calls that were opened and have not ended."""
+        for call in self._calls:
+            if call.open and not call.ended:
+                yield call, call.open
 
     def feed(self, fragments: Iterable[CallFragment]) -> None:
         """Process the `tool_calls` of one delta."""
         for fragment in fragments:
-            self._extend(*self._begin(fragment))
-
-    def feed_in_pieces(self, fragments: Iterable[CallFragment]) -> Iterator[Step]:
-        """Process the `tool_calls` of one delta, a piece of long arguments at each step: see `Step`."""
-        for fragment in fragments:
-            call, arguments = self._begin(fragment)
-            fragment.pop("function")  # the whole text is freed with the last of its pieces
-            is_long = len(arguments) > _PIECE
-            pieces = pieces_of(arguments, _PIECE) if arguments else iter(("",))
-            del arguments
-            for piece in pieces:
-                self._extend(call, piece)
-                yield None
-            if is_long and not call.ended:
-                yield call.reader.prepare
-                if call.open and call.reader.closed:
-                    for piece in pieces_of(call.reader.end()):
-                        self._write_arguments(call, piece)
-                        yield None
-                    self._finish(call)
-
-    def _begin(self, fragment: CallFragment) -> tuple[_Assembly, str]:
-        """Return the call that a fragment belongs to, and the fragment's arguments."""
-        function = fragment["function"]
-        name, call_id = function.get("name") or None, fragment.get("id") or None
-        arguments = function.get("arguments") or ""
-        call = self._find(fragment.get("index"), call_id, name, arguments)
-        if upstream := fragment.get("upstream"):
-            call.extra |= upstream
-        self._identify(call, call_id, name)
-        return call, arguments
+            function = fragment["function"]
+            name, call_id = function.get("name") or None, fragment.get("id") or None
+            arguments = function.get("arguments") or ""
+            call = self._find(fragment.get("index"), call_id, name, function.get("whole") or arguments)
+            if upstream := fragment.get("upstream"):
+                call.extra |= upstream
+            self._identify(call, call_id, name)
+            self._extend(call, arguments)
 
     def feed_arguments(self, fragment: CallFragment, pieces: Iterable[str]) -> None:
         """Process pieces of arguments, from deltas that otherwise equal the fragment and have neither id nor name."""
@@ -168,7 +159,7 @@ class ToolCalls:
                 continue
             last = call.open.index in (None, len(self._builder.response["output"]) - 1)
             if call.reader.cut(call.open.pieces, broken=cut and last):
-                self._write_arguments(call, call.reader.held())
+                self._write_rest(call, call.reader.held())
             else:
                 self._finish(call)
 
@@ -287,9 +278,14 @@ class ToolCalls:
         if call.open and text:
             self._builder.arguments(call.open, text)
 
+    def _write_rest(self, call: _Assembly, text: str) -> None:
+        """Write what was held back, which may be all of the arguments."""
+        for piece in pieces_of(text):
+            self._write_arguments(call, piece)
+
     def _finish(self, call: _Assembly) -> None:
         assert call.open
-        self._write_arguments(call, call.reader.end())
+        self._write_rest(call, call.reader.end())
         self._builder.close_call(call.open)
         call.ended = True
 
@@ -325,8 +321,6 @@ def _starts_another(call: _Assembly, call_id: str | None, name: str | None, argu
         not (call_id and call.id) and arguments.lstrip()[:1] == "{" and not call.equals(arguments)
     )
 
-
-_PIECE = 64 * 1024  # characters of arguments that are read at once: with many escapes it takes some 30 ms
 
 # Encodings of empty arguments: Go writes `null`, PHP a list.
 _EMPTY = frozenset({"{}", "null", "[]"})
