@@ -45,8 +45,8 @@ _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
         # The AI SDK's provider `openai`, opencode (which includes it), the Agents SDK and LangChain for Node, LiteLLM's
-        # chat.
-        (r"ai-sdk[-/]openai/|opencode/|agents/javascript|langchainjs-|litellm/", "openai-summary"),
+        # chat, VS Code.
+        (r"ai-sdk[-/]openai/|opencode/|agents/javascript|langchainjs-|litellm/|GitHubCopilotChat/", "openai-summary"),
         # Codex, which shows only summaries, before it requested them for unknown models.
         (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK without a stream, which does not name its provider.
@@ -60,6 +60,9 @@ _CLIENTS = tuple(
 )
 
 
+# Of OpenAI's SDKs and Codex, whatever their user agents are, and of Open WebUI where it names its users.
+_OPENAI_HEADERS = frozenset({"x-stainless-lang", "originator", "x-openwebui-user-id"})
+
 # The AI SDK's provider `open-responses`, and the SDK where it does not name its provider.
 _NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORECASE)
 
@@ -72,7 +75,7 @@ def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
 def _recognised(headers: Mapping[str, str]) -> str:
     if name := _client(_agent(headers)):
         return name
-    return "openai" if "x-stainless-lang" in headers or "originator" in headers else "openresponses"
+    return "openresponses" if _OPENAI_HEADERS.isdisjoint(headers) else "openai"
 
 
 @lru_cache(maxsize=256)

@@ -32,6 +32,7 @@ AGENTS = {
     "ai/7.0.173 ai-sdk-provider-utils/5.0.81 node.js/v20.20.2": "openai-both",
     "ai/6.0.326 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-both",
     "opencode/1.18.33 ai-sdk/provider-utils/4.0.40 runtime/bun/1.3.14": "openai-summary",
+    "GitHubCopilotChat/0.55.0": "openai-summary",
     "curl/8.5.0": "openresponses",
     "python-httpx/0.28.1": "openresponses",
     "node": "openresponses",
@@ -52,6 +53,7 @@ def test_client_is_known_by_its_user_agent(agent: str) -> None:
 def test_sdk_in_a_browser_is_known_by_its_other_headers() -> None:
     assert dialect_of({"user-agent": "Mozilla/5.0", "x-stainless-lang": "js"}) == DIALECTS["openai"]
     assert dialect_of({"originator": "codex_vscode"}) == DIALECTS["openai"]
+    assert dialect_of({"user-agent": "Python/3.12 aiohttp/3.13.5", "x-openwebui-user-id": "1"}) == DIALECTS["openai"]
 
 
 @pytest.mark.parametrize("configured", ["openresponses", "openai"])

@@ -13,7 +13,8 @@ from app.core.history.approvals import NO_DECISIONS, Decisions, answers_approval
 from app.core.history.compaction import has_compaction, is_compaction, without_compacted
 from app.core.history.images import ImageReference
 from app.core.history.past import Past
-from app.core.history.rewrites import UNCHANGED, Configuration, drop_repeated_prompt, rewrite_items
+from app.core.history.repetitions import drop_repetitions
+from app.core.history.rewrites import UNCHANGED, Configuration, rewrite_items
 from app.core.history.turns import Turn, check_outputs
 from app.core.request.question import TranslatedPrefix
 from app.core.stream.event_builder import Upstream
@@ -70,7 +71,7 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
         warnings.add("This response continues from one that is not stored: only this connection can go on.")
     if past.response_ids:
         check_outputs(past.items, new)
-        new = drop_repeated_prompt(past.items, new, warnings)
+        new = drop_repetitions(past.items, new, warnings)
     return join(past, new, new_input, key, decisions)
 
 

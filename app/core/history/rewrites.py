@@ -1,36 +1,14 @@
-"""Items that are rewritten before they are translated: types without a counterpart in chat, and repetitions."""
+"""Items that are rewritten before they are translated: types without a counterpart in chat."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from app.core.history.turns import parts_of
 from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
 from app.errors import Warnings, label
-
-
-def drop_repeated_prompt(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
-    """
-    Return the new items without the last user message if it is repeated before the result of a tool.
-
-    Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question a second time.
-    """
-    question = next((item for item in reversed(history) if _is_question(item)), None)
-    last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
-    if question is None or not last:
-        return [*new]
-    words = parts_of(question.get("content"), "user")
-    repeated = [_is_question(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
-    if any(repeated):
-        warnings.add("The last user message was repeated with the results of tools; the repetition was left out.")
-    return [*(item for item, is_repeated in zip(new, repeated, strict=False) if not is_repeated), *new[last:]]
-
-
-def _is_question(item: Item) -> bool:
-    return bool(item["type"] == "message" and item["role"] == "user")
-
 
 # A name with a prefix: items of extensions are ignored where they are not known.
 _UPDATE = "openai:configuration_update"

@@ -117,8 +117,15 @@ class ToolSet:
         return f"{flat[: _MAX_NAME - 9]}_{digest}"
 
     def called(self, item: Item) -> str:
-        """Return the chat name of the function of a `function_call` item."""
-        return self.name(namespace_of(item), item["name"])
+        """
+        Return the chat name of the function of a `function_call` item.
+
+        VS Code sends the name of a function that a search has found also as its namespace.
+        """
+        namespace, name = namespace_of(item), item["name"]
+        if namespace == name and (namespace, name) not in self._names and (None, name) in self._names:
+            namespace = None
+        return self.name(namespace, name)
 
     def find(self, namespace: str | None, name: str) -> str:
         """Return the chat name of a function; raises `InvalidRequest` if the request does not declare it."""

@@ -1,0 +1,87 @@
+"""What clients send although the conversation that they continue has it already, beside the results of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import orjson
+
+from app.core.history.compaction import COMPACTION
+from app.core.history.turns import parts_of
+from app.core.types.request import Item
+from app.errors import Warnings
+
+
+def drop_repetitions(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
+    """Return the new items without those that repeat the conversation; results follow their calls directly in chat."""
+    return _without_question(history, _without_output(history, new, warnings), warnings)
+
+
+def _without_output(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
+    """
+    Return the new items without calls and compactions of earlier responses, and what those had before them.
+
+    Open WebUI repeats the answer whose calls it has run, VS Code the last compaction. The model would see each call
+    twice, once without a result; and a compaction replaces the items before it, with the calls of these results.
+    """
+    if not any(map(_is_mark, new)):
+        return [*new]
+    calls = {*map(_call_id, new)}
+    known = {_identity(item) for item in history if _call_id(item) in calls} - {None}
+    repeated = [_identity(item) in known for item in new]
+    end = max((at + 1 for at, item in enumerate(new) if repeated[at] and _is_mark(item)), default=0)
+    if end:
+        warnings.add("Calls or compactions of earlier responses were repeated; the repetitions were left out.")
+    return [*(item for item, is_repeated in zip(new[:end], repeated, strict=False) if not is_repeated), *new[end:]]
+
+
+def _is_mark(item: Item) -> bool:
+    """Return whether only an answer can have this item."""
+    return item["type"] == COMPACTION or (_call_id(item) is not None and not item["type"].endswith("_output"))
+
+
+def _call_id(item: Item) -> str | None:
+    call_id = item.get("call_id")
+    return call_id if isinstance(call_id, str) else None
+
+
+def _identity(item: Item) -> tuple[object, ...] | None:
+    """Return what an item has wherever it is sent again, which may be without its id; None if it is not recognised."""
+    type_ = item["type"]
+    if type_ == COMPACTION:
+        return (type_, item["id"]) if item.get("id") else None
+    if call_id := _call_id(item):
+        content = item.get("output") if type_.endswith("_output") else item.get("arguments", item.get("input"))
+        return type_, call_id, str(item.get("name")), _canonical(content)
+    if type_ == "message" and item["role"] == "assistant":
+        return type_, "".join(str(part.get("text")) for part in parts_of(item.get("content"), "assistant"))
+    return None
+
+
+def _canonical(content: object) -> bytes | str:
+    """Return what is the same however the same JSON is written."""
+    try:
+        return orjson.dumps(orjson.loads(content) if isinstance(content, str) else content, option=orjson.OPT_SORT_KEYS)
+    except (ValueError, TypeError):
+        return str(content)
+
+
+def _without_question(history: Sequence[Item], new: Sequence[Item], warnings: Warnings) -> list[Item]:
+    """
+    Return the new items without the last user message if it is repeated before the result of a tool.
+
+    Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question a second time.
+    """
+    question = next((item for item in reversed(history) if _is_question(item)), None)
+    last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
+    if question is None or not last:
+        return [*new]
+    words = parts_of(question.get("content"), "user")
+    repeated = [_is_question(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
+    if any(repeated):
+        warnings.add("The last user message was repeated with the results of tools; the repetition was left out.")
+    return [*(item for item, is_repeated in zip(new, repeated, strict=False) if not is_repeated), *new[last:]]
+
+
+def _is_question(item: Item) -> bool:
+    return bool(item["type"] == "message" and item["role"] == "user")
