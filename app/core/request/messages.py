@@ -8,8 +8,6 @@ order, and would refuse it again on every later turn of the conversation.
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,15 +36,14 @@ from app.core.request.content import (
 from app.core.request.question import TranslatedPrefix, TranslationContext
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import Message
+from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
 from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
-NO_OUTPUT = "(no output)"
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server, and cannot be read here.)"
-OUTPUT_LATER = "(This runs on; its result comes later.)"
 _PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never refused
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
 
@@ -166,14 +163,7 @@ class ConversationReader:
         self.replay = ReasoningFields(context.profile)
         self.before = before
         self.ids = before.ids.copy() if before else CallIds(self.options.tool_ids)
-        self.outputs, self.unclaimed = pair_calls(items)  # call position -> output position; output positions
-        self.callers = {output: call for call, output in self.outputs.items()}
-        self.late = late_calls(items, self.outputs)
-        self.answers: dict[str, list[int]] = {}  # positions of the outputs for each call id
-        for call in (position for position, item in enumerate(items) if item["type"] == "function_call"):
-            answers = self.answers.setdefault(items[call]["call_id"], [])
-            if call in self.outputs:
-                answers.append(self.outputs[call])
+        self.paired = PairedCalls(items)
         self.turn = before.turn if before else 0
         self.with_tools: set[int] = {self.turn} if before and before.with_tools else set()
         self.pending = -1  # the last position of an output to the calls so far, and of a call to the outputs so far
@@ -226,17 +216,17 @@ class ConversationReader:
                 with_tools = self.turn in self.with_tools
                 self.ends[before_user] = _End(position, len(self.read), self.turn, with_tools, before_user)
         if item["type"] == "function_call":
-            self.pending = max(self.pending, self.outputs.get(position, len(self.items)))
+            self.pending = max(self.pending, self.paired.outputs.get(position, len(self.items)))
         elif item["type"] == "function_call_output":
             self.pending = max(self.pending, self.settled(position, item))
 
     def settled(self, position: int, item: Item) -> int:
         """Return the position of the item that decides how an output is sent; the number of items if it may follow."""
-        if position in self.callers:
-            return self.callers[position]
-        if position in self.unclaimed:
+        if position in self.paired.callers:
+            return self.paired.callers[position]
+        if position in self.paired.unclaimed:
             return len(self.items)
-        return min(self.same_answers(item), default=-1)
+        return min(self.paired.repeated(item), default=-1)
 
     def prefix(self, messages: list[Message]) -> TranslatedPrefix | None:
         """Return the longest prefix; none with new warnings, because later requests have to repeat these."""
@@ -311,42 +301,20 @@ class ConversationReader:
     def function_call(self, position: int, item: Item) -> None:
         turn = self.current()
         turn.calls.append(position)
-        turn.waiting += self.outputs.get(position, -1) > position and position not in self.late
+        turn.waiting += self.paired.outputs.get(position, -1) > position and position not in self.paired.late
         self.with_tools.add(turn.number)
 
     def function_call_output(self, position: int, item: Item) -> None:
-        call = self.callers.get(position)
+        call = self.paired.callers.get(position)
         if call is None:
-            self.unmatched_output(position, item)
-        elif call in self.late:
+            if introduction := self.paired.introduction(item, self.warnings):
+                self.output_as_message(position, introduction)
+        elif call in self.paired.late:
             self.output_as_message(position, f"The result of the tool call {label(item['call_id'])}:")
         elif (turn := self.open) and turn.calls and turn.calls[0] <= call < position:
             turn.waiting -= 1
             if not turn.waiting:
                 self.close()
-
-    def unmatched_output(self, position: int, item: Item) -> None:
-        """
-        Add an output that answers no call as a user message.
-
-        Inventing a call would misrepresent the model. A second, different output for a call may correct the first, so
-        both are sent.
-        """
-        name = label(item["call_id"])
-        if item["call_id"] in self.answers:
-            if self.same_answers(item):
-                return
-            introduction = f"Another result of the tool call {name}:"
-            self.warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
-        else:
-            introduction = f"The result of the tool call {name}, which is not in this conversation:"
-            self.warnings.add(f"The output of {name} answers no call of this conversation; it goes as a message.")
-        self.output_as_message(position, introduction)
-
-    def same_answers(self, item: Item) -> list[int]:
-        """Return the positions of the same output, as far as it answers calls with the same id."""
-        answers = self.answers.get(item["call_id"], ())
-        return [answer for answer in answers if self.items[answer]["output"] == item["output"]]
 
     def output_as_message(self, position: int, introduction: str) -> None:
         """Add an output as a user message, which is allowed anywhere."""
@@ -358,14 +326,7 @@ class ConversationReader:
 
     def compaction(self, position: int, item: Item) -> None:
         self.close()
-        if summary := self.upstream.get(item.get("id") or "", {}).get("summary"):
-            text = f"A summary of the conversation before this message:\n\n{summary}"
-        else:
-            text = UNREADABLE_PAST
-            self.warnings.add(
-                "A compaction of another server cannot be read: the model does not know what it stands for."
-            )
-        self.add("user", text_content(text, self.content.parts))
+        self.add("user", text_content(compacted_past(item, self.upstream, self.warnings), self.content.parts))
 
     def item_reference(self, position: int, item: Item) -> None:
         raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))
@@ -425,7 +386,7 @@ class ConversationReader:
         """Yield the tool messages for one message's calls, then one user message with their images and files."""
         hoisted: list[ChatPart] = []
         for call, call_id in zip(calls, ids, strict=True):
-            output = None if call in self.late else self.outputs.get(call)
+            output = None if call in self.paired.late else self.paired.outputs.get(call)
             parts = self.no_output(call) if output is None else self.parts(output, "output")
             if media(parts):
                 hosted = output is not None and self.items[output].get(HOSTED)
@@ -442,19 +403,7 @@ class ConversationReader:
             yield {"role": "user", "content": hoisted}
 
     def no_output(self, call: int) -> list[ChatPart]:
-        """
-        Return a placeholder for a missing output; that of an asynchronous call is not due yet.
-
-        Raises `InvalidRequest` in a strict context, as OpenAI does.
-        """
-        item = self.items[call]
-        if item.get("async") is True:
-            return [{"type": "text", "text": OUTPUT_LATER}]
-        if self.strict:
-            message = f"No tool output found for function call {label(item['call_id'])}."
-            raise InvalidRequest(message, param="input", code="invalid_value")
-        self.warnings.add(f"The call {label(item['call_id'])} has no output; '(no output)' was sent in its place.")
-        return [{"type": "text", "text": NO_OUTPUT}]
+        return [{"type": "text", "text": missing_output(self.items[call], self.warnings, strict=self.strict)}]
 
     def hoist(self, output: int, parts: list[ChatPart]) -> _Split:
         return _texts_or(parts, _HOISTED), media(parts)
@@ -552,42 +501,9 @@ def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
     return [{"type": "text", "text": otherwise}]
 
 
-_CALLS = frozenset({"function_call", "custom_tool_call"})  # the second where the server has custom tools
-
-
-def pair_calls(items: Sequence[Item]) -> tuple[dict[int, int], set[int]]:
-    """
-    Return the position of each call's output, by the position of the call, and the outputs that a later call may claim.
-
-    An output answers the last unanswered call with its id before it, or else the first one after it: some clients send
-    results first.
-    """
-    pairs: dict[int, int] = {}
-    waiting: dict[str, int] = {}
-    early: dict[str, deque[int]] = {}
-    answered: set[str] = set()
-    for position, item in enumerate(items):
-        if item["type"] in _CALLS:
-            call_id = item["call_id"]
-            if earlier := early.get(call_id):
-                pairs[position] = earlier.popleft()
-            else:
-                waiting[call_id] = position
-        elif item["type"] == "function_call_output":
-            call_id = item["call_id"]
-            if (call := waiting.pop(call_id, None)) is not None:
-                pairs[call] = position
-                answered.add(call_id)
-            elif call_id not in answered:
-                early.setdefault(call_id, deque()).append(position)
-    return pairs, {position for positions in early.values() for position in positions}
-
-
-def late_calls(items: Sequence[Item], outputs: Mapping[int, int]) -> set[int]:
-    """Return the positions of asynchronous calls whose output came after further messages."""
-    messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
-    return {
-        call
-        for call, output in outputs.items()
-        if items[call].get("async") is True and messages[output] > messages[call]
-    }
+def compacted_past(item: Item, upstream: Mapping[str, Mapping[str, object]], warnings: Warnings) -> str:
+    """Return what the model is told in place of a compacted past: the summary, if it can be read."""
+    if summary := upstream.get(item.get("id") or "", {}).get("summary"):
+        return f"A summary of the conversation before this message:\n\n{summary}"
+    warnings.add("A compaction of another server cannot be read: the model does not know what it stands for.")
+    return UNREADABLE_PAST

@@ -1,5 +1,6 @@
 """
-Convert all types of calls and outputs to function calls and their outputs, which are all that backends know.
+Convert all types of calls and outputs to function calls and their outputs, which are all that backends know, and pair
+these.
 
 The table of item types has the conversion of each type; this module decides the order. A hosted item is a call and its
 result in one. The calls that the model made in one answer (a *round*) become one message, followed by all results.
@@ -7,11 +8,14 @@ result in one. The calls that the model made in one answer (a *round*) become on
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES, Names
 from app.core.types.request import Item
+from app.errors import InvalidRequest, Warnings, label
 
 # Types that are read one by one, whatever items precede and follow them, and that add no tools.
 _REPEATABLE = frozenset(
@@ -98,3 +102,89 @@ def _is_by_model(item: Item) -> bool:
         return bool(item.get("role") == "assistant")
     row = ITEM_TYPES.get(item["type"])
     return row is not None and row.role in _BY_MODEL
+
+
+_CALLS = frozenset({"function_call", "custom_tool_call"})  # the second where the server has custom tools
+
+
+class PairedCalls:
+    """
+    Which output answers which call of a conversation, by their positions.
+
+    An output answers the last unanswered call with its id before it, or else the first one after it: some clients send
+    results first.
+    """
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = items
+        self._answers: dict[str, list[int]] = {}  # positions of the outputs for each call id
+        self.outputs: dict[int, int] = {}  # by the position of the call
+        waiting: dict[str, int] = {}
+        early: dict[str, deque[int]] = {}
+        answered: set[str] = set()
+        for position, item in enumerate(items):
+            if item["type"] in _CALLS:
+                call_id = item["call_id"]
+                self._answers.setdefault(call_id, [])
+                if earlier := early.get(call_id):
+                    self.outputs[position] = earlier.popleft()
+                else:
+                    waiting[call_id] = position
+            elif item["type"] == "function_call_output":
+                call_id = item["call_id"]
+                if (call := waiting.pop(call_id, None)) is not None:
+                    self.outputs[call] = position
+                    answered.add(call_id)
+                elif call_id not in answered:
+                    early.setdefault(call_id, deque()).append(position)
+        self.callers = {output: call for call, output in self.outputs.items()}
+        for call, output in self.outputs.items():
+            self._answers[items[call]["call_id"]].append(output)
+        self.unclaimed = {position for positions in early.values() for position in positions}  # a later call may do it
+        messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
+        # Asynchronous calls whose output came after further messages.
+        self.late = {
+            call
+            for call, output in self.outputs.items()
+            if items[call].get("async") is True and messages[output] > messages[call]
+        }
+
+    def repeated(self, output: Item) -> list[int]:
+        """Return the positions of the same output, as far as it answers calls with the same id."""
+        answers = self._answers.get(output["call_id"], ())
+        return [answer for answer in answers if self._items[answer].get("output") == output.get("output")]
+
+    def introduction(self, output: Item, warnings: Warnings) -> str:
+        """
+        Return how the user message begins that has an output which answers no call; "" if it is not needed.
+
+        Inventing a call would misrepresent the model. A second, different output for a call may correct the first, so
+        both are sent.
+        """
+        if self.repeated(output):
+            return ""
+        name = label(output["call_id"])
+        if output["call_id"] in self._answers:
+            warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
+            return f"Another result of the tool call {name}:"
+        warnings.add(f"The output of {name} answers no call of this conversation; it goes as a message.")
+        return f"The result of the tool call {name}, which is not in this conversation:"
+
+
+_NO_OUTPUT = "(no output)"
+_OUTPUT_LATER = "(This runs on; its result comes later.)"
+
+
+def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
+    """
+    Return what stands in place of a missing output; that of an asynchronous call is not due yet.
+
+    Raises `InvalidRequest` if `strict`, as OpenAI does.
+    """
+    if call.get("async") is True:
+        return _OUTPUT_LATER
+    name = label(call["call_id"])
+    if strict:
+        raise InvalidRequest(f"No tool output found for function call {name}.", param="input", code="invalid_value")
+    warnings.add(f"The call {name} has no output; '{_NO_OUTPUT}' was sent in its place.")
+    return _NO_OUTPUT

@@ -66,7 +66,7 @@ class MessagesConversation(ConversationReader):
 
     def _results(self, calls: Sequence[int], ids: Sequence[str]) -> Iterator[JSONObject]:
         for call, call_id in zip(calls, ids, strict=True):
-            output = None if call in self.late else self.outputs.get(call)
+            output = None if call in self.paired.late else self.paired.outputs.get(call)
             parts = self.no_output(call) if output is None else self.parts(output, "output")
             content = [part for part in parts if not _is_blank(part)]
             if output is not None and any(part["type"] != "text" for part in content):

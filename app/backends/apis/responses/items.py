@@ -12,16 +12,10 @@ from app.core.items.readings import HOSTED, NOTES
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import ChatPart, PartError, check_known, read_content
-from app.core.request.messages import (
-    NO_OUTPUT,
-    OUTPUT_LATER,
-    UNREADABLE_PAST,
-    late_calls,
-    lenient_content,
-    pair_calls,
-)
+from app.core.request.messages import compacted_past, lenient_content
 from app.core.request.question import TranslationContext
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields
+from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
 from app.core.types import JSONObject
 from app.core.types.request import Item, Part
@@ -98,14 +92,7 @@ class _Conversation:
         self.ids = CallIds()
         self.call_ids: dict[int, str] = {}  # as they are sent, by the position of the call
         self.stays = stays_native(context)
-        self.outputs, _ = pair_calls(items)
-        self.callers = {output: call for call, output in self.outputs.items()}
-        self.late = late_calls(items, self.outputs)
-        self.answers: dict[str, list[int]] = {}  # positions of the outputs for each call id
-        for call in (position for position, item in enumerate(items) if item["type"] in _OUTPUTS):
-            answers = self.answers.setdefault(items[call]["call_id"], [])
-            if call in self.outputs:
-                answers.append(self.outputs[call])
+        self.paired = PairedCalls(items)
 
     def add(self, position: int, item: Item) -> None:
         type_ = item["type"]
@@ -172,25 +159,18 @@ class _Conversation:
         name = self.tools.called(item)
         named = native_name(name, self.tools.functions.get(name), self.options)
         self.sent.append({"type": item["type"], "call_id": call_id, **named, **written})
-        output = self.outputs.get(position)
-        if output is None or position in self.late:
-            self.no_output(position, item)
+        output = self.paired.outputs.get(position)
+        if output is None or position in self.paired.late:
+            self.add_output(position, missing_output(item, self.warnings, strict=self.context.strict))
         elif output < position:  # some clients send results first
             self.output_of(position, output)
 
-    def no_output(self, position: int, item: Item) -> None:
-        """Add a placeholder for a missing output; that of an asynchronous call is not due yet."""
-        if item.get("async") is True:
-            self.add_output(position, OUTPUT_LATER)
-            return
-        self.warnings.add(f"The call {label(item['call_id'])} has no output; '{NO_OUTPUT}' was sent in its place.")
-        self.add_output(position, NO_OUTPUT)
-
     def output(self, position: int, item: Item) -> None:
-        call = self.callers.get(position)
+        call = self.paired.callers.get(position)
         if call is None:
-            self.unmatched_output(position, item)
-        elif call in self.late:
+            if introduction := self.paired.introduction(item, self.warnings):
+                self.output_as_message(position, introduction)
+        elif call in self.paired.late:
             self.output_as_message(position, f"The result of the tool call {label(item['call_id'])}:")
         elif call < position:
             self.output_of(call, position)
@@ -203,28 +183,11 @@ class _Conversation:
         type_ = _OUTPUTS[self.items[call]["type"]]
         self.sent.append({"type": type_, "call_id": self.call_ids[call], "output": content})
 
-    def unmatched_output(self, position: int, item: Item) -> None:
-        """Add an output that answers no call as a message of the user: a server would refuse it."""
-        name = label(item["call_id"])
-        if (answers := self.answers.get(item["call_id"])) is not None:
-            if any(self.items[answer].get("output") == item.get("output") for answer in answers):
-                return
-            introduction = f"Another result of the tool call {name}:"
-            self.warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
-        else:
-            introduction = f"The result of the tool call {name}, which is not in this conversation:"
-            self.warnings.add(f"The output of {name} answers no call of this conversation; it goes as a message.")
-        self.output_as_message(position, introduction)
-
     def output_as_message(self, position: int, introduction: str) -> None:
         self.add_message([_text(introduction), *self.parts(position, "output")])
 
     def compaction(self, position: int, item: Item) -> None:
-        if summary := self.context.upstream.get(item.get("id") or "", {}).get("summary"):
-            self.add_message([_text(f"A summary of the conversation before this message:\n\n{summary}")])
-            return
-        self.add_message([_text(UNREADABLE_PAST)])
-        self.warnings.add("A compaction of another server cannot be read: the model does not know what it stands for.")
+        self.add_message([_text(compacted_past(item, self.context.upstream, self.warnings))])
 
     def item_reference(self, position: int, item: Item) -> None:
         raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))

@@ -301,3 +301,10 @@ def test_every_conversation_is_one_that_a_server_takes(items: list[dict[str, Any
 def test_many_results_without_a_call_are_encoded_in_no_time() -> None:
     results = [output(f"call_{n}") for n in range(3000)]
     assert len(sent(user("Go"), *results)) == 3001
+
+
+def test_call_without_its_output_with_strict_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        asked({"input": [call(), user("Never mind.")]}, strict=True)
+    expected = ("input", "No tool output found for function call 'call_1'.")
+    assert (caught.value.param, caught.value.message) == expected
