@@ -9,15 +9,14 @@ from starlette.responses import Response, StreamingResponse
 
 from app.api.context import ApiContext
 from app.api.json_response import json_response
-from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS
 from app.api.pagination import After, Order, parse_page, parse_whole_number
 from app.api.request_body import BodyLimits, report_unknown
+from app.api.routes.files.form import form_file, missing
 from app.errors import InvalidRequest
-from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files, upload_too_large
+from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files
 
 MAX_FIELD = 4096  # bytes of a form field other than the file
-_OVERHEAD = 64 * 1024  # bytes of a form besides its file
 _LIFETIME = "expires_after[seconds]"
 _FIELDS = ("file", "purpose", "expires_after[anchor]", _LIFETIME)
 
@@ -87,33 +86,23 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
 
 async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits) -> dict[str, object]:
     """Store the file of a form as it arrives; raises `InvalidRequest`."""
-    length = parse_whole_number(request.headers.get("content-length", ""))
-    if length is not None and length > files.max_bytes + _OVERHEAD:
-        raise upload_too_large(files.max_bytes)
+    pieces = form_file(request, "file", files.max_bytes)
     fields: dict[str, bytes] = {}
-    file: FormPart | None = None
+    filename = None
     async with files.upload(owner) as upload:
-        async for part, data in form_parts(request):
-            if part.name != "file":
-                fields[part.name] = fields.get(part.name, b"") + data
-                if len(fields[part.name]) > MAX_FIELD:
-                    raise InvalidRequest(f"Invalid '{part.name[:64]}': it is too long.", param=part.name[:64])
+        async for part, data in pieces:
+            if part.name == "file":
+                filename = part.filename
+                await upload.write(data)
                 continue
-            if file is not None and part is not file:
-                raise InvalidRequest("Send one file at a time.", param="file")
-            file = part
-            await upload.write(data)
-        if file is None:
-            raise _missing("file")
+            fields[part.name] = fields.get(part.name, b"") + data
+            if len(fields[part.name]) > MAX_FIELD:
+                raise InvalidRequest(f"Invalid '{part.name[:64]}': it is too long.", param=part.name[:64])
         if "purpose" not in fields:
-            raise _missing("purpose")
+            raise missing("purpose")
         report_unknown(request, {name: _FIELDS for name in fields if name not in _FIELDS}, limits)
         purpose = fields["purpose"].decode("utf-8", "replace")
-        return (await upload.finish(file.filename or "file", purpose, _lifetime(fields))).resource()
-
-
-def _missing(name: str) -> InvalidRequest:
-    return InvalidRequest(f"'{name}' is required.", param=name, code="missing_required_parameter")
+        return (await upload.finish(filename or "file", purpose, _lifetime(fields))).resource()
 
 
 def _lifetime(fields: dict[str, bytes]) -> int | None:
@@ -121,7 +110,7 @@ def _lifetime(fields: dict[str, bytes]) -> int | None:
     anchor = fields.get("expires_after[anchor]")
     if _LIFETIME not in fields:
         if anchor is not None:
-            raise _missing(_LIFETIME)
+            raise missing(_LIFETIME)
         return None
     if anchor not in (None, b"created_at"):
         message = "Invalid 'expires_after[anchor]': should be 'created_at'."

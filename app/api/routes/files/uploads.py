@@ -7,15 +7,10 @@ from starlette.responses import Response
 
 from app.api.context import ApiContext
 from app.api.json_response import json_response
-from app.api.multipart import form_parts
 from app.api.openapi import ERRORS, request_body
-from app.api.pagination import parse_whole_number
 from app.api.request_body import read_body
-from app.errors import InvalidRequest
+from app.api.routes.files.form import form_file
 from app.tools.files.multipart import MAX_PART_BYTES, CompleteUpload, CreateUpload, MultipartUploads
-from app.tools.files.uploads import upload_too_large
-
-_OVERHEAD = 64 * 1024  # bytes of a form besides its part
 
 _PART: dict[str, object] = {
     "requestBody": {
@@ -65,18 +60,9 @@ def upload_routes(api: ApiContext, uploads: MultipartUploads) -> APIRouter:
 
 async def _receive_part(request: Request, uploads: MultipartUploads, owner: str, upload_id: str) -> dict[str, object]:
     """Store the part of a form as it arrives; raises `InvalidRequest`."""
-    length = parse_whole_number(request.headers.get("content-length", ""))
-    if length is not None and length > MAX_PART_BYTES + _OVERHEAD:
-        raise upload_too_large(MAX_PART_BYTES, "data")
+    pieces = form_file(request, "data", MAX_PART_BYTES)
     async with await uploads.part(owner, upload_id) as writer:
-        received = None
-        async for form_part, data in form_parts(request):
-            if form_part.name != "data":
-                continue
-            if received is not None and form_part is not received:
-                raise InvalidRequest("Send one part at a time.", param="data")
-            received = form_part
-            await writer.write(data)
-        if received is None:
-            raise InvalidRequest("'data' is required.", param="data", code="missing_required_parameter")
+        async for form_part, data in pieces:
+            if form_part.name == "data":
+                await writer.write(data)
         return (await writer.finish()).resource()
