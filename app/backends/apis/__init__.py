@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import httpx
 
-from app.backends.apis.chat import decoder as chat
+from app.backends.apis.chat.decoder import ChatDecoder
 from app.backends.apis.chat.token_counting import Post, Tokenizer
 from app.backends.apis.messages import encoder as messages
 from app.backends.apis.messages.decoder import MessagesDecoder
@@ -21,7 +21,7 @@ from app.backends.apis.responses import encoder as responses
 from app.backends.apis.responses.decoder import ResponsesDecoder
 from app.backends.apis.responses.token_counting import InputTokenizer
 from app.core.profile import Profile
-from app.core.request import caller_field, to_chat
+from app.core.request import CALLER_FIELDS, to_chat
 from app.core.request.question import EncodedQuestion, Question
 from app.core.stream.answer import AnswerDecoder, ErrorIn
 
@@ -43,10 +43,8 @@ class API(NamedTuple):
     encode: Callable[[Question, Profile], EncodedQuestion]
     # Returns the decoder of the answer to a request; the function finds errors in its events.
     decoder: Callable[[EncodedQuestion, Profile, ErrorIn], AnswerDecoder]
-    # Returns a request for the whole answer at once, which the decoder reads as well.
-    unstreamed: Callable[[dict[str, Any]], dict[str, Any]]
-    # Returns the Responses API's name for a field of a request, or the closest one.
-    caller_field: Callable[[str], str]
+    # The Responses API's field for a field of a request, and for everything inside it; others have the same name.
+    caller_fields: Mapping[str, str]
     # Returns the tokenizer of the server with this base URL.
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting]
     # Sent with each request to the server, unless the profile has them.
@@ -54,21 +52,19 @@ class API(NamedTuple):
 
 
 APIS = {
-    "chat": API("/chat/completions", to_chat, chat.ChatDecoder, chat.unstreamed, caller_field, Tokenizer),
+    "chat": API("/chat/completions", to_chat, ChatDecoder, CALLER_FIELDS, Tokenizer),
     "responses": API(
         "/responses",
         responses.to_responses,
         ResponsesDecoder,
-        chat.unstreamed,
-        responses.field_of_caller,
+        responses.RESPONSES_CALLER_FIELDS,
         InputTokenizer,
     ),
     "messages": API(
         "/messages",
         messages.to_messages_request,
         MessagesDecoder,
-        messages.unstreamed_message,
-        messages.caller_field_of_messages,
+        messages.MESSAGES_CALLER_FIELDS,
         MessagesTokenizer,
         {"anthropic-version": "2023-06-01"},
     ),

@@ -1,4 +1,4 @@
-"""What decoders of answers that come as events, as those of Responses and Messages do, have in common."""
+"""What the decoders of answers have in common, whatever the API."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EventDecoder(ABC):
             return self._chunks(self._body.decode(data))
         except BackendError as error:
             self.failure = error
-            return []
+            return self.cut()
 
     def end(self) -> list[ChunkOrRun]:
         """Return the remaining chunks, at the end of the body."""
@@ -48,13 +48,13 @@ class EventDecoder(ABC):
             chunks = self._chunks(self._body.end())
         except BackendError as error:
             self.failure = error
-            return []
+            return self.cut()
         if not (self.failure or self._has_begun()):
             self.empty, self.failure = True, failure("failure", NO_ANSWER)
         return chunks
 
     def cut(self) -> list[ChunkOrRun]:
-        """Return what was held back, if the body breaks off, which is nothing."""
+        """Return what was held back, if the body breaks off, which is nothing; an incomplete event is lost."""
         return []
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """
 Adapts requests to servers that reject unknown fields: a field that a refusal names is removed, and this is remembered.
 
-    adapted = FieldAdaptation(profile.request, caller_field).adapt(body)
+    adapted = FieldAdaptation(profile.request, CALLER_FIELDS).adapt(body)
     adapted.body                 # the request to send, without fields that this server is known to reject
     adapted.drop_fields(error)   # after a refusal: True if `body` has changed and can be sent again
     adapted.accepted()           # after success: `adapt` omits the same fields from now on, for a while
@@ -13,6 +13,7 @@ refusal. A refusal that is misread does no harm, since nothing is remembered unt
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -64,22 +65,27 @@ class FieldAdaptation:
     """
     The fields that one server rejects, by model.
 
-    `options` are those of its profile. `caller_field` returns the name of a field in the caller's request. `clock`
+    `options` are those of its profile. `caller_fields` has the names of fields in the caller's request. `clock`
     returns seconds.
     """
 
     def __init__(
         self,
         options: RequestOptions,
-        caller_field: Callable[[str], str],
+        caller_fields: Mapping[str, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.caller_field = caller_field
+        self._caller_fields = caller_fields
         self._adapts = options.adapt
         # Fields that the operator set are never removed.
         self._fixed = {*options.extra_body, *([STRICT] if options.strict == "force" else [])}
         self._clock = clock
         self._models: dict[str, dict[str, float]] = {}  # by model: the fields, and the time until which each is omitted
+
+    def caller_field(self, field: str) -> str:
+        """Return the name in the caller's request for a field of this server's, or the closest one."""
+        names = self._caller_fields
+        return names.get(field) or names.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
     def adapt(self, body: dict[str, Any]) -> AdaptedRequest:
         """Return the request without the fields that this server is known to reject."""

@@ -230,7 +230,7 @@ class ModelServer(Backend):
         """
         for endpoint in self._endpoints.candidates():
             encoded = await _encoded(question, endpoint.profile)
-            body = endpoint.api.unstreamed(encoded.body) if whole else encoded.body
+            body = _unstreamed(encoded.body) if whole else encoded.body
             try:
                 response, adapted = await self._request(endpoint, question, body)
             except _Refusal:
@@ -479,6 +479,11 @@ def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
 
 async def _encoded(question: Question, profile: Profile) -> EncodedQuestion:
     return await asyncio.to_thread(encode, question, profile) if question.large else encode(question, profile)
+
+
+def _unstreamed(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a request for the whole answer at once, which the decoders read as well."""
+    return {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}
 
 
 async def _encode(body: dict[str, Any], large: bool = False) -> bytes:

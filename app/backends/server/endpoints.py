@@ -30,7 +30,7 @@ class Endpoint:
         options = profile.transport
         self.profile = profile
         self.api = APIS[options.api]
-        self.adaptation = FieldAdaptation(profile.request, self.api.caller_field)
+        self.adaptation = FieldAdaptation(profile.request, self.api.caller_fields)
         self.tokenizer = self.api.tokenizer(base, profile)
         self._base = base
         self._path = options.path or self.api.path

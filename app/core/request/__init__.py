@@ -9,7 +9,6 @@ Fields that the caller did not set are not sent: nulls, empty lists and unknown 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
@@ -59,9 +58,16 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
         body["response_format"] = text_format
     if cached:
         set_breakpoints(context, body)
-    limit(context, body)
+    return encoded_question(context, body, choice, prefix)
+
+
+def encoded_question(
+    context: TranslationContext, body: dict[str, object], choice: Choice, prefix: TranslatedPrefix | None = None
+) -> EncodedQuestion:
+    """Return a question encoded as a body, with what the profile limits and adds."""
+    _limit(context, body)
     return EncodedQuestion(
-        body=patched(body, options.extra_body),
+        body=_patched(body, context.options.extra_body),
         bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
         warnings=tuple(context.warnings),
@@ -372,7 +378,7 @@ def _effort(context: TranslationContext) -> JSONObject:
 
 
 # The request field for each field of a Chat Completions request, and for everything inside it.
-_CALLER_FIELDS = {
+CALLER_FIELDS = {
     **dict.fromkeys((name for names in _MAX_TOKENS.values() for name in names), "max_output_tokens"),
     **dict.fromkeys(
         ("reasoning_effort", "reasoning", "thinking", "enable_thinking", "chat_template_kwargs.enable_thinking"),
@@ -387,15 +393,10 @@ _CALLER_FIELDS = {
 }
 
 
-def caller_field(field: str) -> str:
-    """Return the Responses API's name for a field of a Chat Completions request, or the closest one."""
-    return _CALLER_FIELDS.get(field) or _CALLER_FIELDS.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
-
-
 _OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
 
 
-def limit(context: TranslationContext, body: dict[str, object]) -> None:
+def _limit(context: TranslationContext, body: dict[str, object]) -> None:
     """Clamp numbers to the ranges that the server accepts, and drop parameters that it does not accept."""
     for name, (low, high) in context.options.clamp.items():
         value = body.get(name)
@@ -409,7 +410,7 @@ def limit(context: TranslationContext, body: dict[str, object]) -> None:
             context.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
 
 
-def patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:
+def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:
     """Merge a JSON patch (RFC 7396): nested objects are merged, null removes a field."""
     merged = dict(old)
     for name, value in patch.items():
@@ -417,7 +418,7 @@ def patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, ob
             merged.pop(name, None)
         elif isinstance(value, Mapping):
             before = merged.get(name)
-            merged[name] = patched(before if isinstance(before, dict) else {}, value)
+            merged[name] = _patched(before if isinstance(before, dict) else {}, value)
         else:
             merged[name] = value
     return merged

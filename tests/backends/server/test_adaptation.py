@@ -19,7 +19,7 @@ from app.backends.server.client import ModelServer
 from app.backends.server.errors import backend_error
 from app.backends.server.errors.unsupported_fields import unknown_fields
 from app.core.profile import Profile
-from app.core.request import caller_field
+from app.core.request import CALLER_FIELDS
 from app.errors import BackendError
 from tests.support.exchanges import asking, reads
 from tests.support.logs import records_of
@@ -390,7 +390,7 @@ class Clock:
 def without(*fields: str, body: dict[str, Any] = BODY, **options: Any) -> tuple[dict[str, Any] | None, list[str]]:
     """The request that is sent after a refusal of some fields, and the warnings for the caller."""
     profile = Profile().override({f"request.{name}": value for name, value in options.items()})
-    adapted = FieldAdaptation(profile.request, caller_field).adapt(body)
+    adapted = FieldAdaptation(profile.request, CALLER_FIELDS).adapt(body)
     before = json.dumps(body)
     again = adapted.drop_fields(unknown(*fields))
     assert json.dumps(body) == before
@@ -449,7 +449,7 @@ def test_penalty_of_zero_can_be_left_out(penalty: str) -> None:
 
 def test_reasoning_that_is_refused_is_left_out_of_all_messages() -> None:
     error = BackendError("property 'messages.1.assistant.reasoning_content' is unsupported", status=400)
-    adapted = FieldAdaptation(Profile().request, caller_field).adapt({**BODY, "messages": BODY["messages"] * 2})
+    adapted = FieldAdaptation(Profile().request, CALLER_FIELDS).adapt({**BODY, "messages": BODY["messages"] * 2})
     assert adapted.drop_fields(error)
     assert [*map(set, adapted.body["messages"])] == [
         {"role", "content"},
@@ -461,7 +461,7 @@ def test_reasoning_that_is_refused_is_left_out_of_all_messages() -> None:
 
 def test_extra_field_of_calls_that_is_refused_is_left_out_of_all() -> None:
     error = refused(422, {"detail": fastapi(["messages", 1, "assistant", "tool_calls", 0, "extra_content"])})
-    adapted = FieldAdaptation(Profile().request, caller_field).adapt(BODY)
+    adapted = FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(BODY)
     assert adapted.drop_fields(error)
     assert adapted.body["messages"] == [
         BODY["messages"][0],
@@ -473,7 +473,7 @@ def test_extra_field_of_calls_that_is_refused_is_left_out_of_all() -> None:
 @pytest.mark.parametrize("field", ["role", "content", "tool_calls", "tool_call_id"])
 def test_required_fields_of_a_message_stay(field: str) -> None:
     error = refused(400, openai(f"Unknown parameter: 'messages[1].{field}'.", code="unknown_parameter"))
-    assert not FieldAdaptation(Profile().request, caller_field).adapt(BODY).drop_fields(error)
+    assert not FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(BODY).drop_fields(error)
 
 
 STRICTLESS = "This backend does not know 'strict' of tools, so it was left out."
@@ -493,7 +493,7 @@ def test_strict_that_is_refused_is_left_out_of_tools(strict: bool, told: list[st
 def test_token_limit_that_is_refused_is_sent_under_its_other_name(old: str, new: str) -> None:
     question = {"model": "m", "messages": [], old: 9}
     assert without(old, body=question) == ({"model": "m", "messages": [], new: 9}, [])
-    adapted = FieldAdaptation(Profile().request, caller_field).adapt(question)
+    adapted = FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(question)
     assert adapted.drop_fields(unknown(old))
     assert not adapted.drop_fields(unknown(new))  # it knows neither: that is for the caller to hear
 
@@ -518,14 +518,14 @@ def test_adaptation_can_be_switched_off() -> None:
 @pytest.mark.parametrize("code", [401, 403, 404, 429, 502, 503])
 def test_errors_of_another_kind_adapt_nothing(code: int) -> None:
     assert (
-        not FieldAdaptation(Profile().request, caller_field)
+        not FieldAdaptation(Profile().request, CALLER_FIELDS)
         .adapt(BODY)
         .drop_fields(BackendError(UNKNOWN.format("store"), status=code))
     )
 
 
 def test_adaptation_of_one_request_is_bounded() -> None:
-    adapted = FieldAdaptation(Profile().request, caller_field).adapt(
+    adapted = FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(
         {**BODY, "messages": [{f"x{n}": 1 for n in range(100)}]}
     )
     rounds = 0
@@ -544,7 +544,7 @@ def learned(adaptation: FieldAdaptation, *fields: str, **body: Any) -> None:
 
 
 def test_learned_fields_are_left_out_at_once() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     learned(adaptation, "user", "reasoning_content")
     adapted = adaptation.adapt(BODY)
     assert "user" not in adapted.body
@@ -554,20 +554,20 @@ def test_learned_fields_are_left_out_at_once() -> None:
 
 
 def test_refusal_after_adaptation_teaches_nothing() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     assert adaptation.adapt(BODY).drop_fields(unknown("user"))
     assert adaptation.adapt(BODY).body is BODY
 
 
 def test_further_fields_can_be_learned() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     learned(adaptation, "user")
     learned(adaptation, "store")
     assert not {"user", "store"} & adaptation.adapt(BODY).body.keys()
 
 
 def test_fields_learned_by_concurrent_requests_are_all_kept() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     early = adaptation.adapt(BODY)
     assert early.drop_fields(unknown("store"))
     learned(adaptation, "user")
@@ -576,7 +576,7 @@ def test_fields_learned_by_concurrent_requests_are_all_kept() -> None:
 
 
 def test_number_of_learned_fields_is_bounded() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     names = [f"x{n}" for n in range(100)]
     for name in names:
         learned(adaptation, name, messages=[dict.fromkeys(names, 1)])
@@ -585,21 +585,21 @@ def test_number_of_learned_fields_is_bounded() -> None:
 
 
 def test_fields_learned_of_one_model_do_not_hold_for_another() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     learned(adaptation, "user")
     other = {**BODY, "model": "other"}
     assert adaptation.adapt(other).body is other
 
 
 def test_penalty_other_than_zero_is_sent_again() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     learned(adaptation, "presence_penalty", presence_penalty=0)
     assert "presence_penalty" not in adaptation.adapt({**BODY, "presence_penalty": 0}).body
     assert adaptation.adapt(BODY).body["presence_penalty"] == 0.5
 
 
 def test_token_limit_may_change_its_name_back() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     learned(adaptation, "max_completion_tokens")
     for old, new in [("max_tokens", "max_completion_tokens"), ("max_completion_tokens", "max_tokens")] * 2:
         adapted = adaptation.adapt(BODY)
@@ -612,7 +612,7 @@ def test_token_limit_may_change_its_name_back() -> None:
 
 def test_learned_fields_are_forgotten_after_an_hour() -> None:
     clock = Clock()
-    adaptation = FieldAdaptation(Profile().request, caller_field, clock)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS, clock)
     learned(adaptation, "user")
     clock.now = REMEMBERED - 1
     assert "user" not in adaptation.adapt(BODY).body
@@ -622,7 +622,7 @@ def test_learned_fields_are_forgotten_after_an_hour() -> None:
 
 
 def test_number_of_models_with_learned_fields_is_bounded() -> None:
-    adaptation = FieldAdaptation(Profile().request, caller_field)
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
     for n in range(2000):
         learned(adaptation, "user", model=f"m{n}")
     kept = [n for n in range(2000) if "user" not in adaptation.adapt({**BODY, "model": f"m{n}"}).body]
@@ -630,7 +630,7 @@ def test_number_of_models_with_learned_fields_is_bounded() -> None:
 
 
 def test_request_without_learned_fields_is_the_same_object() -> None:
-    assert FieldAdaptation(Profile().request, caller_field).adapt(BODY).body is BODY
+    assert FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(BODY).body is BODY
 
 
 # Over a socket.
@@ -796,7 +796,8 @@ async def test_request_that_is_not_refused_is_the_same_bytes(upstream: Upstream,
     ],
 )
 def test_field_in_an_error_has_the_callers_name(field: str, param: str) -> None:
-    assert caller_field(field) == param
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
+    assert adaptation.caller_field(field) == param
 
 
 MATTERS: dict[str, tuple[list[Step], str]] = {

@@ -4,70 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.filters import filters
 from app.backends.apis.chat.normalize import NO_REASON, Normalizer
-from app.backends.server.errors.classification import failure
+from app.backends.apis.event_decoder import EventDecoder
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.stream.answer import ErrorIn
 from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawOrRun
-from app.errors import BackendError
 
 
-class ChatDecoder:
+class ChatDecoder(EventDecoder):
     """Decodes the bytes of one answer, detects errors, and converts what servers send differently."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        self.done = False
-        self.finished = False
-        self.resumed = False
-        self.empty = False
-        self.failure: BackendError | None = None
-        self.warnings: list[str] = []
-        self.continuation = None
         tools = asked.body.get("tools")
         self._filters = filters(profile, tools if isinstance(tools, list) else ())
-        self._body = BodyDecoder(runs=not self._filters)
+        super().__init__(BodyDecoder(runs=not self._filters), error_in)
         self._normalizer = Normalizer()
-        self._error_in = error_in
         self._has_chunks = False
 
-    def resume(self) -> None:
-        """There is nothing to resume: no answer is paused."""
-
-    def decode(self, data: bytes) -> list[ChunkOrRun]:
-        """Return the chunks that are complete with the next bytes."""
-        try:
-            chunks = self._body.decode(data)
-        except BackendError as error:
-            self.failure = error
-            return self._last([])
-        return self._normal(chunks) if chunks else []
+    def _has_begun(self) -> bool:
+        return self._has_chunks
 
     def end(self) -> list[ChunkOrRun]:
-        """Return the remaining chunks, at the end of the body."""
-        try:
-            chunks = self._body.end()
-        except BackendError as error:
-            self.failure = error
-            return self._last([])
-        if not (chunks or self._has_chunks):
-            self.empty, self.failure = True, failure("failure", NO_ANSWER)
-        elif chunks:
-            self._has_chunks = True
-            if chunks[-1] is DONE:
-                chunks.pop()
-                self.done = True
-            chunks = self._before_error(chunks)
-        return self._last(chunks)
+        """Return the remaining chunks, with what was held back, at the end of the body."""
+        chunks = super().end()
+        return chunks if self.done or self.failure else [*chunks, *self._last([])]
 
     def cut(self) -> list[ChunkOrRun]:
         """Return what was held back, if the body breaks off; an incomplete event is lost."""
         return self._last([])
 
-    def _normal(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
+    def _chunks(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
         """Return filtered and normalised chunks, up to an error; record the finish reason, error and end."""
+        if not chunks:
+            return []
         self._has_chunks = True
         if chunks[-1] is DONE:
             chunks.pop()
@@ -120,8 +92,3 @@ def _has_output(delta: Any) -> bool:
 def _first(choices: Any) -> dict[str, Any]:
     choice = choices[0] if isinstance(choices, list) else None
     return choice if isinstance(choice, dict) else _NO_CHOICE
-
-
-def unstreamed(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a request for the whole answer at once."""
-    return {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}

@@ -7,14 +7,13 @@ Translate a question into a request of Anthropic's Messages API.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, arranged
 from app.backends.apis.messages.schema import enforceable, input_schema
 from app.backends.apis.messages.thinking import think
 from app.core.profile import Profile, RequestOptions
-from app.core.request import limit, name_unsent, patched, read_question
+from app.core.request import encoded_question, name_unsent, read_question
 from app.core.request.caching import CACHE_FIELDS, set_breakpoints
 from app.core.request.call_ids import VERBATIM
 from app.core.request.question import EncodedQuestion, Question, TranslationContext, with_encoded
@@ -53,15 +52,8 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     think(context, body)
     if cached:
         set_breakpoints(context, body)
-    limit(context, body)
     body["messages"] = with_encoded(body["messages"], prefix)
-    return EncodedQuestion(
-        body=patched(body, options.extra_body),
-        bindings={name: function.binding for name, function in choice.functions.items()},
-        allowed=choice.allowed,
-        warnings=tuple(context.warnings),
-        prefix=prefix,
-    )
+    return encoded_question(context, body, choice, prefix)
 
 
 def _options(options: RequestOptions) -> RequestOptions:
@@ -155,7 +147,7 @@ def _tool(function: JSONObject, options: RequestOptions) -> JSONObject:
 
 
 # The request field for each field of a Messages request, and for everything inside it.
-_CALLER_FIELDS = {
+MESSAGES_CALLER_FIELDS = {
     "max_tokens": "max_output_tokens",
     "messages": "input",
     "system": "instructions",
@@ -165,13 +157,3 @@ _CALLER_FIELDS = {
     "stop_sequences": "stop",
     "metadata": "safety_identifier",
 }
-
-
-def caller_field_of_messages(field: str) -> str:
-    """Return the Responses API's name for a field of a Messages request, or the closest one."""
-    return _CALLER_FIELDS.get(field) or _CALLER_FIELDS.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
-
-
-def unstreamed_message(body: dict[str, Any]) -> dict[str, Any]:
-    """Return a request for the whole answer at once."""
-    return {**body, "stream": False}

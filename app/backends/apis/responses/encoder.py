@@ -13,7 +13,7 @@ from typing import Any
 from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
-from app.core.request import EXTRA, NOTHING, limit, name_unsent, patched, refuse_unknown
+from app.core.request import EXTRA, NOTHING, encoded_question, name_unsent, refuse_unknown
 from app.core.request.question import EncodedQuestion, Question, TranslationContext
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
@@ -101,13 +101,7 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
         "store": False,
         "stream": True,
     }
-    limit(context, body)
-    return EncodedQuestion(
-        body=patched(body, options.extra_body),
-        bindings={name: function.binding for name, function in choice.functions.items()},
-        allowed=choice.allowed,
-        warnings=tuple(context.warnings),
-    )
+    return encoded_question(context, body, choice)
 
 
 def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
@@ -188,7 +182,5 @@ def _include(context: TranslationContext, *, passed: bool) -> list[str]:
     return [*dict.fromkeys(asked())]
 
 
-def field_of_caller(field: str) -> str:
-    """Return the caller's name for a field of a request, or the closest one: positions in the input differ."""
-    first = field.split("[", maxsplit=1)[0].split(".", maxsplit=1)[0]
-    return first if first in ("input", "tools") else field
+# The fields of which only the whole is named to the caller: positions in the input differ.
+RESPONSES_CALLER_FIELDS = {"input": "input", "tools": "tools"}
