@@ -62,7 +62,7 @@ def test_odd_values_anywhere_are_no_error_of_ours(made: Any, data: st.DataObject
         place: Any = data.draw(st.sampled_from(sent))
         while (inner := [value for value in place.values() if isinstance(value, dict)]) and data.draw(st.booleans()):
             place = data.draw(st.sampled_from(inner))
-        place[data.draw(st.sampled_from(NAMES))] = data.draw(values)
+        place[data.draw(st.sampled_from(NAMES))] = copy.deepcopy(data.draw(values))
     sent = data.draw(st.permutations(sent)) if data.draw(st.booleans()) else sent
     chunks, decoder = decoded(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in sent), [])
     assert decoder.failure is None or decoder.failure.status >= 400
