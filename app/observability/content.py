@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun, ChunkRun
-from app.core.types.token_estimate import conversation_of
+from app.core.types.token_estimate import DATA, conversation_of
 
 # The names that the conventions have for reasons of Chat Completions; other reasons are unchanged.
 _FINISH_REASONS = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
@@ -33,7 +33,7 @@ _MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # where parts of
 
 def input_messages(body: Mapping[str, Any]) -> list[dict[str, object]]:
     """Return the messages of a request to a model server, each with `role` and `parts`; media without their data."""
-    messages = [_message(message) for message in conversation_of(body) if isinstance(message, dict)]
+    messages = [_message(message) for message in conversation_of(body)]
     instructions = body.get("instructions")
     before = [{"role": "system", "parts": [{"type": "text", "content": instructions}]}] if instructions else []
     return [*before, *messages]
@@ -56,7 +56,9 @@ def _written(item: Mapping[str, Any]) -> str:
     return orjson.dumps({"input": item.get("input")}).decode()
 
 
-def _message(message: Mapping[str, Any]) -> JSONObject:
+def _message(message: Any) -> JSONObject:
+    if not isinstance(message, dict) or not {"role", "type"} & message.keys():  # of an API that is not known here
+        return {"role": "user", "parts": [{"type": "text", "content": text} for text in _texts(message)]}
     if message.get("type", "message") != "message":
         return _item(message)
     role = str(message.get("role"))
@@ -75,6 +77,16 @@ def _message(message: Mapping[str, Any]) -> JSONObject:
         function = call.get("function") or {}
         parts.append(_call(call.get("id"), function.get("name"), function.get("arguments")))
     return {"role": role, "parts": parts}
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Yield the texts in a JSON value, in their order, without the data of media."""
+    if isinstance(value, str):
+        yield from () if _DATA_URL.match(value) else (value,)
+    elif isinstance(value, dict):
+        yield from (text for name, inner in value.items() if name not in DATA for text in _texts(inner))
+    elif isinstance(value, list):
+        yield from (text for inner in value for text in _texts(inner))
 
 
 def _part(part: Mapping[str, object]) -> dict[str, object]:

@@ -147,3 +147,13 @@ def test_request_items_have_the_shapes_of_the_conventions() -> None:
         },
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_1", "response": "3"}]},
     ]
+
+
+def test_request_of_another_api_is_one_message_without_the_data_of_media() -> None:
+    contents = [
+        {"role": "user", "parts": [{"text": "Look."}, {"inline": {"mime": "image/png", "data": "aGk="}, "link": DATA}]}
+    ]
+    made = [input_messages({"model": "m", **fields})[0] for fields in ({"contents": contents}, {"input": "Hi"})]
+    check(INPUT, made)
+    assert [part["content"] for part in made[0]["parts"]] == ["user", "Look.", "image/png"]
+    assert made[1] == {"role": "user", "parts": [{"type": "text", "content": "Hi"}]}

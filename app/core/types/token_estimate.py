@@ -71,7 +71,7 @@ def _collect(value: object, texts: list[str]) -> int:
             texts.append(node)
         elif isinstance(node, dict):
             for name, inner in node.items():
-                if name in _DATA and inner:
+                if name in DATA and inner:
                     others += MEDIUM
                 else:
                     values.append(inner)
@@ -84,19 +84,33 @@ def _collect(value: object, texts: list[str]) -> int:
     return others
 
 
-_DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
+# Fields with the data of an image, audio or a file.
+DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
 
 
 def conversation_of(body: Mapping[str, Any]) -> Sequence[Any]:
-    """Return the conversation in a request to a model server: its messages, or items in the Responses API."""
-    return body.get("messages") or body.get("input") or ()
+    """
+    Return the conversation in a request to a model server: its messages, or items in the Responses API.
+
+    Of a request of another form all is returned, as one message, except what `estimate_prompt` counts besides.
+    """
+    for name in ("messages", "input"):
+        if name in body:
+            conversation: Sequence[Any] = body[name] or ()
+            return [conversation] if isinstance(conversation, str) else conversation
+    rest = {name: value for name, value in body.items() if name not in _BESIDES}
+    return [rest] if rest else ()
+
+
+_INSTRUCTIONS = ("instructions", "system")
+_BESIDES = {*_INSTRUCTIONS, "tools", "model"}
 
 
 def estimate_prompt(body: Mapping[str, Any]) -> int:
     """Estimate the prompt tokens of a request to a model server: of its instructions, conversation and tools."""
     conversation = conversation_of(body)
     tokens = (_MESSAGE - 1) * len(conversation) + estimate_json(conversation)  # the role counts as one of its texts
-    tokens += sum(_MESSAGE + estimate_json(body[name]) for name in ("instructions", "system") if body.get(name))
+    tokens += sum(_MESSAGE + estimate_json(body[name]) for name in _INSTRUCTIONS if body.get(name))
     if tools := body.get("tools"):
         tokens += estimate(to_json(tools))
     return tokens

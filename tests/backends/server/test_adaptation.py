@@ -373,6 +373,14 @@ def test_messages_of_any_kind_are_read_quickly(text: str) -> None:
     assert time.process_time() - started < 0.2
 
 
+@pytest.mark.parametrize(
+    "said", ["invalid_encrypted_content", "Unknown parameter: 'strict'", "Unknown parameter: 'messages[0].name'"]
+)
+def test_refusal_by_an_api_whose_requests_have_another_form_names_no_fields_of_it(said: str) -> None:
+    body = {"model": "m", "input": "Hi", "messages": "Hi", "tools": ["look"]}
+    assert unknown_fields(BackendError(said, status=400), body) == []
+
+
 UNKNOWN = "Unrecognized request arguments supplied: {}"
 
 

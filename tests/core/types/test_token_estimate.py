@@ -43,3 +43,17 @@ def test_estimate_of_a_long_conversation_reads_little_more_than_a_long_text(monk
 def test_estimate_of_media_counts_one_of_them() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10**6}}
     assert 1000 <= estimate_json([part]) < 1010
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": WORDS},
+        {"input": WORDS},
+        {"contents": [{"parts": [{"text": WORDS}]}]},
+        {"messages": [WORDS]},
+    ],
+)
+def test_estimate_counts_the_texts_of_a_request_of_any_form_once(body: dict[str, Any]) -> None:
+    request = {"model": "m", "tools": [], "system": WORDS, **body}
+    assert estimate_prompt(request) == pytest.approx(2 * estimate(WORDS), abs=8)

@@ -99,14 +99,14 @@ def holds(body: Mapping[str, Any], field: str) -> bool:
     if field == REASONING_OFF:
         return bool(body.get("tools")) and "messages" in body and body.get("reasoning_effort") != "none"
     if field == READABLE:
-        return any(item.get("encrypted_content") for item in body.get("input", ()))
+        return any(item.get("encrypted_content") for item in _objects(body, "input"))
     if field.startswith(CALL):
-        calls = (call for message in body.get("messages", ()) for call in message.get("tool_calls") or ())
+        calls = (call for message in _objects(body, "messages") for call in message.get("tool_calls") or ())
         return any(field.removeprefix(CALL) in call for call in calls)
     if field.startswith(MESSAGE):
-        return any(field.removeprefix(MESSAGE) in message for message in body.get("messages", ()))
+        return any(field.removeprefix(MESSAGE) in message for message in _objects(body, "messages"))
     if field.startswith(ITEM):
-        return any(field.removeprefix(ITEM) in item for item in body.get("input", ()))
+        return any(field.removeprefix(ITEM) in item for item in _objects(body, "input"))
     if field == STRICT:
         return any("strict" in function for function in functions(body))
     return field in body
@@ -114,8 +114,14 @@ def holds(body: Mapping[str, Any], field: str) -> bool:
 
 def functions(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the functions of the tools of a request; only chat has them in objects of their own."""
-    tools = body.get("tools", ())
+    tools = _objects(body, "tools")
     return [tool.get("function", tool) for tool in tools if tool.get("type", "function") == "function"]
+
+
+def _objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return the objects in a list of a request; an API that is not known here may have another value there."""
+    value = body.get(name)
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 _NAME = re.compile(r"[A-Za-z_$][\w.$\[\]]*")
