@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from app.backends import BACKENDS
+from app.backends.apis import APIS
 from app.stores import STORES
 from app.tools.files import FILE_STORES
 
@@ -105,7 +106,7 @@ LAYERS = {
     # Another one, which mounts files.
     "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
     # What a profile may hold is checked where the settings are read.
-    "app.settings": BELOW | PROTOCOLS | {"app.backends.profiles"},
+    "app.settings": BELOW | PROTOCOLS | {"app.backends.apis", "app.backends.profiles"},
     "app.observability": BELOW | PROTOCOLS | {"app.settings"},
     "app.responses": BELOW | PROTOCOLS | {"app.observability"},
     "app.api": BELOW
@@ -121,6 +122,7 @@ TOP = {"app.main", "app.assembly", "app.cli", "app.__main__"}
 
 # The modules that the tables name: loaded by name, and imported by nobody. What stands beside them, several may share.
 CONCRETE = {path.partition(":")[0] for path in (*BACKENDS.values(), *STORES.values(), *FILE_STORES.values())}
+CONCRETE |= {api.implementation.partition(":")[0] for api in APIS.values()}
 
 PURE = set(sys.stdlib_module_names) | {"app", "orjson", "pydantic", "pydantic_core", "typing_extensions"}
 IMPURE = {"asyncio", "http", "multiprocessing", "os", "select", "selectors", "socket", "socketserver", "ssl"}

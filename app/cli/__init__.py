@@ -76,7 +76,7 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free port.")] = None,
     backend: Annotated[str | None, typer.Option(help="demo, openai, or an import path.")] = None,
-    backend_url: Annotated[str | None, typer.Option(help="Base URL of a Chat Completions server.")] = None,
+    backend_url: Annotated[str | None, typer.Option(help="Base URL of a model server.")] = None,
     backend_api_key: Annotated[str | None, typer.Option(help="Key for the backend; or passthrough.")] = None,
     backend_profile: Annotated[str | None, typer.Option(help="Profile of the backend, such as vllm.")] = None,
     store_url: Annotated[
@@ -207,7 +207,7 @@ def check(config: Annotated[str | None, typer.Option(help="A TOML file of settin
 
 @cli.command("probe", short_help="Find out what a server supports.")
 def probe_backend(
-    url: Annotated[str, typer.Argument(help="Base URL of a Chat Completions server.")],
+    url: Annotated[str, typer.Argument(help="Base URL of a model server.")],
     model: Annotated[str | None, typer.Option(help="Model to use; by default the first one listed.")] = None,
     api_key: Annotated[str | None, typer.Option(envvar="ANTIPHON_BACKEND_API_KEY", help="The key to send.")] = None,
     name: Annotated[str, typer.Option(help="What to call the backend in the settings.")] = "local",

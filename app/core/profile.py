@@ -26,7 +26,7 @@ class TransportOptions(_Options):
     base_url: str | None = None
     # How requests and answers are encoded: a row of `APIS` (`app/backends/apis`).
     # auto: by the Responses API, or by chat for an hour where the server has none.
-    api: Literal["chat", "responses", "messages", "auto"] = "chat"
+    api: str = "chat"
     messages: bool = False  # whether it has Anthropic's `/messages`, which is then passed through
     path: str | None = None  # None: that of the API; `{model}` is replaced by the backend's name of the model
     model_in_body: bool = True  # false: only the path has it

@@ -127,10 +127,10 @@ class Settings(BaseSettings):
     rerank, moderations, images and audio, byte for byte, with the same keys and limits. See docs/passthrough.md."""
 
     backend: SingleBackendName = "auto"
-    """Kind of backend: `demo`, `openai` (any Chat Completions server), or an import path `package.module:Class`. `auto`
-    is `openai` if a URL is set, else `demo`."""
+    """Kind of backend: `demo`, `openai` (any model server; its profile names the API), or an import path
+    `package.module:Class`. `auto` is `openai` if a URL is set, else `demo`."""
     backend_url: BackendURL = ""
-    """Base URL of a Chat Completions server, such as `http://localhost:8000/v1`."""
+    """Base URL of a model server, such as `http://localhost:8000/v1`."""
     backend_api_key: ApiKey | None = None
     """Sent to the backend as a bearer token. `passthrough` forwards the caller's key."""
     backend_profile: ProfileName = "default"

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from app.backends import PASSTHROUGH
+from app.backends.apis import check_api
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.invalid_values import describe
@@ -49,7 +50,7 @@ def _names(options: Mapping[str, object]) -> Iterator[str]:
 def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
     """Return a profile with overrides; raises `ValueError`, which names the invalid options."""
     try:
-        return load_profile(name).override(overrides)
+        profile = load_profile(name).override(overrides)
     except ValidationError as error:
         problems: dict[str, str] = {}
         for detail in error.errors(include_url=False, include_input=False):
@@ -59,6 +60,8 @@ def merged_profile(name: str, overrides: Mapping[str, object]) -> Profile:
                 option, _unknown_option(option) if detail["type"] == "extra_forbidden" else describe(detail)
             )
         raise ValueError("; ".join(f"{option}: {message}" for option, message in problems.items())) from None
+    check_api(profile)
+    return profile
 
 
 def _passable(type_: str) -> str:
@@ -73,7 +76,8 @@ class BackendSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
 
     backend: BackendName = "openai"
-    """Kind of backend: `openai` (any Chat Completions server), `demo`, or an import path `package.module:Class`."""
+    """Kind of backend: `openai` (any model server; its profile names the API), `demo`, or an import path
+    `package.module:Class`."""
     url: BackendURL = ""
     """Base URL, usually `.../v1`."""
     api_key: ApiKey | None = None

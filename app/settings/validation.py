@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_settings import NoDecode
 
 from app.backends import BACKENDS
+from app.backends.apis import APIS
 from app.backends.profiles import load_profile
 from app.extras import require_packages
 from app.stores import STORES
@@ -77,7 +78,7 @@ def check_backend_url(url: str) -> str:
         return url
     if not _is_web_address(url):
         raise ValueError("should be an http or https URL, such as http://localhost:8000/v1")
-    if url.endswith(("/chat/completions", "/responses")):
+    if url.endswith(tuple(api.path for api in APIS.values())):
         raise ValueError("should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path")
     return url
 
@@ -85,7 +86,7 @@ def check_backend_url(url: str) -> str:
 def _required_by_openai(url: str, info: ValidationInfo) -> str:
     """Check that a backend behind HTTP has a base URL; the field `backend` comes before this one."""
     if not url and info.data.get("backend") == "openai":
-        raise ValueError("should be the base URL of a Chat Completions server, such as http://localhost:8000/v1")
+        raise ValueError("should be the base URL of a model server, such as http://localhost:8000/v1")
     return url
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.backends.apis import APIS
 from app.settings import BackendSettings, Settings, SettingsError, load_settings, unknown_variables
 from app.settings.example import env_example
 
@@ -221,10 +222,13 @@ def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) 
         ("BACKEND_URL", "localhost:8000", "should be an http or https URL, such as http://localhost:8000/v1"),
         ("BACKEND_URL", "http://localhost:80000", "should be an http or https URL, such as http://localhost:8000/v1"),
         ("BACKEND_URL", "http://[::1:8000/v1", "should be an http or https URL, such as http://localhost:8000/v1"),
-        (
-            "BACKEND_URL",
-            "http://localhost/v1/chat/completions",
-            "should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path",
+        *(
+            (
+                "BACKEND_URL",
+                f"http://localhost/v1{api.path}",
+                "should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path",
+            )
+            for api in APIS.values()
         ),
         (
             "STORE_URL",
@@ -251,6 +255,11 @@ def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) 
             "response.think: there is no such option; did you mean response.think_tags?",
         ),
         ("BACKEND_OVERRIDES", '{"zzz": 1}', "zzz: there is no such option"),
+        (
+            "BACKEND_OVERRIDES",
+            '{"transport.api": "grpc"}',
+            "transport.api: should be 'chat', 'responses', 'messages' or 'auto'",
+        ),
     ],
 )
 def test_setting_that_is_invalid_in_a_variable_is_named_with_what_would_be_right(
@@ -285,7 +294,7 @@ def test_profile_that_is_unknown_is_refused_with_those_there_are(place: Place) -
         ("port = ", "antiphon.toml: Invalid value (at end of document)"),
         (
             "[backends.local]\nmodels = ['*']",
-            "backends.local.url: should be the base URL of a Chat Completions server, such as http://localhost:8000/v1",
+            "backends.local.url: should be the base URL of a model server, such as http://localhost:8000/v1",
         ),
         (
             "[backends.local]\nurl = 'localhost'",

@@ -7,23 +7,23 @@ An API is a row of `APIS`, which a profile names (`transport.api`). All else tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
-import httpx
-
-from app.backends.apis.chat.decoder import ChatDecoder
-from app.backends.apis.chat.token_counting import Post, Tokenizer
-from app.backends.apis.messages import encoder as messages
-from app.backends.apis.messages.decoder import MessagesDecoder
-from app.backends.apis.messages.token_counting import MessagesTokenizer
-from app.backends.apis.responses import encoder as responses
-from app.backends.apis.responses.decoder import ResponsesDecoder
-from app.backends.apis.responses.token_counting import InputTokenizer
 from app.core.profile import Profile
-from app.core.request import CALLER_FIELDS, to_chat
-from app.core.request.question import EncodedQuestion, Question
-from app.core.stream.answer import AnswerDecoder, ErrorIn
+from app.core.types import JSONObject
+from app.importing import import_object
+
+if TYPE_CHECKING:  # the settings import this module, and are to be read at once
+    import httpx
+
+    from app.core.request.question import EncodedQuestion, Question
+    from app.core.stream.answer import AnswerDecoder, ErrorIn
+
+# Posts JSON to a URL, and returns the JSON of the response; raises `BackendError`.
+Post: TypeAlias = "Callable[[httpx.URL, dict[str, Any]], Awaitable[Any]]"
 
 
 class TokenCounting(Protocol):
@@ -34,44 +34,72 @@ class TokenCounting(Protocol):
         ...
 
 
-class API(NamedTuple):
-    """An API of model servers."""
+class NoTokenCounting:
+    """For servers that cannot count tokens: they are estimated."""
 
-    # Where requests are sent, below the base URL; `transport.path` overrides it.
-    path: str
+    def __init__(self, base: httpx.URL, profile: Profile) -> None:
+        """There is nothing to ask for."""
+
+    async def count(self, body: dict[str, Any], post: Post) -> int | None:
+        """Return None."""
+        return None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class Codec(NamedTuple):
+    """What the requests and the answers of an API look like."""
+
     # Returns the request for a question to servers with a profile; raises `InvalidRequest` if there is none.
     encode: Callable[[Question, Profile], EncodedQuestion]
     # Returns the decoder of the answer to a request; the function finds errors in its events.
     decoder: Callable[[EncodedQuestion, Profile, ErrorIn], AnswerDecoder]
     # The Responses API's field for a field of a request, and for everything inside it; others have the same name.
-    caller_fields: Mapping[str, str]
+    caller_fields: Mapping[str, str] = MappingProxyType({})
     # Returns the tokenizer of the server with this base URL.
-    tokenizer: Callable[[httpx.URL, Profile], TokenCounting]
+    tokenizer: Callable[[httpx.URL, Profile], TokenCounting] = NoTokenCounting
+    # Returns the JSON of a refusal, or of an event that the decoder takes for an error, with the error where other
+    # servers have it: `app.backends.server.errors` knows many forms, OpenAI's `{"error": {"message": ...}}` and others.
+    known_error: Callable[[JSONObject], JSONObject] = _same
     # Sent with each request to the server, unless the profile has them.
-    headers: Mapping[str, str] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
+
+
+class API(NamedTuple):
+    """An API of model servers."""
+
+    # Where requests are sent, below the base URL; `transport.path` overrides it.
+    path: str
+    # The import path of its `Codec`.
+    implementation: str
+
+    @property
+    def codec(self) -> Codec:
+        """How its questions are encoded, and its answers decoded."""
+        return _imported(self.implementation)
+
+
+@cache
+def _imported(path: str) -> Codec:
+    return cast(Codec, import_object(path))
 
 
 APIS = {
-    "chat": API("/chat/completions", to_chat, ChatDecoder, CALLER_FIELDS, Tokenizer),
-    "responses": API(
-        "/responses",
-        responses.to_responses,
-        ResponsesDecoder,
-        responses.RESPONSES_CALLER_FIELDS,
-        InputTokenizer,
-    ),
-    "messages": API(
-        "/messages",
-        messages.to_messages_request,
-        MessagesDecoder,
-        messages.MESSAGES_CALLER_FIELDS,
-        MessagesTokenizer,
-        {"anthropic-version": "2023-06-01"},
-    ),
+    "chat": API("/chat/completions", "app.backends.apis.chat:CHAT_CODEC"),
+    "responses": API("/responses", "app.backends.apis.responses:RESPONSES_CODEC"),
+    "messages": API("/messages", "app.backends.apis.messages:MESSAGES_CODEC"),
 }
 
 # The APIs that a server with the option `auto` is asked by: the next one where it does not have the one before.
 AUTOMATIC = ("responses", "chat")
+
+
+def check_api(profile: Profile) -> None:
+    """Raise `ValueError` for a profile whose `transport.api` is neither an API nor `auto`."""
+    if profile.transport.api not in {*APIS, "auto"}:
+        raise ValueError(f"transport.api: should be {', '.join(map(repr, APIS))} or 'auto'")
 
 
 def profiles_by_api(profile: Profile) -> list[Profile]:
@@ -96,6 +124,6 @@ def encode(question: Question, profile: Profile) -> EncodedQuestion:
     for known, encoded in question.encodings:
         if known is profile or known == profile:
             return encoded
-    encoded = APIS[profiles_by_api(profile)[0].transport.api].encode(question, profile)
+    encoded = APIS[profiles_by_api(profile)[0].transport.api].codec.encode(question, profile)
     question.encodings.append((profile, encoded))
     return encoded

@@ -16,15 +16,14 @@ from typing import Any, Protocol, TypeAlias
 
 import orjson
 
-from app.backends.server.errors import error_in_chunk
 from app.core.bounded_json import loads_in_pieces
 from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.sse.repeats import TextField
-from app.core.types.chunk import DONE, RawChunk, RawOrRun
+from app.core.types.chunk import RawOrRun
 from app.errors import BackendError
 
-# Returns the chunks of an answer that came as JSON values; raises `BackendError`.
+# Returns the chunks, or the events, of an answer that came as JSON values; raises `BackendError`.
 Whole: TypeAlias = Callable[[list[dict[str, Any]]], list[RawOrRun]]
 
 
@@ -41,16 +40,16 @@ class BodyDecoder:
 
     def __init__(
         self,
+        whole: Whole,
         *,
         runs: bool = False,
         named: bool = False,
         text_field: TextField | None = None,
-        whole: Whole | None = None,
     ) -> None:
-        """For the others see `ChunkDecoder`. `whole` returns the chunks of a whole answer; by default chat."""
+        """`whole` returns what a stream would have had instead of a whole answer; for the others see `ChunkDecoder`."""
         self._head = b""
         self._stream = partial(ChunkDecoder, runs=runs, named=named, text_field=text_field)
-        self._whole = whole or completion_chunks
+        self._whole = whole
         self._decoder: ChunkDecoding | None = None
 
     def decode(self, data: bytes) -> list[RawOrRun]:
@@ -102,14 +101,6 @@ class _JSON:
         return self._whole(values)
 
 
-def completion_chunks(values: list[dict[str, Any]]) -> list[RawOrRun]:
-    """Return a completion as one chunk whose `delta` is the message, then `DONE`; raises `BackendError`."""
-    chunks = [_as_chunk(value) for value in values]
-    if not any(chunk.get("choices") for chunk in chunks):
-        raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)
-    return [*chunks, DONE]
-
-
 class _WebPage:
     """HTML with status 200: usually the base URL is that of a web site, not of its API."""
 
@@ -146,20 +137,3 @@ def _leading_values(text: str) -> list[Any]:
         if not values:
             raise BackendError("The backend's answer is not complete, or not JSON.") from error
     return values
-
-
-def _as_chunk(completion: dict[str, Any]) -> RawChunk:
-    if "choices" not in completion:  # Cline and Workers AI wrap the completion
-        wrapped = (completion.get(name) for name in ("data", "result"))
-        completion = next((value for value in wrapped if isinstance(value, dict) and value.get("choices")), completion)
-    choices = completion.get("choices")
-    if not isinstance(choices, list):
-        return completion
-    return {**completion, "choices": [_as_delta(choice) for choice in choices]}
-
-
-def _as_delta(choice: Any) -> Any:
-    if not isinstance(choice, dict) or "message" not in choice or choice.get("delta"):
-        return choice
-    rest = {name: value for name, value in choice.items() if name != "message"}
-    return {**rest, "delta": choice["message"]}

@@ -249,11 +249,12 @@ class ModelServer(Backend):
         self, endpoint: Endpoint, question: Question, encoded: EncodedQuestion, response: httpx.Response
     ) -> AnswerBody:
         def error_in(chunk: RawChunk) -> BackendError | None:
-            error = error_in_chunk(chunk, secret=self._secret(question.caller_key), passthrough=self._passes)
+            event, secret = endpoint.codec.known_error(chunk), self._secret(question.caller_key)
+            error = error_in_chunk(event, secret=secret, passthrough=self._passes)
             return error and endpoint.adaptation.adapt(encoded.body).explain(error)
 
         try:
-            return AnswerBody(response, endpoint.profile, endpoint.api.decoder(encoded, endpoint.profile, error_in))
+            return AnswerBody(response, endpoint.profile, endpoint.codec.decoder(encoded, endpoint.profile, error_in))
         except BaseException:
             await response.aclose()
             raise
@@ -321,8 +322,9 @@ class ModelServer(Backend):
         return response
 
     def _refusal(self, response: httpx.Response, body: bytes, caller_key: str | None) -> _Refusal:
-        status, headers = response.status_code, response.headers
-        error = backend_error(status, headers, body, secret=self._secret(caller_key), passthrough=self._passes)
+        status, headers, known = response.status_code, response.headers, self._endpoints.current.codec.known_error
+        secret = self._secret(caller_key)
+        error = backend_error(status, headers, body, known=known, secret=secret, passthrough=self._passes)
         again = status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
         error.add_note(f"HTTP {status}")
         requested = headers.get("x-should-retry")
@@ -483,17 +485,19 @@ async def _encoded(question: Question, profile: Profile) -> EncodedQuestion:
 
 def _unstreamed(body: dict[str, Any]) -> dict[str, Any]:
     """Return a request for the whole answer at once, which the decoders read as well."""
-    return {**{name: value for name, value in body.items() if name != "stream_options"}, "stream": False}
+    fields = {name: value for name, value in body.items() if name != "stream_options"}
+    return {**fields, "stream": False} if "stream" in body else fields
 
 
 async def _encode(body: dict[str, Any], large: bool = False) -> bytes:
-    conversation, value = conversation_of(body), body
-    if isinstance(conversation, EncodedMessages):
-        large = large or len(conversation.encoded) > LARGE or is_large(conversation.others)
-        name = "messages" if "messages" in body else "input"
-        value = {**body, name: conversation.fragments(EncodedJSON if large else orjson.Fragment)}
+    value = body
+    for name, conversation in body.items():
+        if isinstance(conversation, EncodedMessages):
+            large = large or len(conversation.encoded) > LARGE or is_large(conversation.others)
+            value = {**body, name: conversation.fragments(EncodedJSON if large else orjson.Fragment)}
+            break
     else:
-        large = large or is_large(conversation)
+        large = large or is_large(conversation_of(body))
     try:
         return await asyncio.to_thread(dumps_in_pieces, value) if large else orjson.dumps(value)
     except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send

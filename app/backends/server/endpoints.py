@@ -30,8 +30,9 @@ class Endpoint:
         options = profile.transport
         self.profile = profile
         self.api = APIS[options.api]
-        self.adaptation = FieldAdaptation(profile.request, self.api.caller_fields)
-        self.tokenizer = self.api.tokenizer(base, profile)
+        self.codec = self.api.codec
+        self.adaptation = FieldAdaptation(profile.request, self.codec.caller_fields)
+        self.tokenizer = self.codec.tokenizer(base, profile)
         self._base = base
         self._path = options.path or self.api.path
         self._url = None if MODEL in self._path else under(base, self._path, profile)
@@ -65,7 +66,7 @@ class Endpoints:
     @property
     def headers(self) -> dict[str, str]:
         """The headers that the APIs need."""
-        return {name: value for endpoint in self._all for name, value in endpoint.api.headers.items()}
+        return {name: value for endpoint in self._all for name, value in endpoint.codec.headers.items()}
 
     def candidates(self) -> Sequence[Endpoint]:
         """Return the endpoints to ask, one after the other until the server has one."""

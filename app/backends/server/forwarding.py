@@ -254,7 +254,7 @@ class Forwarding:
         self._profile = profile
         self._path = options.path or CHAT
         self._own = _encoded(options.headers)
-        self._own_of_messages = _encoded({**APIS["messages"].headers, **options.headers})
+        self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
         self._replaced = (_REPLACED | {name.lower() for name in self._own}) - _DEFAULTS - _LISTS
         self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
         self._extensions = {

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.chat.normalize import REASONING_FIELDS
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.server.errors.causes import explain, unreachable
@@ -171,7 +172,7 @@ class ProbedServer:
                 data = await response.aread()
                 error = backend_error(response.status_code, response.headers, data, secret=self._key)
                 return ProbeResult(response.status_code, error=error.message)
-            result, decoder = ProbeResult(200), BodyDecoder()
+            result, decoder = ProbeResult(200), BodyDecoder(completion_chunks)
             try:
                 async for data in response.aiter_bytes():
                     result.chunks += _parsed(decoder.decode(data))

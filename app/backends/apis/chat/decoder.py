@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.chat.filters import filters
 from app.backends.apis.chat.normalize import NO_REASON, Normalizer
 from app.backends.apis.event_decoder import EventDecoder
@@ -20,7 +21,7 @@ class ChatDecoder(EventDecoder):
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         tools = asked.body.get("tools")
         self._filters = filters(profile, tools if isinstance(tools, list) else ())
-        super().__init__(BodyDecoder(runs=not self._filters), error_in)
+        super().__init__(BodyDecoder(completion_chunks, runs=not self._filters), error_in)
         self._normalizer = Normalizer()
         self._has_chunks = False
 

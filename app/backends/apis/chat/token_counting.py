@@ -6,17 +6,15 @@ The first request determines which method works, and it is used from then on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import httpx
 
+from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
 from app.core.profile import Profile
 from app.errors import BackendError
-
-# Posts JSON to a URL, and returns the JSON of the response; raises `BackendError`.
-Post: TypeAlias = Callable[[httpx.URL, dict[str, Any]], Awaitable[Any]]
 
 _ABSENT = {ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code}
 

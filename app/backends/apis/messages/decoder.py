@@ -99,7 +99,7 @@ class MessagesDecoder(EventDecoder):
 
 
 def _body_decoder() -> BodyDecoder:
-    return BodyDecoder(runs=True, named=True, text_field=_text_field, whole=_whole)
+    return BodyDecoder(_whole, runs=True, named=True, text_field=_text_field)
 
 
 def _text_field(event: RawChunk) -> str | None:

@@ -61,7 +61,7 @@ class ResponsesDecoder(EventDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        super().__init__(BodyDecoder(named=True, whole=_whole), error_in)
+        super().__init__(BodyDecoder(_whole, named=True), error_in)
         self._profile = profile
         self._passed = passed_items(profile.request)
         self._has_events = False

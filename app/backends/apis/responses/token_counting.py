@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from app.backends.apis.chat.token_counting import Post
+from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
 from app.core.profile import Profile
 from app.errors import BackendError

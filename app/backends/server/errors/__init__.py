@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
 from app.backends.server.errors.retry_after import retry_after
 from app.core.redaction import REDACTED, redact
 from app.core.sse.decoder import ChunkDecoder, encodable
+from app.core.types import JSONObject
 from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
@@ -54,17 +55,24 @@ _BASE_RESP = {
 
 
 def backend_error(
-    status: int, headers: Mapping[str, str], body: bytes, *, secret: str | None = None, passthrough: bool = False
+    status: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    known: Callable[[JSONObject], JSONObject] | None = None,
+    secret: str | None = None,
+    passthrough: bool = False,
 ) -> BackendError:
     """
     Return the error for a response with a status other than 2xx.
 
-    `headers` has the names in lower case. `secret` is the key that was sent, which is removed from messages;
-    `passthrough` is true if it was the caller's own.
+    `headers` has the names in lower case. `known` brings the JSON into a form that is known here. `secret` is the key
+    that was sent, which is removed from messages; `passthrough` is true if it was the caller's own.
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
-    fields = {} if page else _read(_parse(body.decode(errors="replace")))
+    parsed = None if page else _parse(body.decode(errors="replace"))
+    fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
     error = _error(status, fields, wait, secret, passthrough)
     error.answered = status if status >= 500 else 0
     return error

@@ -50,7 +50,7 @@ def with_value(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 def read(events: list[Any]) -> None:
     """Decode an answer and build its events, as the server does."""
-    decoder = APIS["responses"].decoder(ASKED, PROFILE, error_in_chunk)
+    decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
     number = iter(range(10_000))
     response: Any = {"id": "resp_1", "output": [], "status": "queued", "instructions": None, "usage": None}
     answer = Answer(ChunkReader(EventBuilder(response, new_id=lambda prefix: f"{prefix}_{next(number)}")))

@@ -1,0 +1,35 @@
+"""Answers of Chat Completions that come as a whole, although a stream was requested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.backends.apis.body_decoder import NO_ANSWER
+from app.backends.server.errors import error_in_chunk
+from app.core.types.chunk import DONE, RawChunk, RawOrRun
+from app.errors import BackendError
+
+
+def completion_chunks(values: list[dict[str, Any]]) -> list[RawOrRun]:
+    """Return a completion as one chunk whose `delta` is the message, then `DONE`; raises `BackendError`."""
+    chunks = [_as_chunk(value) for value in values]
+    if not any(chunk.get("choices") for chunk in chunks):
+        raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)
+    return [*chunks, DONE]
+
+
+def _as_chunk(completion: dict[str, Any]) -> RawChunk:
+    if "choices" not in completion:  # Cline and Workers AI wrap the completion
+        wrapped = (completion.get(name) for name in ("data", "result"))
+        completion = next((value for value in wrapped if isinstance(value, dict) and value.get("choices")), completion)
+    choices = completion.get("choices")
+    if not isinstance(choices, list):
+        return completion
+    return {**completion, "choices": [_as_delta(choice) for choice in choices]}
+
+
+def _as_delta(choice: Any) -> Any:
+    if not isinstance(choice, dict) or "message" not in choice or choice.get("delta"):
+        return choice
+    rest = {name: value for name, value in choice.items() if name != "message"}
+    return {**rest, "delta": choice["message"]}

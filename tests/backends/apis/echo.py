@@ -1,0 +1,82 @@
+"""
+An API of model servers that there is not, in one file, as small as one can be: a text in, a text out.
+
+`POST /echo` with `{"model": ..., "prompt": ..., "max": ...}` is answered by events `{"text": ...}` and, at the end,
+`{"done": true, "reason": "stop" or "length", "tokens": {"in": 1, "out": 2}}`; an error is `{"problem": ...}`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.backends.apis import Codec
+from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.event_decoder import EventDecoder
+from app.core.profile import Profile
+from app.core.request import encoded_question, name_unsent, read_question
+from app.core.request.messages import ConversationReader
+from app.core.request.question import EncodedQuestion, Question
+from app.core.stream.answer import ErrorIn
+from app.core.types.chunk import DONE, Chunk, ChunkOrRun, RawOrRun
+from app.errors import InvalidRequest
+
+
+def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
+    """Encode a question; raises `InvalidRequest` for what cannot be sent."""
+    content = profile.request.content.model_copy(update=dict.fromkeys(("images", "audio", "files"), "error"))
+    options = profile.request.model_copy(update={"content": content})
+    read = read_question(question, profile, options, ConversationReader)
+    if read.choice.functions:
+        raise InvalidRequest("This backend takes no tools.", param="tools")
+    name_unsent(read.context)
+    messages, _ = read.messages()
+    texts = [read.context.request.instructions, *(message["content"] for message in messages)]
+    prompt = "\n\n".join(str(text) for text in texts if text)
+    if not prompt:
+        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+    model = options.model_map.get(question.model, question.model)
+    body = {"model": model, "prompt": prompt, "max": read.context.request.max_output_tokens}
+    return encoded_question(read.context, body, read.choice)
+
+
+class EchoDecoder(EventDecoder):
+    """Decodes the bytes of one answer."""
+
+    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+        super().__init__(BodyDecoder(list), error_in)
+        self._begun = False
+
+    def _has_begun(self) -> bool:
+        return self._begun
+
+    def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
+        chunks: list[ChunkOrRun] = []
+        for event in events:
+            if self.done or self.failure or not isinstance(event, dict):
+                break
+            if "problem" in event:
+                self.failure = self._error_in(event)
+                break
+            self._begun = True
+            if event.get("done"):
+                self.finished = self.done = True
+                chunks.append(_end(event))
+            else:
+                chunks.append({"choices": [{"delta": {"content": event.get("text")}}]})
+        return [*chunks, DONE] if self.done else chunks
+
+
+def _end(event: dict[str, Any]) -> Chunk:
+    chunk: Chunk = {"choices": [{"delta": {}, "finish_reason": event["reason"]}]}
+    if tokens := event.get("tokens"):
+        used, made = tokens["in"], tokens["out"]
+        chunk["usage"] = {"prompt_tokens": used, "completion_tokens": made, "total_tokens": used + made}
+    return chunk
+
+
+def known_error(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an error in OpenAI's form."""
+    return {"error": {"message": value.get("problem")}}
+
+
+ECHO_CODEC = Codec(to_echo, EchoDecoder, known_error=known_error)
