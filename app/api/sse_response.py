@@ -227,7 +227,7 @@ class EventStream(Response, Generic[T]):
             self._unsent = piece
             self._write_slowly(_resume(write, awaited))
 
-    def _write_slowly(self, write: Coroutine[Any, Any, None]) -> None:
+    def _write_slowly(self, write: Coroutine[object, object, None]) -> None:
         self.full = True
         self._writing = asyncio.ensure_future(write)
         self._writing.add_done_callback(self._on_written)
@@ -292,7 +292,7 @@ class EventStream(Response, Generic[T]):
             self._heartbeat_timer = None  # breaks a reference cycle
 
 
-async def _resume(write: Coroutine[Any, None, None], awaited: asyncio.Future[Any] | None) -> None:
+async def _resume(write: Coroutine[object, None, None], awaited: asyncio.Future[object] | None) -> None:
     """Resume a write once what it waits for is done."""
     try:
         if awaited:

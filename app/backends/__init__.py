@@ -61,7 +61,7 @@ class Translation(NamedTuple):
     backend: str  # its name in the settings
     profile: str
     url: str | None  # without credentials and query; None if there is no server
-    body: dict[str, Any]
+    body: dict[str, object]
     warnings: list[str]  # a sentence for each thing that was left out
 
 

@@ -207,7 +207,7 @@ def nested(options: Mapping[str, object]) -> dict[str, object]:
 _VALUES = {"model_map", "effort_map", "finish_map", "clamp", "extra_body", "query", "headers", "think_tags"}
 
 
-def _merge(old: dict[str, Any], new: Any) -> dict[str, Any]:
+def _merge(old: dict[str, object], new: Any) -> dict[str, Any]:
     merged = dict(old)
     for name, value in new.items():
         before = old.get(name)

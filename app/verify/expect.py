@@ -34,7 +34,7 @@ def need_turn(exchange: HTTPExchange, what: str = "The turn") -> None:
     need(exchange.response, f"{what} is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
 
 
-def need_laws(exchange: HTTPExchange, events: Iterable[dict[str, Any]]) -> None:
+def need_laws(exchange: HTTPExchange, events: Iterable[dict[str, object]]) -> None:
     """Raise `Broken` if events break a law of the stream."""
     kept = list(events)
     for law in STREAM_LAWS:

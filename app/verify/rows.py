@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from app.verify.exchange import HTTPExchange
 
@@ -89,7 +89,7 @@ def _shown(event: object) -> str:
     return text if len(text) <= 600 else f"{text[:597]}..."
 
 
-def need(condition: object, detail: str, exchange: HTTPExchange | None = None, event: Any = None) -> None:
+def need(condition: object, detail: str, exchange: HTTPExchange | None = None, event: object = None) -> None:
     """Raise `Broken` unless a condition holds."""
     if not condition:
         raise Broken(detail, exchange, event)

@@ -242,7 +242,7 @@ class SocketTurns:
         return exchange
 
 
-def _refuses(frame: dict[str, Any]) -> bool:
+def _refuses(frame: dict[str, object]) -> bool:
     """Tell whether a frame refuses a turn; an error within a response is followed by its terminal event."""
     return frame.get("type") == "error" and ("status" in frame or "sequence_number" not in frame)
 

@@ -247,7 +247,7 @@ class _Budget:
             yield piece
 
 
-def _until_stop(text: str, stop: Any) -> str:
+def _until_stop(text: str, stop: object) -> str:
     words = [stop] if isinstance(stop, str) else stop if isinstance(stop, list) else []
     words = [word for word in words if isinstance(word, str)]
     return text[: min((text.find(word) for word in words if word in text), default=len(text))]

@@ -429,7 +429,7 @@ class Place:
     async def __aenter__(self) -> Replica:
         return await self.take()
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
         await self.close(error)
 
 

@@ -250,7 +250,7 @@ class _Failover(Generic[_Answer]):
             raise
         return self
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
         try:
             if self._place:
                 await self._place.close(error)

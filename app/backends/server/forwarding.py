@@ -175,7 +175,7 @@ def _object_after(data: bytes, name_at: int) -> dict[str, Any] | None:
         return None
     text = data[value.end() : value.end() + _LONGEST_USAGE].decode("utf-8", "replace")
     try:
-        decoded: dict[str, Any] = _DECODER.raw_decode(text)[0]
+        decoded: dict[str, object] = _DECODER.raw_decode(text)[0]
     except (ValueError, RecursionError):
         return None
     return decoded

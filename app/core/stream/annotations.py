@@ -12,7 +12,7 @@ from app.core.types.chunk import CitedSource
 _NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})
 
 
-def flat_annotations(annotations: Any) -> Iterator[JSONObject]:
+def flat_annotations(annotations: object) -> Iterator[JSONObject]:
     """
     Yield the URL citations of a message in the shape of the Responses API.
 

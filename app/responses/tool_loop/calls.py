@@ -217,7 +217,7 @@ class HostedCalls:
             if name in fields and value not in self._options.include:
                 del fields[name]
         item = with_fields(call.item, fields)
-        notes: dict[str, Any] = {}
+        notes: dict[str, object] = {}
         if kind.own_output(item) != output:
             notes["output"] = output
         if kind.field is None:

@@ -61,7 +61,7 @@ class HostedItems:
             logger.warning("request adapted", extra={"reason": message})
             self.changed.set()
 
-    def note(self, item_id: str, **notes: Any) -> None:
+    def note(self, item_id: str, **notes: object) -> None:
         """Store notes on an item, for later requests that contain it."""
         upstream = self._builder.upstream.setdefault(item_id, {})
         upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
@@ -74,7 +74,7 @@ class HostedItems:
     def notes(self, item_id: str) -> Mapping[str, Any]:
         """Return the notes on an item of this response or of the conversation."""
         upstream = self._builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
-        notes: Mapping[str, Any] = upstream.get(NOTES, {})
+        notes: Mapping[str, object] = upstream.get(NOTES, {})
         return notes
 
 
@@ -133,7 +133,7 @@ class AddedItem:
         """Emit an event of the item."""
         self._items.progress(self._item, name, fields)
 
-    def note(self, **notes: Any) -> None:
+    def note(self, **notes: object) -> None:
         """Store notes on the item."""
         self._items.note(self.id, session={**self._items.session_notes({"id": self.id}), **notes})
 

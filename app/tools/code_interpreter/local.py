@@ -201,7 +201,7 @@ class LocalContainers(Containers):
             container.sandbox.kill()
             self._begin(self._end(container))
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
@@ -284,7 +283,7 @@ async def _previous(server: VerifiedServer) -> None:
     "Codex CLI 0.169, compaction with the built-in provider",
 )
 async def _trigger(server: VerifiedServer) -> None:
-    turns: list[dict[str, Any]] = [user_message(samples.WORDS), {"type": "compaction_trigger"}]
+    turns: list[dict[str, object]] = [user_message(samples.WORDS), {"type": "compaction_trigger"}]
     exchange = await server.respond(input=turns, max_output_tokens=LIMIT)
     if not exchange.ok and (exchange.status in (400, 422) or says_unsupported(exchange)):
         raise Unsupported(exchange.outcome(), exchange)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import need_code, need_laws, need_longer, need_schema, need_turn
@@ -45,7 +43,7 @@ async def _answers(server: VerifiedServer) -> None:
     need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
 
-def _unread(frame: dict[str, Any]) -> bool:
+def _unread(frame: dict[str, object]) -> bool:
     return str(frame.get("type")).startswith("(not a JSON object)")
 
 

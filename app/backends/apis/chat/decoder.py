@@ -90,6 +90,6 @@ def _has_output(delta: Any) -> bool:
     return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
 
 
-def _first(choices: Any) -> dict[str, Any]:
+def _first(choices: object) -> dict[str, Any]:
     choice = choices[0] if isinstance(choices, list) else None
     return choice if isinstance(choice, dict) else _NO_CHOICE

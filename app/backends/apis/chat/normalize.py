@@ -175,7 +175,7 @@ class Normalizer:
                 return
         yield from self.feed([*run.chunks()])
 
-    def _count(self, chunk: RawChunk, choice: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _count(self, chunk: RawChunk, choice: dict[str, object] | None) -> dict[str, Any] | None:
         """
         Return the usage so far, with the last value of each count, if a chunk has any; None otherwise.
 
@@ -200,7 +200,7 @@ class Normalizer:
                 self._cited.add(source["url"])
                 yield source
 
-    def _delta_of(self, choice: dict[str, Any]) -> dict[str, Any]:
+    def _delta_of(self, choice: dict[str, object]) -> dict[str, Any]:
         delta = choice.get("delta")
         if not delta and not self._has_output and "message" in choice:
             delta = choice.get("message")  # the whole message; MiniMax repeats it at the end of a stream
@@ -258,7 +258,7 @@ def _has_fields(delta: dict[str, Any]) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
-def _first_choice(choices: Any) -> dict[str, Any] | None:
+def _first_choice(choices: object) -> dict[str, Any] | None:
     """Return the choice with index 0; a gateway may send others although one was requested."""
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("index") in _FIRST:
@@ -266,7 +266,7 @@ def _first_choice(choices: Any) -> dict[str, Any] | None:
     return None
 
 
-def _finish(choice: dict[str, Any]) -> str | None:
+def _finish(choice: dict[str, object]) -> str | None:
     reason = choice.get("finish_reason")
     if not reason or reason == NO_REASON:
         return None
@@ -337,7 +337,7 @@ def _are_plain_calls(calls: Any) -> bool:
     return True
 
 
-def _fragment(fragment: dict[str, Any]) -> CallFragment:
+def _fragment(fragment: dict[str, object]) -> CallFragment:
     function = fragment.get("function")
     function = (
         function if isinstance(function, dict) else fragment
@@ -371,7 +371,7 @@ def _arguments(value: Any) -> str:
     return "" if value is None else dumps(value).decode()
 
 
-def _cited(citations: Any, results: Any) -> Iterator[CitedSource]:
+def _cited(citations: Any, results: object) -> Iterator[CitedSource]:
     """
     Yield the sources that a server lists with an answer: URLs, or objects with a `url`.
 
@@ -386,12 +386,12 @@ def _cited(citations: Any, results: Any) -> Iterator[CitedSource]:
             yield {"url": url, "title": str(source.get("title") or url)}
 
 
-def _is_plain_logprobs(logprobs: Any) -> bool:
+def _is_plain_logprobs(logprobs: object) -> bool:
     content = logprobs.get("content") if type(logprobs) is dict else None
     return type(content) is list and bool(content) and type(content[0]) is dict
 
 
-def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
+def _logprobs(choice: dict[str, object]) -> dict[str, Any] | None:
     """Return a choice's logprobs in OpenAI's form: `content`, with an object for each token."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
@@ -399,7 +399,7 @@ def _logprobs(choice: dict[str, Any]) -> dict[str, Any] | None:
     return logprobs if _objects(logprobs.get("content")) else {"content": _listed(logprobs)}
 
 
-def _listed(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
+def _listed(logprobs: dict[str, object]) -> list[dict[str, Any]]:
     """Return logprobs from parallel lists, the form of legacy completions, which Together uses."""
     tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
     if not (isinstance(tokens, list) and isinstance(values, list)):
@@ -411,7 +411,7 @@ def _listed(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _ranked(top: Any) -> list[dict[str, Any]]:
+def _ranked(top: object) -> list[dict[str, Any]]:
     return [{"token": token, "logprob": value} for token, value in top.items()] if isinstance(top, dict) else []
 
 

@@ -38,7 +38,7 @@ def _field(name: str) -> Callable[[Any], Any]:
     return lambda answer: answer.get(name) if isinstance(answer, dict) else None
 
 
-def _length(answer: Any) -> Any:
+def _length(answer: object) -> Any:
     tokens = _field("tokens")(answer)
     return len(tokens) if isinstance(tokens, list) else None
 

@@ -164,7 +164,7 @@ class MessageReader:
     def _count(self, usage: Mapping[str, Any]) -> None:
         self._usage |= {name: value for name, value in usage.items() if value is not None}
 
-    def start_block(self, event: Mapping[str, Any]) -> list[Chunk]:
+    def start_block(self, event: Mapping[str, object]) -> list[Chunk]:
         """Begin a block; some servers give it with content."""
         block = self._blocks[_index(event)] = {**_object(event.get("content_block")), "pieces": []}
         match block.get("type"):
@@ -316,7 +316,7 @@ def _events_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     content = message.get("content")
     if message.get("error") or not isinstance(content, list):
         return [message]
-    events: list[dict[str, Any]] = [{"type": "message_start", "message": {**message, "content": []}}]
+    events: list[dict[str, object]] = [{"type": "message_start", "message": {**message, "content": []}}]
     for index, block in enumerate(content):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
         if _object(block).get("type") == "thinking" and "signature" in block:

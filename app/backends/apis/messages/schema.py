@@ -81,5 +81,5 @@ def _is_schema(value: Any) -> bool:
     return isinstance(value, Mapping)
 
 
-def _in_all(name: Any, choices: list[Mapping[str, Any]]) -> bool:
+def _in_all(name: Any, choices: list[Mapping[str, object]]) -> bool:
     return all(name in _list(choice.get("required")) for choice in choices)

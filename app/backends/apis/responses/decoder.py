@@ -123,7 +123,7 @@ class ResponsesDecoder(EventDecoder):
         else:
             self._run_of = output
             fragment = {"index": output.number, "function": {"arguments": delta}}
-            like: Any = {"tool_calls": [fragment]} if name == "arguments" else {name: delta}
+            like: object = {"tool_calls": [fragment]} if name == "arguments" else {name: delta}
             chunks.append(ChunkRun({"choices": [{"delta": like}]}, name, [delta]))
 
     # Items.

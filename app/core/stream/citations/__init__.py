@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from app.core.items.readings import NOTES
 from app.core.stream.citations.links import CitationLinks
@@ -20,7 +19,7 @@ from app.core.types import JSONObject
 _MAY_CITE = re.compile(r"[\[【]| \0")
 
 
-def noted_sources(upstream: Mapping[str, Mapping[str, Any]]) -> dict[str, Annotation]:
+def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Annotation]:
     """Return the sources that the calls of a conversation have shown the model, by number or URL."""
     sources: dict[str, Annotation] = {}
     for fields in upstream.values():
@@ -96,7 +95,7 @@ class Citations:
         return [text, *(self._links.feed(text) if self._links else ())]
 
 
-def _position(annotation: Mapping[str, Any], offset: int) -> dict[str, int]:
+def _position(annotation: Mapping[str, object], offset: int) -> dict[str, int]:
     """Return the position of a mark: container files are cited with an (empty) span, other sources with an index."""
     if annotation["type"] == "container_file_citation":
         return {"start_index": offset, "end_index": offset}
