@@ -69,11 +69,12 @@ ABOUT: dict[str, object] = {
 
 def app_factory() -> FastAPI:
     """Return the application for the settings of the environment; uvicorn calls it in each process."""
-    settings = load_settings()
-    logs.configure(settings)
-    process.end_with_parent()
-    process.map_large_blocks()
-    app = create_app(settings, reload=load_settings)
+    with process.uncollected():
+        settings = load_settings()
+        logs.configure(settings)
+        process.end_with_parent()
+        process.map_large_blocks()
+        app = create_app(settings, reload=load_settings)
     process.collect_seldom()
     return app
 

@@ -9,6 +9,24 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """
+    Never run the garbage collector for the objects that are made in the context, which live as long as the process.
+
+    While a server starts it would traverse 100,000 of them several times, which takes a fifth of the time, to free the
+    2 % that are garbage.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def collect_seldom() -> None:
@@ -17,7 +35,6 @@ def collect_seldom() -> None:
 
     Those of a stream are freed by reference counting. By default all would be traversed every few reads.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
 

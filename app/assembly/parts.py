@@ -36,7 +36,6 @@ from app.stores.memory.usage import MemoryUsage
 from app.stores.usage import UsageStore
 from app.tools import ResourceTool
 from app.tools.files.batches import Batches
-from app.tools.guard import GuardedTransport
 
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
@@ -132,6 +131,8 @@ def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
         name: WebhookEndpoint(name, webhook.url, webhook.key, frozenset(webhook.events))
         for name, webhook in settings.webhooks.items()
     }
+    from app.tools.guard import GuardedTransport  # imports httpx
+
     return Webhooks(endpoints, store, GuardedTransport("any"))
 
 

@@ -100,15 +100,18 @@ def serve(
     import logging
     import secrets
 
-    from app.cli.serve import greet, run_server
-    from app.observability import logging as logs
-    from app.settings import unknown_variables
+    from app.process import uncollected
 
-    if mcp:
-        options["mcp"] = _mcp_servers(mcp)
-    os.environ.update({f"ANTIPHON_{name.upper()}": str(value) for name, value in options.items()})
-    settings = _settings(status=2)
-    warnings = _try_to_build(settings)
+    with uncollected():
+        from app.cli.serve import greet, run_server
+        from app.observability import logging as logs
+        from app.settings import unknown_variables
+
+        if mcp:
+            options["mcp"] = _mcp_servers(mcp)
+        os.environ.update({f"ANTIPHON_{name.upper()}": str(value) for name, value in options.items()})
+        settings = _settings(status=2)
+        warnings = _try_to_build(settings)
     sockets = _listen(settings)
     settings = settings.model_copy(update={"port": sockets[0].getsockname()[1]})
     logs.configure(settings)
