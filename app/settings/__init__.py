@@ -79,7 +79,6 @@ class Settings(BaseSettings):
         extra="ignore",  # `.env` may have variables of other programs; see unknown_variables
         frozen=True,
         hide_input_in_errors=True,
-        use_attribute_docstrings=True,
         validate_default=True,
     )
 

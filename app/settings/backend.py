@@ -73,7 +73,7 @@ def _passable(type_: str) -> str:
 class BackendSettings(BaseModel):
     """One backend: a table `[backends.NAME]` of the TOML file, or the single-backend variables."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     backend: BackendName = "openai"
     """Kind of backend: `openai` (any model server; its profile names the API), `demo`, or an import path

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
+from itertools import pairwise
+
+from pydantic import BaseModel
 
 from app.settings import Settings
 from app.settings.loading import PREFIX
@@ -23,13 +28,25 @@ _HEADINGS = {
 def env_example() -> str:
     """Return the text of `.env.example`: every setting with its description and its default, commented out."""
     lines = ["# Antiphon's settings and their defaults. Copy this file to `.env` and uncomment the lines you change."]
+    docstrings = field_docstrings(Settings)
     for name, field in Settings.model_fields.items():
         if name in _HEADINGS:
             heading = _HEADINGS[name]
             lines += ["", "", f"### {heading}"]
-        comment = (field.description or "").splitlines()
+        comment = docstrings[name].splitlines()
         lines += ["", *(f"# {line}" for line in comment), f"#{PREFIX}{name.upper()}={_format(field.default)}"]
     return "\n".join(lines) + "\n"
+
+
+def field_docstrings(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings of a model's fields. Pydantic would read the source for them when a server starts."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    docstrings: dict[str, str] = {}
+    for field, text in pairwise(ast.iter_child_nodes(definition)):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(docstring))):
+                docstrings[name] = inspect.cleandoc(docstring)
+    return docstrings
 
 
 def _format(default: object) -> str:

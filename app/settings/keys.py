@@ -106,7 +106,7 @@ class BudgetSettings(BaseModel):
 class KeySettings(BaseModel):
     """One named key."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(_list)] = []
     """`sha256:` and the SHA-256 of the key, as `antiphon key new NAME` prints it; a list, while a key is rotated."""

@@ -64,7 +64,7 @@ def _secret(secret: SecretStr) -> SecretStr:
 class WebhookSettings(BaseModel):
     """A server that receives the events of background responses and of batches."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     url: Annotated[str, AfterValidator(_webhook_url)]
     """Where events are sent by POST."""

@@ -10,7 +10,9 @@ import pytest
 
 from app.backends.apis import APIS
 from app.settings import BackendSettings, Settings, SettingsError, load_settings, unknown_variables
-from app.settings.example import env_example
+from app.settings.example import env_example, field_docstrings
+from app.settings.keys import KeySettings
+from app.settings.webhooks import WebhookSettings
 
 ENV_EXAMPLE = Path(__file__).parents[2] / ".env.example"
 
@@ -72,8 +74,8 @@ def test_settings_of_the_example_are_the_defaults(place: Place) -> None:
 
 
 def test_settings_have_descriptions() -> None:
-    fields = {**Settings.model_fields, **BackendSettings.model_fields}
-    assert [name for name, field in fields.items() if not field.description] == []
+    for table in (Settings, BackendSettings, KeySettings, WebhookSettings):
+        assert field_docstrings(table).keys() == table.model_fields.keys()
 
 
 def test_environment_overrides_dotenv_and_dotenv_toml(place: Place) -> None:
