@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from app.core.types.request import CreateResponse
 
@@ -67,18 +67,18 @@ def _errors(schema: Mapping[str, object]) -> dict[int | str, dict[str, object]]:
 ERRORS, ANTHROPIC_ERRORS = _errors(_ERROR), _errors(_ANTHROPIC_ERROR)
 
 
+_SCHEMA = "#/components/schemas/{model}"
+# The models of request bodies by name. Their schemas take long to make, and only the document needs them.
+_BODIES: dict[str, type[BaseModel]] = {}
+
+
 def request_body(model: type[BaseModel], **examples: object) -> dict[str, object]:
-    """Return the `openapi_extra` of a route with `model` as its JSON body."""
-    content: dict[str, object] = {"schema": _schema(model)}
+    """Return the `openapi_extra` of a route with `model` as its JSON body, whose schema `Documented` adds."""
+    _BODIES[model.__name__] = model
+    content: dict[str, object] = {"schema": {"$ref": _SCHEMA.format(model=model.__name__)}}
     if examples:
         content["examples"] = {name: {"summary": name, "value": value} for name, value in examples.items()}
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
-
-
-@cache
-def _schema(model: type[BaseModel]) -> dict[str, object]:
-    """Return the JSON Schema of a model; cached, since it takes most of the time in which an application is built."""
-    return model.model_json_schema(ref_template="#/components/schemas/{model}")
 
 
 def response_example(example: object) -> dict[str, object]:
@@ -92,7 +92,7 @@ STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"
 
 
 class Documented(FastAPI):
-    """An application whose document has the `$defs` of request bodies in `components/schemas`, and `more_paths`."""
+    """An application whose document has the schemas of request bodies, and `more_paths`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -104,7 +104,16 @@ class Documented(FastAPI):
             document = super().openapi()
             document["paths"] |= self.more_paths
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            for operation in (operation for path in document["paths"].values() for operation in path.values()):
-                for content in operation.get("requestBody", {}).get("content", {}).values():
-                    schemas |= content["schema"].pop("$defs", {})
+            schemas |= _schemas(document)
         return super().openapi()
+
+
+def _schemas(document: Mapping[str, Any]) -> dict[str, object]:
+    """Return the schemas of the request bodies in a document, and of what is in them."""
+    operations = (operation for path in document["paths"].values() for operation in path.values())
+    contents = [operation["requestBody"]["content"] for operation in operations if "requestBody" in operation]
+    references = {content["schema"].get("$ref") for types in contents for content in types.values()}
+    bodies = [model for name, model in _BODIES.items() if _SCHEMA.format(model=name) in references]
+    _, made = models_json_schema([(model, "validation") for model in bodies], ref_template=_SCHEMA)
+    schemas: dict[str, object] = made["$defs"]
+    return schemas

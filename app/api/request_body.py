@@ -52,6 +52,7 @@ async def read_body(request: Request, model: type[Body], limits: BodyLimits) -> 
     def parsed(data: bytes) -> Body:
         return parse(data, model, limits.values)
 
+    model.model_rebuild()  # if it was deferred; not where it is validated, since two threads may not do it at once
     body = await read_as(request, parsed, limits)
     if not isinstance(body, CreateResponse):
         unknown = {field.path: field.known for field in undeclared_fields(body) if field.value not in (None, [], {})}

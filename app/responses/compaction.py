@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pydantic import ConfigDict
+
 from app.core.history.compaction import TRIGGER, messages_kept
 from app.core.history.turns import input_item
 from app.core.stream.event_builder import EventBuilder, Upstream
@@ -56,6 +58,8 @@ class CompactionOptions:
 
 class CompactResponse(CreateResponse):
     """`CompactResponseMethodPublicBody` of the spec; all other fields of a request are accepted as well."""
+
+    model_config = ConfigDict(defer_build=True)
 
     model: str
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 from openapi_spec_validator import validate
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from app.main import create_app
 from tests.support.serving import settings
@@ -16,6 +21,21 @@ def test_openapi_document_is_valid(tmp_path: Path) -> None:
     validate(document)
     ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
     assert len(ids) == len(set(ids))
+
+
+def test_openapi_schemas_of_bodies_are_made_for_the_document_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def generate(models: Sequence[tuple[type[BaseModel], JsonSchemaMode]], **options: Any) -> object:
+        made.extend(model.__name__ for model, _ in models)
+        return models_json_schema(models, **options)
+
+    monkeypatch.setattr("app.api.openapi.models_json_schema", generate)
+    app = create_app(settings())
+    assert made == []
+    schemas = app.openapi()["components"]["schemas"]
+    assert {"CreateResponse", "CreateConversation"} <= set(made) <= schemas.keys()
+    assert schemas["CreateResponse"]["properties"].keys() >= {"model", "input", "tools"}
 
 
 def test_openapi_document_has_the_endpoints_passed_through() -> None:

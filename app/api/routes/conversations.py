@@ -23,7 +23,7 @@ Items = Annotated[list[InputItem], Field(max_length=20)]
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
 
 class CreateConversation(_Body):

@@ -591,7 +591,8 @@ async def test_docs_pages_are_served(served: tuple[httpx.AsyncClient, Scripted])
     assert (await http.get("/docs")).status_code == 200
     document = (await http.get("/openapi.json")).json()
     create = document["paths"]["/v1/responses"]["post"]["requestBody"]["content"]["application/json"]
-    assert "previous_response_id" in create["schema"]["properties"]
+    body = create["schema"]["$ref"].removeprefix("#/components/schemas/")
+    assert "previous_response_id" in document["components"]["schemas"][body]["properties"]
     assert create["examples"]
 
     # What it refers to is there, and no answer is told of that nobody gets.
