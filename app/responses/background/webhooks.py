@@ -20,14 +20,15 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import httpx
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import StoreUnavailable
 from app.stores import Change, Store
+
+if TYPE_CHECKING:
+    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -205,6 +206,8 @@ class Webhooks:
 
     async def _send(self, delivery: _Delivery) -> str:
         """Send an event; returns the reason of a failure, "" on success."""
+        import httpx
+
         endpoint = self._endpoints[delivery.endpoint]
         body = json.dumps(delivery.event, separators=(",", ":")).encode()
         headers = {
