@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 
-from app import __version__, process
+from app import __version__
 from app.api.context import ApiContext
 from app.api.openapi import Documented
 from app.api.uvicorn import shutdown
@@ -32,14 +32,13 @@ from app.assembly.routes import add_middleware, add_routes
 from app.assembly.tools import build_tools
 from app.backends import Backend
 from app.backends.routing.router import Router
-from app.observability import logging as logs
 from app.observability.activity import Activity
 from app.observability.labels import ModelLabels
 from app.observability.metrics import Metrics
 from app.responses import Responses
 from app.responses.background import Background
 from app.responses.encryption import ContentCipher
-from app.settings import Settings, load_settings
+from app.settings import Settings
 from app.stores import Store
 from app.stores.purging import purging
 from app.tools import StartingTool
@@ -65,18 +64,6 @@ ABOUT: dict[str, object] = {
         "logs": False,
     },  # `app.observability.tracing` knows more of a response
 }
-
-
-def app_factory() -> FastAPI:
-    """Return the application for the settings of the environment; uvicorn calls it in each process."""
-    with process.uncollected():
-        settings = load_settings()
-        logs.configure(settings)
-        process.end_with_parent()
-        process.map_large_blocks()
-        app = create_app(settings, reload=load_settings)
-    process.collect_seldom()
-    return app
 
 
 def create_app(

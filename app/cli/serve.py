@@ -14,19 +14,23 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 import uvicorn
 from uvicorn.supervisors import ChangeReload
 from uvicorn.supervisors.multiprocess import Multiprocess
 
-from app import __version__
+from app import __version__, process
 from app.cli.listening import default_pid_file, pid_file
 from app.core.redaction import without_password
 from app.observability import logging as logs
-from app.settings import Settings
+from app.settings import Settings, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.reloading import ReloadReport
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +53,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
     if hasattr(signal, "SIGHUP"):  # ignored until the application has installed its handler
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     config = uvicorn.Config(
-        "app.main:app_factory",
+        "app.cli.serve:app_factory",
         factory=True,
         host=settings.host,
         port=settings.port,
@@ -86,6 +90,20 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
                 server.run([*sockets])
     if not server.started:
         sys.exit(_STARTUP_FAILURE)
+
+
+def app_factory() -> FastAPI:
+    """Return the application for the settings of the environment; uvicorn calls it in each process."""
+    with process.uncollected():
+        from app.main import create_app  # not in the process that starts workers
+
+        settings = load_settings()
+        logs.configure(settings)
+        process.end_with_parent()
+        process.map_large_blocks()
+        app = create_app(settings, reload=load_settings)
+    process.collect_seldom()
+    return app
 
 
 @contextmanager
