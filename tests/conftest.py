@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
+import ssl
 from collections.abc import Iterator
+from typing import Any
 
+import certifi
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,6 +25,18 @@ for name in [name for name in os.environ if name.lower() in {"http_proxy", "http
 _few, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 _enough = 8192 if _most == resource.RLIM_INFINITY else min(8192, _most)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(_few, _enough), _most))
+
+# Each client of httpx would read all certificates that certifi has, which takes longer than most tests. They share one
+# context: what they set in it, they set to the same.
+_create_context = ssl.create_default_context
+_public = functools.cache(functools.partial(_create_context, cafile=certifi.where()))
+
+
+def _create_context_once(*args: Any, **options: Any) -> ssl.SSLContext:
+    return _public() if not args and options == {"cafile": certifi.where()} else _create_context(*args, **options)
+
+
+ssl.create_default_context = _create_context_once
 
 # To be slow is no failure. The rest is as hypothesis has it: where `CI` is set, each run tries the same examples.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
