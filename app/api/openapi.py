@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 
 _WEATHER = {
@@ -96,7 +97,7 @@ class Documented(FastAPI):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.more_paths: dict[str, Any] = {}  # of routes that are not FastAPI's
+        self.more_paths: JSONObject = {}  # of routes that are not FastAPI's
 
     def openapi(self) -> dict[str, object]:
         """Return the OpenAPI document."""

@@ -21,7 +21,7 @@ import math
 import secrets
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 from app.api.accounting import Accounting, BudgetState, budget_headers
 from app.core.access import KeyAccess, KeyLimits
@@ -362,7 +362,7 @@ class Admission(KeyAccount):
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Charge and record what was not charged yet, show the cost, and release the slots."""
         if lifecycle.usage:
-            self.charge(lifecycle, cast(Usage, lifecycle.usage))
+            self.charge(lifecycle, lifecycle.usage)
         lifecycle.cost = self._cost
         self._show_cost()
         self.close()

@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion, Question
 from app.core.stream.answer import Tap
+from app.core.types import JSONObject
 from app.core.types.chunk import DONE, Chunk, ChunkOrRun
 from app.errors import BackendError, NotFound
 
@@ -140,7 +141,7 @@ class RawAnswer(Protocol):
 
     def __anext__(self) -> Awaitable[bytes]: ...
 
-    def usage(self) -> dict[str, Any] | None:
+    def usage(self) -> JSONObject | None:
         """Return the usage that the body reported, in the form of Chat Completions; None if it reported none."""
         ...
 
@@ -271,7 +272,7 @@ class Backend(Protocol):
         """Return the exchange of a question, which is sent when the exchange is entered."""
         ...
 
-    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         """Return the available models, as entries of OpenAI's list: `id`, `object`, `created`, `owned_by`."""
         ...
 
@@ -314,7 +315,7 @@ class BackendWrapper(Backend):
     def open(self, question: Question) -> BackendExchange:
         return self._backend.open(question)
 
-    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         return await self._backend.models(caller_key)
 
     async def check(self) -> None:

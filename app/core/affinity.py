@@ -8,9 +8,10 @@ instructions, the tools and the first message of the user.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any
+
+from app.core.types import JSONMapping
 
 # How much of the beginning is read: messages, parts of each, characters of each part, tools.
 _MESSAGES, _PARTS, _CHARACTERS, _TOOLS = 8, 8, 4000, 256
@@ -19,7 +20,7 @@ _BILLING = "x-anthropic-billing-header:"
 _BILLING_LINE = re.compile(rf"{_BILLING}[^\n]*\n?")
 
 
-def conversation_key(instructions: object, tools: Iterable[object], messages: Sequence[Mapping[str, Any]]) -> str:
+def conversation_key(instructions: object, tools: Iterable[object], messages: Sequence[JSONMapping]) -> str:
     """
     Return the same key for all requests of a conversation, by its beginning; "" if that has no text.
 
@@ -40,7 +41,7 @@ def session_id(conversation: str) -> str:
     return blake2b(conversation.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _beginning(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _beginning(messages: Sequence[JSONMapping]) -> Iterator[str]:
     """Yield the texts of the messages up to the user's first one, or of a summary that stands in their place."""
     for message in messages[:_MESSAGES]:
         if not isinstance(message, dict):

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from app.core.types import Usage
 
 NANO = 10**9
 _CACHED = 1000  # models whose price is cached
@@ -69,7 +71,7 @@ class PriceList:
             self._cache[model] = match
         return match
 
-    def cost(self, model: str, usage: Mapping[str, Any], *, batch: bool = False) -> int | None:
+    def cost(self, model: str, usage: Usage, *, batch: bool = False) -> int | None:
         """Return the cost in nanos of the usage of a response, maybe in a batch; None for a model without a price."""
         if (price := self.price(model)) is None:
             return None

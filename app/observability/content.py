@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.chunk import ChunkOrRun, ChunkRun
 from app.core.types.token_estimate import DATA, conversation_of
 
@@ -31,7 +31,7 @@ _MODALITIES = {
 _MEDIA = ("image_url", "file_url", "file_data", "input_audio")  # where parts of the Responses API have their data
 
 
-def input_messages(body: Mapping[str, Any]) -> list[dict[str, object]]:
+def input_messages(body: JSONMapping) -> list[dict[str, object]]:
     """Return the messages of a request to a model server, each with `role` and `parts`; media without their data."""
     messages = [_message(message) for message in conversation_of(body)]
     instructions = body.get("instructions")
@@ -39,7 +39,7 @@ def input_messages(body: Mapping[str, Any]) -> list[dict[str, object]]:
     return [*before, *messages]
 
 
-def _item(item: Mapping[str, Any]) -> JSONObject:
+def _item(item: JSONMapping) -> JSONObject:
     """Return an item of the Responses API that is no message as one."""
     if "output" in item and str(item["type"]).endswith("_output"):
         response = {"type": "tool_call_response", "id": item.get("call_id"), "response": item["output"]}
@@ -50,7 +50,7 @@ def _item(item: Mapping[str, Any]) -> JSONObject:
     return {"role": "assistant", "parts": [{"type": "reasoning", "content": text} for text in texts if text]}
 
 
-def _written(item: Mapping[str, Any]) -> str:
+def _written(item: JSONMapping) -> str:
     if isinstance(arguments := item.get("arguments"), str):
         return arguments
     return orjson.dumps({"input": item.get("input")}).decode()
@@ -129,7 +129,7 @@ class OutputMessage:
             if delta:
                 self._feed(delta)
 
-    def _feed(self, delta: Mapping[str, Any]) -> None:
+    def _feed(self, delta: JSONMapping) -> None:
         for field, part_type in (("reasoning_content", "reasoning"), ("content", "text"), ("refusal", "text")):
             if isinstance(text := delta.get(field), str):
                 self._texts.setdefault(part_type, []).append(text)

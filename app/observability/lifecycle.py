@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from app.core.prices import NANO, format_money
 from app.core.types import JSONObject, Usage
@@ -42,7 +42,7 @@ class ResponseLifecycle:
     ended: float | None = None
     failure: APIError | None = None
     observed: bool = False  # whether the observers have been notified of the start
-    usage: Mapping[str, Any] = field(default_factory=dict)  # empty if no backend was queried
+    usage: Usage = field(default_factory=Usage)  # empty if no backend was queried
     answered_by: Sequence[str] = ()  # names of the backends that answered, the last one last
     cost: int | None = None  # in nanos (`app.core.prices`); None where there is no price
     owner: str = ""  # to whom the response belongs
@@ -106,7 +106,7 @@ class ResponseLifecycle:
     @property
     def seconds_per_token(self) -> float | None:
         """The seconds per output token after the first; None with fewer than two tokens."""
-        tokens: int = self.usage.get("output_tokens", 0)
+        tokens = self.usage.get("output_tokens", 0)
         if self.first is None or self.last is None or tokens < 2:
             return None
         return (self.last - self.first) / (tokens - 1)
@@ -170,9 +170,7 @@ class ResponseLifecycle:
         return [cast(UsageLimiter, observer) for observer in self.observers if _limits_usage(type(observer))]
 
     @contextmanager
-    def watched(
-        self, usage: Callable[[], Mapping[str, object]], log_end: Callable[[], None] = lambda: None
-    ) -> Iterator[None]:
+    def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Iterator[None]:
         """
         Notify the observers that the response starts, and that it ends when the context does; then call `log_end`.
 
@@ -231,7 +229,7 @@ class RoundRecord:
     response: Response
     number: int  # from 0
     calls: int = 0  # of hosted tools
-    usage: Mapping[str, Any] = field(default_factory=dict)  # of the question
+    usage: Usage = field(default_factory=Usage)  # of the question
     status: str = "interrupted"  # `completed`, `incomplete` or `failed` once it has ended
     began: float = field(default_factory=clock)
     answered: float | None = None  # time at which the model's answer was complete

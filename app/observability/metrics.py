@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -44,6 +44,7 @@ from app.backends import (
 )
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.prices import NANO
+from app.core.types import Usage
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
@@ -173,11 +174,11 @@ class Metrics:
         if lifecycle.usage:
             self._count_tokens(lifecycle.usage, model)
 
-    def tool_request(self, model: str, usage: Mapping[str, Any]) -> None:
+    def tool_request(self, model: str, usage: Usage) -> None:
         """Count the tokens of a request that a hosted tool has sent to a backend, which has answered it."""
         self._count_tokens(usage, self._tool_models(model))
 
-    def _count_tokens(self, usage: Mapping[str, Any], model: str) -> None:
+    def _count_tokens(self, usage: Usage, model: str) -> None:
         for kind, count in (
             ("input", usage["input_tokens"]),
             ("cached_input", usage["input_tokens_details"]["cached_tokens"]),

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import ParamSpec, Self, TypeVar
 from urllib.parse import urlsplit
 
 from opentelemetry import metrics, trace
@@ -61,6 +61,7 @@ from app.backends import (
     RawRequest,
 )
 from app.core.profile import Profile
+from app.core.types import JSONMapping, JSONObject, Usage
 from app.core.types.chunk import ChunkRun
 from app.core.types.usage import usage_of
 from app.errors import BackendError
@@ -468,7 +469,7 @@ class _BackendSpan:
     def __init__(
         self,
         tracing: Tracing,
-        body: Mapping[str, Any],
+        body: JSONMapping,
         profile: Profile,
         server: Mapping[str, str],
         operation: str = "chat",
@@ -480,13 +481,13 @@ class _BackendSpan:
         self._model = str(body["model"])
         self._began = clock()
         self._first: float | None = None
-        self._recorded: dict[str, Any] = {}  # the latest fields of the chunks
+        self._recorded: JSONObject = {}  # the latest fields of the chunks
         self._failure: dict[str, str] = {}
         self._output: OutputMessage | None = None  # if the content is recorded
         self._begin(body, profile, server)
 
     @_harmless
-    def _begin(self, body: Mapping[str, Any], profile: Profile, server: Mapping[str, str]) -> None:
+    def _begin(self, body: JSONMapping, profile: Profile, server: Mapping[str, str]) -> None:
         url = urlsplit(profile.transport.base_url or "")
         address = {"server.address": url.hostname, "server.port": url.port, **server}
         options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
@@ -499,7 +500,7 @@ class _BackendSpan:
         )
 
     @_harmless
-    def record_content(self, body: Mapping[str, Any]) -> None:
+    def record_content(self, body: JSONMapping) -> None:
         """Record the messages of the request now, and those of the answer at its end."""
         self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body)))
         self._output = OutputMessage()
@@ -548,7 +549,7 @@ class _BackendSpan:
             self._fail(error)
         recorded, span, tracing = self._recorded, self._span, self._tracing
         usage = usage_of(recorded["usage"], {}, []) if "usage" in recorded else None
-        attributes: dict[str, Any] = {
+        attributes: JSONObject = {
             "gen_ai.response.id": recorded.get("id"),
             "gen_ai.response.model": recorded.get("model"),
             "gen_ai.response.finish_reasons": [recorded["finish"]] if "finish" in recorded else None,
@@ -569,9 +570,9 @@ class _BackendSpan:
         span.end()
 
     @_harmless
-    def _record(self, usage: Mapping[str, Any] | None, seconds: float, model: str) -> None:
+    def _record(self, usage: Usage | None, seconds: float, model: str) -> None:
         labels = {**self._operation, **self._provider, "gen_ai.request.model": model}
-        for kind in ("input", "output") if usage else ():
-            assert usage
-            self._tracing.tokens.record(usage[f"{kind}_tokens"], {**labels, "gen_ai.token.type": kind})
+        counts = {"input": usage["input_tokens"], "output": usage["output_tokens"]} if usage else {}
+        for kind, count in counts.items():
+            self._tracing.tokens.record(count, {**labels, "gen_ai.token.type": kind})
         self._tracing.operation.record(seconds, {**labels, **self._failure})

@@ -29,7 +29,7 @@ from app.core.history.compaction import CONTENT_MARK
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
 from app.core.stream.reasoning_encryption import EARLIER_UPSTREAM, UPSTREAM
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.ids import new_id
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
@@ -82,7 +82,7 @@ class ContentCipher:
         pairs = [_derived(secret) for secret in secret_keys or [secrets.token_urlsafe(32)]]
         self._first, self._ciphers = pairs[0][0], dict(pairs)
 
-    def encrypt(self, kind: ContentKind, owner: str, content: Mapping[str, Any]) -> str:
+    def encrypt(self, kind: ContentKind, owner: str, content: JSONMapping) -> str:
         """Encrypt JSON content, to be sent back only by `owner`."""
         if self._warn:
             self._warn = False
@@ -131,7 +131,7 @@ def _associated_data(kind: str, owner: str) -> bytes:
     return f"{CONTENT_MARK}\n{kind}\n{owner}".encode()
 
 
-def _json(content: Mapping[str, Any]) -> bytes:
+def _json(content: JSONMapping) -> bytes:
     return dumps_in_pieces(content) if is_large(content) else dumps(content)
 
 

@@ -11,14 +11,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, ChunkOrRun, EncodedQuestion, Question
 from app.core.bounded_json import is_large
 from app.core.stream.answer import Answer
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
-from app.core.types import Item, Usage
+from app.core.types import Item, JSONObject, Usage
 from app.core.types.chunk import in_pieces
 from app.core.types.token_estimate import conversation_of, estimate_prompt
 from app.core.types.usage import is_counted, usage_of
@@ -58,7 +58,7 @@ class ModelQuery:
     exchange: BackendExchange | None = None  # once the backend is asked
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JSONObject:
         """The request to the backend."""
         return self.encoded.body
 
@@ -87,7 +87,7 @@ class Generation(Protocol):
         ...
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JSONObject:
         """The latest request to the backend; {} if there is none."""
         ...
 
@@ -110,7 +110,7 @@ class NoAnswer:
     def __init__(self, builder: EventBuilder) -> None:
         self.builder = builder
         self.warnings: list[str] = []
-        self.body: dict[str, Any] = {}
+        self.body: JSONObject = {}
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
         """Deliver the events except the terminal one."""
@@ -143,7 +143,7 @@ class OneAnswer:
         return self._query.warnings
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JSONObject:
         """The request to the backend."""
         return self._query.body
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
 from app.core.prompt_template import PromptLibrary
-from app.core.types import JSONObject, Usage
+from app.core.types import JSONMapping, JSONObject, Usage
 from app.core.types.ids import bucket_of, chain_key
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_prompt
@@ -45,7 +45,7 @@ class ResponseFilter(NamedTuple):
     after: int | None = None  # Unix time
     before: int | None = None
 
-    def accepts(self, entry: Mapping[str, Any]) -> bool:
+    def accepts(self, entry: JSONMapping) -> bool:
         """Return whether an entry of the list has all of this."""
         conversation = (entry.get("conversation") or {}).get("id")
         return (

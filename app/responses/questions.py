@@ -29,6 +29,7 @@ from app.core.request.question import TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.tool_calls import CallLimits, CallRules
+from app.core.types import JSONMapping
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import conversation_of, estimate_json, estimate_prompt
@@ -98,7 +99,7 @@ class Questions:
         hosted: HostedTools,
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
-        changes: Mapping[str, Any],
+        changes: JSONMapping,
         limits: CallLimits,
     ) -> ModelQuery:
         """
@@ -112,9 +113,7 @@ class Questions:
         question = self._asked(request, items, upstream, hosted=hosted, later=len(output), shared=shared)
         return self._query(question, builder, limits)
 
-    def compactable_tokens(
-        self, body: Mapping[str, Any], output: Sequence[Item], upstream: Mapping[str, Upstream]
-    ) -> int:
+    def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
         """Return the estimated tokens of a question with that body that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = least_of_compacted([*self._items, *output])

@@ -18,7 +18,7 @@ from app.core.history.context import RequestContext
 from app.core.history.turns import Turn
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import resolve_upstream
-from app.core.types import Usage
+from app.core.types import JSONObject, Usage
 from app.core.types.request import TERMINAL, Item, Response
 from app.errors import APIError
 from app.observability import log_context
@@ -59,7 +59,7 @@ class Storage:
     save: SaveTurn
     addition: Callable[[Turn], Awaitable[list[Change]]]  # returns the changes that add it to its conversation
     input: list[Item]  # the request's own items, as the API lists them
-    request: dict[str, Any]  # the stored fields of the request: see `recorded_request`
+    request: JSONObject  # the stored fields of the request: see `recorded_request`
 
 
 class Run:
@@ -201,7 +201,7 @@ class Run:
             raise failure
         return self.response
 
-    async def compacted(self) -> dict[str, Any]:
+    async def compacted(self) -> JSONObject:
         """Generate a compaction and return the resource of `POST /responses/compact`; raises as `drain`."""
         context = self._context
         return compaction.resource(await self.drain(), context.items, context.key)

@@ -39,6 +39,7 @@ from pydantic_settings import (
 
 from app.core.access import digest_of
 from app.core.prices import PriceList
+from app.core.types import JSONObject
 from app.extras import require_packages
 from app.invalid_values import describe
 from app.settings.backend import BackendSettings, merged_profile
@@ -143,7 +144,7 @@ class Settings(BaseSettings):
     """Several backends by name, as a JSON object; easier to write as tables `[backends.NAME]` in the TOML file. The
     variables above are the backend named `default`, which comes last. For replicas, fallbacks and limits see
     docs/backends.md."""
-    tools: Annotated[dict[str, Any], NoDecode, BeforeValidator(decode_json)] = {}
+    tools: Annotated[JSONObject, NoDecode, BeforeValidator(decode_json)] = {}
     """What the server does for a model by itself: tables `[tools.NAME]` in the TOML file; here a JSON object. A tool
     without a table is left out. `max_rounds`, `parallel`, `max_result_chars` and `max_call_seconds` are for all of
     them. See docs/tools.md."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 import orjson
 from starlette.types import ASGIApp, Message, Scope
@@ -17,6 +15,7 @@ from app.api.rate_limits import BatchAccount
 from app.api.request_body import is_large_body, parse
 from app.core.bounded_json import dumps
 from app.core.dialects import DIALECTS
+from app.core.types import JSONMapping
 from app.core.types.request import CreateResponse
 from app.errors import APIError, BackendError, Unauthorized
 from app.responses import Caller
@@ -143,5 +142,5 @@ def _is_json(data: bytes) -> bool:
 
 
 def _usage(body: bytes) -> tuple[int, int, int, int]:
-    fields: Mapping[str, Any] = orjson.loads(body)
+    fields: JSONMapping = orjson.loads(body)
     return usage_counts(fields.get("usage"))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.api.request_body import is_large_body, load_json, validate
 from app.core.bounded_json import MAX_VALUES
+from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
 
@@ -44,7 +45,7 @@ _FRAME_FIELDS = {
 class Create:
     """A `response.create` frame; without fields it stands for a frame that could not be read."""
 
-    fields: dict[str, Any] = field(default_factory=dict)  # those of the request, and those of the frame
+    fields: JSONObject = field(default_factory=dict)  # those of the request, and those of the frame
     is_large: bool = False  # whether the frame was parsed in a thread
 
     @property

@@ -24,6 +24,7 @@ from app.backends import LOW_PRIORITY, Backend, EncodedQuestion, Question
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
 from app.core.redaction import without_password
+from app.core.types import JSONObject
 from app.errors import BackendBusy, BackendError, try_again_in
 
 logger = logging.getLogger(__name__)
@@ -246,7 +247,7 @@ class ReplicaPool:
         for replica in self.replicas:
             self._hooks.health(self.name, replica.number, replica.up)
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JSONObject:
         """Return what these servers do now."""
         return {
             "name": self.name,

@@ -31,6 +31,7 @@ from app.backends import (
 from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
+from app.core.types import JSONObject
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
 
 logger = logging.getLogger(__name__)
@@ -141,7 +142,7 @@ class Router(Backend):
             for pool in self._pools.values()
         ]
 
-    def state(self) -> list[dict[str, Any]]:
+    def state(self) -> list[JSONObject]:
         """Return what each backend does now in this process: its servers, their requests, and its queue."""
         return [pool.state() for pool in self._pools.values()]
 
@@ -387,7 +388,7 @@ class RawFailoverExchange(_Failover[RawAnswer]):
         """The headers for the caller."""
         return self._answer.headers
 
-    def usage(self) -> dict[str, Any] | None:
+    def usage(self) -> JSONObject | None:
         """Return the reported usage: see `RawAnswer.usage`."""
         return self._answer.usage()
 

@@ -16,7 +16,6 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from app.backends.server.errors.unsupported_fields import (
     CALL,
@@ -30,6 +29,7 @@ from app.backends.server.errors.unsupported_fields import (
     unknown_fields,
 )
 from app.core.profile import RequestOptions
+from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, label
 
 logger = logging.getLogger(__name__)
@@ -87,17 +87,17 @@ class FieldAdaptation:
         names = self._caller_fields
         return names.get(field) or names.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
-    def adapt(self, body: dict[str, Any]) -> AdaptedRequest:
+    def adapt(self, body: JSONObject) -> AdaptedRequest:
         """Return the request without the fields that this server is known to reject."""
         return AdaptedRequest(self, body, self._rejected(body))
 
-    def _rejected(self, body: Mapping[str, Any]) -> dict[str, float]:
+    def _rejected(self, body: JSONMapping) -> dict[str, float]:
         if not self._models or (rejected := self._models.get(str(body.get("model")))) is None:
             return {}
         now = self._clock()
         return {field: until for field, until in rejected.items() if now < until}
 
-    def may_lack(self, body: Mapping[str, Any], field: str) -> bool:
+    def may_lack(self, body: JSONMapping, field: str) -> bool:
         """Return whether a request means the same without a field, or with the field's other name."""
         if not self._adapts or field in self._fixed:
             return False
@@ -126,7 +126,7 @@ class AdaptedRequest:
     field that the caller had set.
     """
 
-    def __init__(self, adaptation: FieldAdaptation, body: dict[str, Any], rejected: dict[str, float]) -> None:
+    def __init__(self, adaptation: FieldAdaptation, body: JSONObject, rejected: dict[str, float]) -> None:
         self._adaptation = adaptation
         self._original = body
         self._rejected = rejected
@@ -159,7 +159,7 @@ class AdaptedRequest:
     def _may_drop(self, field: str) -> bool:
         return self._adaptation.may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
 
-    def _reduced(self) -> tuple[dict[str, Any], list[str]]:
+    def _reduced(self) -> tuple[JSONObject, list[str]]:
         body, warnings = self._original, []
         for field in dict.fromkeys([*self._rejected, *self._named]):
             if holds(body, field) and self._adaptation.may_lack(body, field):
@@ -167,7 +167,7 @@ class AdaptedRequest:
                 body = _without(body, field)
         return body, warnings
 
-    def _warnings(self, body: Mapping[str, Any], field: str) -> list[str]:
+    def _warnings(self, body: JSONMapping, field: str) -> list[str]:
         """Return the warnings for the caller when a field is removed."""
         if field == "parallel_tool_calls" and not body[field]:
             return ["This backend cannot be limited to one call at a time."]
@@ -187,7 +187,7 @@ _CHANGED = {
 }
 
 
-def _without(body: dict[str, Any], field: str) -> dict[str, Any]:
+def _without(body: JSONObject, field: str) -> JSONObject:
     if field == REASONING_OFF:
         return {**body, "reasoning_effort": "none"}
     if field == READABLE:
@@ -207,14 +207,14 @@ def _without(body: dict[str, Any], field: str) -> dict[str, Any]:
     return other | _omit(body, field)
 
 
-def _without_in_calls(message: dict[str, Any], name: str) -> dict[str, Any]:
+def _without_in_calls(message: JSONObject, name: str) -> JSONObject:
     calls = message.get("tool_calls")
     return {**message, "tool_calls": [_omit(call, name) for call in calls]} if calls else message
 
 
-def _lenient(tool: dict[str, Any]) -> dict[str, Any]:
+def _lenient(tool: JSONObject) -> JSONObject:
     return {**tool, "function": _omit(tool["function"], "strict")} if "function" in tool else _omit(tool, "strict")
 
 
-def _omit(fields: dict[str, Any], name: str) -> dict[str, Any]:
+def _omit(fields: JSONObject, name: str) -> JSONObject:
     return {key: value for key, value in fields.items() if key != name} if name in fields else fields

@@ -173,7 +173,7 @@ class ModelServer(Backend):
     async def count_tokens(self, question: Question) -> int | None:
         """Return the number of tokens in a question's prompt; None if the server cannot count them."""
 
-        async def post(url: httpx.URL, body: dict[str, Any]) -> Any:
+        async def post(url: httpx.URL, body: JSONObject) -> Any:
             return await self._read_json("POST", url, await _encode(body), question.caller_key, seconds=15)
 
         endpoint = self._endpoints.current
@@ -187,7 +187,7 @@ class ModelServer(Backend):
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
         return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
 
-    async def models(self, caller_key: str | None = None) -> list[dict[str, Any]]:
+    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         """Return the available models, as entries of OpenAI's list."""
         return await self._list_models(caller_key, seconds=15)
 
@@ -260,7 +260,7 @@ class ModelServer(Backend):
             raise
 
     async def _request(
-        self, endpoint: Endpoint, question: Question, body: dict[str, Any]
+        self, endpoint: Endpoint, question: Question, body: JSONObject
     ) -> tuple[httpx.Response, AdaptedRequest]:
         """
         Return a response with status 2xx whose body is not read yet, with retries as the settings allow.
@@ -330,7 +330,7 @@ class ModelServer(Backend):
         requested = headers.get("x-should-retry")
         return _Refusal(error, again=requested == "true" or (again and requested != "false"), status=status)
 
-    async def _list_models(self, caller_key: str | None, seconds: float) -> list[dict[str, Any]]:
+    async def _list_models(self, caller_key: str | None, seconds: float) -> list[JSONObject]:
         listed = await self._read_json("GET", self._models_url, b"", caller_key, seconds)
         if isinstance(listed, dict):
             listed = listed.get("data") or listed.get("models")
@@ -483,13 +483,13 @@ async def _encoded(question: Question, profile: Profile) -> EncodedQuestion:
     return await asyncio.to_thread(encode, question, profile) if question.large else encode(question, profile)
 
 
-def _unstreamed(body: dict[str, Any]) -> dict[str, Any]:
+def _unstreamed(body: JSONObject) -> JSONObject:
     """Return a request for the whole answer at once, which the decoders read as well."""
     fields = {name: value for name, value in body.items() if name != "stream_options"}
     return {**fields, "stream": False} if "stream" in body else fields
 
 
-async def _encode(body: dict[str, Any], large: bool = False) -> bytes:
+async def _encode(body: JSONObject, large: bool = False) -> bytes:
     value = body
     for name, conversation in body.items():
         if isinstance(conversation, EncodedMessages):
@@ -553,7 +553,7 @@ class _BoundedStream(httpx.AsyncByteStream):
         await self._stream.aclose()
 
 
-def _model(entry: dict[str, Any] | str) -> dict[str, Any]:
+def _model(entry: JSONObject | str) -> JSONObject:
     """Return an entry of a list of models, with all fields of OpenAI's entries."""
     if isinstance(entry, str):
         entry = {"id": entry}

@@ -15,6 +15,7 @@ from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import MODEL
 from app.core.profile import Profile
+from app.core.types import JSONObject
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Endpoint:
             raise failure("model")
         return under(self._base, self._path.replace(MODEL, segment), self.profile)
 
-    def sent(self, body: dict[str, Any]) -> dict[str, Any]:
+    def sent(self, body: JSONObject) -> JSONObject:
         """Return a request as it is sent, without the model if only the URL has it."""
         if self.profile.transport.model_in_body:
             return body

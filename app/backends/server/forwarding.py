@@ -11,7 +11,6 @@ import re
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -25,6 +24,7 @@ from app.backends.server.errors.classification import failure
 from app.core.affinity import session_id
 from app.core.profile import Profile
 from app.core.redaction import redact
+from app.core.types import JSONObject
 from app.core.types.usage import is_token_count
 from app.errors import BackendError
 
@@ -133,7 +133,7 @@ class UsageReader:
         while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
             self._size -= len(self._pieces.popleft())
 
-    def usage(self) -> dict[str, Any] | None:
+    def usage(self) -> JSONObject | None:
         """Return the last usage in the form of Chat Completions; None if there is none."""
         usage = _last_usage(b"".join(self._pieces)[-_TAIL:]) or {}
         if self._events is not None or not usage:
@@ -151,24 +151,24 @@ class UsageReader:
         return self._events is not None and _ERROR.search(b"".join(self._pieces)[-_LONGEST_ERROR:]) is not None
 
 
-def _last_usage(data: bytes) -> dict[str, Any] | None:
+def _last_usage(data: bytes) -> JSONObject | None:
     """Return the last usage that has counts, as it was sent."""
     return _first_with_counts(data, reversed([found.start() for found in _USAGE.finditer(data)]))
 
 
-def _first_usage(data: bytes) -> dict[str, Any] | None:
+def _first_usage(data: bytes) -> JSONObject | None:
     """Return the first usage that has counts, as it was sent."""
     return _first_with_counts(data, (found.start() for found in _USAGE.finditer(data)))
 
 
-def _first_with_counts(data: bytes, places: Iterable[int]) -> dict[str, Any] | None:
+def _first_with_counts(data: bytes, places: Iterable[int]) -> JSONObject | None:
     for at in places:
         if (value := _object_after(data, at)) and _normal(value):
             return value
     return None
 
 
-def _object_after(data: bytes, name_at: int) -> dict[str, Any] | None:
+def _object_after(data: bytes, name_at: int) -> JSONObject | None:
     """Return the object that is the value of the field `usage` at `name_at`; None if there is none."""
     value = _VALUE.match(data, name_at + len('"usage"'))
     if value is None or data[name_at - 1 : name_at] == b"\\":  # the end of a string that quotes JSON
@@ -181,7 +181,7 @@ def _object_after(data: bytes, name_at: int) -> dict[str, Any] | None:
     return decoded
 
 
-def _normal(usage: dict[str, Any]) -> dict[str, Any] | None:
+def _normal(usage: JSONObject) -> JSONObject | None:
     total = usage.get("total_tokens")
     if (normal := normal_usage(usage)) or not is_token_count(total):
         return normal
@@ -216,7 +216,7 @@ class ForwardedAnswer:
         self._usage.feed(data)
         return data
 
-    def usage(self) -> dict[str, Any] | None:
+    def usage(self) -> JSONObject | None:
         """Return the usage that the body has reported so far."""
         return self._usage.usage()
 

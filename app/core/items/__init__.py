@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from app.core.bounded_json import loads, outline, to_json
 from app.core.items import readings
 from app.core.items.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
 from app.core.items.readings import Read
-from app.core.types import Item
+from app.core.types import Item, JSONMapping
 
 # `call`: made by the model and run by the client. `output`: the result of one, sent by the client. `hosted`: a call
 # with its result, run by a server. `context`: everything else.
@@ -145,11 +145,11 @@ def _shell_commands(item: Item) -> Iterator[tuple[str, dict[str, object]]]:
 
 
 def _restored_command(item: Item, event: Mapping[str, object]) -> dict[str, object]:
-    action: Mapping[str, Any] = item["action"]
+    action: JSONMapping = item["action"]
     return {"action": {**action, "commands": [*action["commands"], event["command"]]}}
 
 
-def _restored_output(item: Item, event: Mapping[str, Any]) -> dict[str, object]:
+def _restored_output(item: Item, event: JSONMapping) -> dict[str, object]:
     return {"output": [*item["output"], *event["output"]]}
 
 
@@ -405,7 +405,7 @@ ITEM_TYPES: dict[str, ItemType] = {row.type: row for row in _ROWS}
 OUTPUTS = frozenset(row.type for row in _ROWS if row.role == "output")
 
 
-def type_of(item: Mapping[str, Any]) -> ItemType | None:
+def type_of(item: JSONMapping) -> ItemType | None:
     """Return the row of an item's type; None for an unknown type."""
     return ITEM_TYPES.get(item["type"])
 

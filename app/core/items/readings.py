@@ -11,11 +11,11 @@ returns the items that replace it. Items without a call id stay unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from app.core.bounded_json import to_json
 from app.core.items.arguments import INPUT
-from app.core.types import Item, Part, with_fields
+from app.core.types import Item, JSONMapping, Part, with_fields
 from app.core.types.hosted import UNNAMED
 
 # Key of an item's notes in the upstream fields that are stored for it. The fields of notes, all optional: `call_id`,
@@ -149,7 +149,7 @@ def computer_call_output(item: Item, names: Names, notes: Mapping[str, object]) 
 # Items of hosted tools, which hold a call and its result.
 
 
-def _pair(item: Item, names: Names, notes: Mapping[str, Any], key: tuple[str, str], arguments: object) -> Item:
+def _pair(item: Item, names: Names, notes: JSONMapping, key: tuple[str, str], arguments: object) -> Item:
     namespace, name = notes.get("namespace", key[0]), notes.get("name", key[1])
     written = notes.get("arguments", arguments)
     call: Item = {
@@ -241,7 +241,7 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
     return [call, _result(call, notes, item, shown)]
 
 
-def mcp_approval_request(item: Item, names: Names, notes: Mapping[str, Any]) -> list[Item]:
+def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
     """
     Convert a request for approval into the call and a statement that it was not made.
 

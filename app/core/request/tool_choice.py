@@ -10,6 +10,7 @@ from app.core.profile import RequestOptions
 from app.core.request.question import TranslationContext
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
+from app.core.types import JSONMapping
 from app.core.types.hosted import UNNAMED
 from app.errors import InvalidRequest, label
 
@@ -47,7 +48,7 @@ def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice
 _TYPES_OF_CHOICES = {"computer_use": "computer"}
 
 
-def _of_known_type(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+def _of_known_type(choice: JSONMapping) -> JSONMapping:
     type_ = _TYPES_OF_CHOICES.get(choice["type"])
     return {**choice, "type": type_} if type_ else choice
 
@@ -118,7 +119,7 @@ def _one_of_hosted(names: Sequence[str], offered: ToolSet, context: TranslationC
     return _required(_only(offered, allowed), allowed, context)
 
 
-def _allowed_tools(choice: Mapping[str, Any], offered: ToolSet, context: TranslationContext) -> Choice:
+def _allowed_tools(choice: JSONMapping, offered: ToolSet, context: TranslationContext) -> Choice:
     names = []
     for tool in map(_of_known_type, choice["tools"]):
         if tool["type"] in offered.hosted_types:
@@ -150,7 +151,7 @@ def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:
     return {name: function for name, function in offered.functions.items() if name in names}
 
 
-def _tool_key(tool: Mapping[str, Any]) -> tuple[str | None, str]:
+def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
     """Return namespace and name of the tool of a choice; some clients nest the name as in Chat Completions."""
     if fixed := TOOL_TYPES[tool["type"]].name:
         return UNNAMED, fixed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.core.items import (
     APPLY_PATCH_CALL,
@@ -24,12 +24,12 @@ from app.core.items import (
 from app.core.items.arguments import INPUT
 from app.core.profile import RequestOptions
 from app.core.request.grammar import lark
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import NO_PARAMETERS
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, by the spec
 
-ToolFields = Mapping[str, Any]
+ToolFields = JSONMapping
 
 
 class ToolType(NamedTuple):

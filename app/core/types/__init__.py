@@ -20,6 +20,7 @@ _AsyncField = TypedDict("_AsyncField", {"async": object}, total=False)
 
 
 JSONObject: TypeAlias = dict[str, Any]  # an object of parsed JSON: its values are checked where they are read
+JSONMapping: TypeAlias = Mapping[str, Any]  # the same, where it is only read
 
 
 class Part(_PdfFields, total=False):

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias, cast
 from typing_extensions import TypedDict
 
 from app.core.bounded_json import LONG
+from app.core.types import JSONObject
 
-RawChunk: TypeAlias = dict[str, Any]  # as a server sends it
+RawChunk: TypeAlias = JSONObject  # as a server sends it
 
 REASONING_CONTENT = "reasoning_content"
 
@@ -34,7 +35,7 @@ class CallFragment(TypedDict, total=False):
     index: int | None
     id: str | None
     function: FunctionFragment
-    upstream: dict[str, Any]  # other fields that have to be sent back with the call
+    upstream: JSONObject  # other fields that have to be sent back with the call
 
 
 class StartedItem(TypedDict, total=False):
@@ -48,10 +49,10 @@ class PassedItem(TypedDict, total=False):
     """What a server says of an item of a tool that only it has; one of `item` and `event` is there."""
 
     number: int  # of the item in the answer
-    item: dict[str, Any]  # the item, when it is added and when it is done
+    item: JSONObject  # the item, when it is added and when it is done
     done: bool  # whether that is its end
-    event: dict[str, Any]  # an event about it
-    upstream: dict[str, Any]  # fields to send back with it
+    event: JSONObject  # an event about it
+    upstream: JSONObject  # fields to send back with it
 
 
 class ChunkDelta(TypedDict, total=False):

@@ -30,9 +30,9 @@ from app.core.bounded_json import TooManyValues, check_values
 from app.core.redaction import ToolSecrets, without_credentials
 from app.core.types import Event as Event
 from app.core.types import Item as Item
+from app.core.types import JSONObject, with_fields
 from app.core.types import Part as Part
 from app.core.types import Response as Response
-from app.core.types import with_fields
 from app.core.types.content import TEXT_OR_LIST, Content, ContentPart, Text, Tolerant, TypeName, Unknown, tag_of
 
 TERMINAL = frozenset({"completed", "incomplete", "failed", "cancelled"})
@@ -121,7 +121,7 @@ class _SchemaUpdate(Tolerant):
     type: Literal["json_schema"]
     name: FunctionName
     description: NotRequired[str | None]
-    schema: dict[str, Any]
+    schema: JSONObject
     strict: NotRequired[StrictBool | None]
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.core.bounded_json import to_json
+from app.core.types import JSONMapping
 
 # Tokens of an image, audio or a file, whatever the size of its data. Vision models use some hundreds to two thousand
 # for an image.
@@ -88,7 +89,7 @@ def _collect(value: object, texts: list[str]) -> int:
 DATA = frozenset({"data", "file_data", "file_url", "image_url", "input_audio", "video_url"})
 
 
-def conversation_of(body: Mapping[str, Any]) -> Sequence[Any]:
+def conversation_of(body: JSONMapping) -> Sequence[Any]:
     """
     Return the conversation in a request to a model server: its messages, or items in the Responses API.
 
@@ -106,7 +107,7 @@ _INSTRUCTIONS = ("instructions", "system")
 _BESIDES = {*_INSTRUCTIONS, "tools", "model"}
 
 
-def estimate_prompt(body: Mapping[str, Any]) -> int:
+def estimate_prompt(body: JSONMapping) -> int:
     """Estimate the prompt tokens of a request to a model server: of its instructions, conversation and tools."""
     conversation = conversation_of(body)
     tokens = (_MESSAGE - 1) * len(conversation) + estimate_json(conversation)  # the role counts as one of its texts

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from app.core.bounded_json import dumps
+from app.core.types import JSONObject
 from app.observability.activity.durations import Durations
 
 HOUR = 3600
@@ -102,7 +103,7 @@ class ActivityHour:
     @classmethod
     def read(cls, record: bytes) -> ActivityHour:
         """Return the hour of a record."""
-        fields: dict[str, Any] = orjson.loads(record)
+        fields: JSONObject = orjson.loads(record)
         hour = cls(fields["start"])
         for slot, key, model, requests, failed, refused, first, total in fields["counts"]:
             hour.counts[slot, key, model] = RequestCounts(requests, failed, refused, Durations(first), Durations(total))

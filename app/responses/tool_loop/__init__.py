@@ -14,13 +14,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
 from app.core.stream.tool_calls import CallLimits
-from app.core.types import Response, Usage
+from app.core.types import JSONObject, Response, Usage
 from app.core.types.request import TERMINAL, Item
 from app.core.types.token_estimate import estimate_prompt
 from app.core.types.tool_usage import complete_tool_usage
@@ -128,7 +127,7 @@ class ToolLoop:
         """Wait until the client is ready for more."""
         await self._delivery.ready()
 
-    def first_body(self) -> dict[str, Any]:
+    def first_body(self) -> JSONObject:
         """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
         query = self._questions.in_round(
             self.builder,
@@ -211,7 +210,7 @@ class ToolLoop:
             self._calls.items.warn(f"The model had to answer without more tool calls: {self._last_reason} was reached.")
         functions = [] if self._last_reason else self._calls.functions
         self._first_item = len(self.builder.response["output"])
-        changes: dict[str, Any] = {"max_output_tokens": left}
+        changes: JSONObject = {"max_output_tokens": left}
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
@@ -350,7 +349,7 @@ class ToolLoop:
         self._record()
 
     @property
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JSONObject:
         """The latest request to the backend; {} before the first."""
         return self._query.body if self._query else {}
 

@@ -12,7 +12,6 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from app.core.bounded_json import LARGE
 from app.core.history.approvals import ApprovedCall
@@ -22,7 +21,7 @@ from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
-from app.core.types import with_fields
+from app.core.types import JSONObject, with_fields
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item
 from app.core.types.tool_usage import Counts, added_counts
@@ -186,9 +185,7 @@ class HostedCalls:
             with contextlib.suppress(StoreUnavailable):  # then it stays used
                 await self._options.approvals.release(claim)
 
-    async def _outcome(
-        self, call: OpenCall, target: SessionFunction | None, arguments: dict[str, Any] | None
-    ) -> Outcome:
+    async def _outcome(self, call: OpenCall, target: SessionFunction | None, arguments: JSONObject | None) -> Outcome:
         assert call.binding and call.binding.hosted
         function = call.binding.hosted
         if target is None:
@@ -284,7 +281,7 @@ class HostedCalls:
             raise DeadlineExceeded
 
 
-def _read_call(function: HostedFunction, written: str, argument: str | None) -> tuple[dict[str, Any] | None, str]:
+def _read_call(function: HostedFunction, written: str, argument: str | None) -> tuple[JSONObject | None, str]:
     """Return the arguments of a call, None if they are not an object, and its signature."""
     arguments = parsed_arguments(written, argument)
     return arguments, call_signature(function, arguments, written)

@@ -11,7 +11,7 @@ from app.core.items import ITEM_TYPES, ItemType
 from app.core.items.readings import NOTES
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.open_items import OpenCall
-from app.core.types import Usage
+from app.core.types import JSONMapping, Usage
 from app.core.types.request import TERMINAL, Item
 from app.errors import Warnings
 from app.observability.lifecycle import ResponseLifecycle
@@ -32,7 +32,7 @@ class HostedItems:
         self._options = options
         self._warnings = warnings
 
-    def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
+    def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
         """Add an item for a session; after the end of the response it is discarded."""
         if self._builder.response["status"] in TERMINAL:
             return OpenCall(None, {"type": kind.type, "id": self._builder.new_id(kind.prefix)}, kind)
@@ -44,12 +44,12 @@ class HostedItems:
         """The images of earlier turns."""
         return self._options.images
 
-    def progress(self, item: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
+    def progress(self, item: OpenCall, name: str, fields: JSONMapping) -> None:
         """Emit a progress event of a running call or of an item that a session added."""
         self._builder.progress(item, name, fields)
         self.changed.set()
 
-    def close_item(self, item: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
+    def close_item(self, item: OpenCall, status: str, fields: JSONMapping) -> None:
         """End an item that a session added."""
         self._builder.end_call(item, status, fields)
         self.changed.set()
@@ -66,12 +66,12 @@ class HostedItems:
         upstream = self._builder.upstream.setdefault(item_id, {})
         upstream[NOTES] = {**upstream.get(NOTES, {}), **notes}
 
-    def session_notes(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
+    def session_notes(self, item: JSONMapping) -> JSONMapping:
         """Return the notes of sessions on an item of this response or of the conversation."""
         notes = self.notes(str(item.get("id"))).get("session")
         return notes if isinstance(notes, Mapping) else {}
 
-    def notes(self, item_id: str) -> Mapping[str, Any]:
+    def notes(self, item_id: str) -> JSONMapping:
         """Return the notes on an item of this response or of the conversation."""
         upstream = self._builder.upstream.get(item_id) or self._options.upstream.get(item_id) or {}
         notes: Mapping[str, object] = upstream.get(NOTES, {})
@@ -96,7 +96,7 @@ class SessionReport:
         """Add an item to the output."""
         return AddedItem(self._items, self._items.add_item(ITEM_TYPES[item_type], fields))
 
-    def notes(self, item: Item) -> Mapping[str, Any]:
+    def notes(self, item: Item) -> JSONMapping:
         """Return the notes of sessions on an item."""
         return self._items.session_notes(item)
 

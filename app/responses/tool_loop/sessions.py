@@ -11,11 +11,12 @@ import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import orjson
 
 from app.core.bounded_json import loads
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
 from app.errors import APIError, InvalidRequest, PermissionDenied
@@ -207,7 +208,7 @@ class ToolSessions:
             logger.error("hosted tool does not close", extra={"task": task.get_name()})
 
 
-def parsed_arguments(written: str, argument: str | None) -> dict[str, Any] | None:
+def parsed_arguments(written: str, argument: str | None) -> JSONObject | None:
     """
     Return the arguments of a call; None if they are not a JSON object.
 
@@ -222,7 +223,7 @@ def parsed_arguments(written: str, argument: str | None) -> dict[str, Any] | Non
     return {} if value is None else value if isinstance(value, dict) else None
 
 
-def call_signature(function: HostedFunction, arguments: Mapping[str, Any] | None, written: str) -> str:
+def call_signature(function: HostedFunction, arguments: JSONMapping | None, written: str) -> str:
     """Return a string that is equal for calls of the same function with the same arguments."""
     same = written.encode() if arguments is None else orjson.dumps(arguments, option=orjson.OPT_SORT_KEYS)
     return f"{function.key}\n{hashlib.sha256(same).hexdigest()}"

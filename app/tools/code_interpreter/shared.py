@@ -23,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.errors import APIError
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import MAX_ANSWER, STOP_GRACE, SandboxEnded
@@ -196,7 +196,7 @@ class SharedContainers(Containers):
             await asyncio.wait({work})
 
     async def _work(
-        self, host: LocalContainers, lines: asyncio.Queue[Mapping[str, Any]], writer: asyncio.StreamWriter
+        self, host: LocalContainers, lines: asyncio.Queue[JSONMapping], writer: asyncio.StreamWriter
     ) -> None:
         message = await lines.get()
         try:
@@ -235,7 +235,7 @@ class _RemoteSandbox:
         answer: JSONObject = await self.send(op, {"within": within, **fields})
         return answer
 
-    async def send(self, operation: str, fields: Mapping[str, Any]) -> Any:
+    async def send(self, operation: str, fields: JSONMapping) -> Any:
         """Send a message and return the result; raises `APIError`, or `SandboxEnded` if the host has exited."""
         try:
             _write(self._writer, {"operation": operation, "fields": fields})
@@ -262,7 +262,7 @@ def _write(writer: asyncio.StreamWriter, message: Mapping[str, object]) -> None:
     writer.write(orjson.dumps(message) + b"\n")
 
 
-async def _run(host: LocalContainers, operation: str, fields: Mapping[str, Any]) -> Any:
+async def _run(host: LocalContainers, operation: str, fields: JSONMapping) -> Any:
     """Run an operation on the host's own containers."""
     fields = dict(fields)
     if "skills" in fields:
@@ -282,7 +282,7 @@ async def _run(host: LocalContainers, operation: str, fields: Mapping[str, Any])
             return await host.delete(**fields)
 
 
-def _sendable(options: Mapping[str, Any]) -> dict[str, Any]:
+def _sendable(options: JSONMapping) -> JSONObject:
     """Return the options of a new container as JSON has them."""
     return {**options, "skills": [[*skill] for skill in options.get("skills") or ()]}
 

@@ -6,13 +6,13 @@ import array
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import httpx
 import orjson
 
 from app.core.bounded_json import loads
 from app.core.profile import TransportOptions
+from app.core.types import JSONObject
 from app.core.types.usage import estimated_usage, request_usage
 from app.errors import APIError
 from app.tools import Account
@@ -100,7 +100,7 @@ class Embeddings:
         raise EmbeddingsUnavailable(f"The backend gives no embeddings: {problem}.")
 
 
-def _parsed(content: bytes) -> dict[str, Any]:
+def _parsed(content: bytes) -> JSONObject:
     try:
         document = loads(content, BATCH * MAX_DIMENSIONS)
     except orjson.JSONDecodeError:
@@ -108,7 +108,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
     return document if isinstance(document, dict) else {}
 
 
-def _vectors(document: dict[str, Any], count: int) -> list[bytes]:
+def _vectors(document: JSONObject, count: int) -> list[bytes]:
     """Return the vectors of an answer, in the order of the texts; raises `EmbeddingsUnavailable`."""
     try:
         data = sorted(document["data"], key=lambda entry: entry.get("index", 0))

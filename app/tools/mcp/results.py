@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from app.core.redaction import Redactor
-from app.core.types import Part
+from app.core.types import JSONMapping, Part
 from app.tools import Outcome
 
-Block: TypeAlias = Mapping[str, Any]  # of a result's `content`, as the protocol has it
+Block: TypeAlias = JSONMapping  # of a result's `content`, as the protocol has it
 
 CUT = "\n[The rest of the result was cut off.]"
 MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # of one result, in base64; they are stored with the turn
@@ -45,7 +45,7 @@ def _secrets_of(url: str) -> list[str]:
     return [*whole, *path, *(value for _, value in parse_qsl(parts.query)), parts.password or ""]
 
 
-def outcome_of(result: Mapping[str, Any], redactor: Redactor, max_chars: int) -> Outcome:
+def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outcome:
     """Return the outcome of a call that the server answered with a result of `tools/call`."""
     blocks: list[Block] = result.get("content") or []
     text = cut(redactor.without_known(_text(blocks, result.get("structuredContent"))), max_chars)

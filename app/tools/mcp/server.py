@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from app.core.types import JSONMapping
 from app.errors import label
 from app.tools.guard import Reach, Resolver, resolve
 from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
@@ -73,16 +74,16 @@ class MCPServerTools:
     added: Approval = "never"  # and which others, since the request asks for more approvals than the operator
     deferred: bool = False  # whether the tools are offered only after a tool search has returned them
 
-    def allows(self, tool: Mapping[str, Any]) -> bool:
+    def allows(self, tool: JSONMapping) -> bool:
         """Return whether a tool, as described in an `mcp_list_tools` item, may be called."""
         return all(tool_filter.matches(tool["name"], is_read_only(tool)) for tool_filter in self.allowed)
 
-    def needs_approval(self, tool: Mapping[str, Any]) -> bool:
+    def needs_approval(self, tool: JSONMapping) -> bool:
         """Return whether calls of a tool have to be approved."""
         name, read_only = tool["name"], is_read_only(tool)
         return needs_approval(self.approval, name, read_only) or adds_approval(self.added, name, read_only)
 
-    def missing(self, tools: Sequence[Mapping[str, Any]]) -> str:
+    def missing(self, tools: Sequence[JSONMapping]) -> str:
         """
         Return in words what the last filter, that of the request, asks for in vain; "" if there is nothing of that.
 

@@ -9,9 +9,10 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.core.redaction import Redactor
+from app.core.types import JSONMapping
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall
 from app.tools.mcp.results import failed, outcome_of, without_secrets
@@ -122,7 +123,7 @@ class MCPSession:
         item.close("completed", tools=tools)
         return tools
 
-    def _function(self, tool: Mapping[str, Any]) -> HostedFunction:
+    def _function(self, tool: JSONMapping) -> HostedFunction:
         return HostedFunction(
             name=tool["name"],
             item="mcp_call",

@@ -33,7 +33,7 @@ from pydantic import (
 )
 
 from app.core.access import hash_of
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, Reach, URLPattern, checked_url, is_same_place
 from app.tools.validation import read_table
 
@@ -282,7 +282,7 @@ _TRANSPORTS = {"sse": "sse", "http": "http", "streamable-http": "http", "streama
 _SAME = ("url", "env", "headers", "headers_env", "description", "allowed_tools", "require_approval", "keys")
 
 
-def _table(server: Mapping[str, Any]) -> dict[str, object]:
+def _table(server: JSONMapping) -> dict[str, object]:
     """Translate one server of such a file to our settings; settings of other programs are ignored."""
     table: JSONObject = {name: server[name] for name in _SAME if server.get(name) is not None}
     if url := server.get("serverUrl") or server.get("httpUrl"):

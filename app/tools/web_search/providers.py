@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import httpx
 
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.tools.guard import GuardedTransport, OutboundRefused
 from app.tools.web_search.settings import WebSearchSettings
 from app.unreachable import why_no_answer
@@ -77,7 +77,7 @@ class SearchAPI:
 
     path: str
     results: tuple[str, ...]  # the keys that lead to the list of results
-    text: Callable[[Mapping[str, Any]], Iterable[object]]  # the pieces of text of a result, best first
+    text: Callable[[JSONMapping], Iterable[object]]  # the pieces of text of a result, best first
     params: Callable[[SearchQuery], JSONObject]  # of the query string, or the JSON body where `method` is POST
     url: str | None = None  # base URL of the service; None if each operator has a server
     method: str = "GET"

@@ -87,9 +87,7 @@ def error_in_chunk(chunk: RawChunk, *, secret: str | None = None, passthrough: b
     return _error(fields.get("http", 0), fields, wait, secret, passthrough)
 
 
-def _error(
-    status: int, fields: dict[str, Any], wait: float | None, secret: str | None, passthrough: bool
-) -> BackendError:
+def _error(status: int, fields: JSONObject, wait: float | None, secret: str | None, passthrough: bool) -> BackendError:
     code, message = str(fields.get("code", "")), str(fields.get("message", "")).strip()
     kind = classify(status, code, str(fields.get("type", "")), message)
     if passthrough:
@@ -112,7 +110,7 @@ def _error(
     return error
 
 
-def _read(value: Any) -> dict[str, Any]:
+def _read(value: Any) -> JSONObject:
     """Return the fields of an error that exist: `message`, `code`, `type`, `param` and `http`, the status."""
     if isinstance(value, str):
         nested = _parse(value) if value.startswith("{") else None  # another server's error as the message
@@ -136,7 +134,7 @@ def _read(value: Any) -> dict[str, Any]:
     return fields
 
 
-def _read_list(values: list[Any]) -> dict[str, Any]:
+def _read_list(values: list[Any]) -> JSONObject:
     invalid = [
         value for value in values if isinstance(value, dict) and "msg" in value and isinstance(value.get("loc"), list)
     ]
@@ -148,7 +146,7 @@ def _read_list(values: list[Any]) -> dict[str, Any]:
     return {"message": message, "param": paths[0]}
 
 
-def _fields(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _fields(value: JSONObject) -> Iterator[tuple[str, Any]]:
     for field, names in _FIELDS.items():
         for name in names:
             text = value.get(name)

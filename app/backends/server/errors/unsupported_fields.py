@@ -8,10 +8,10 @@ A field is a top-level one of the body, or a nested one, written alike for all m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
+from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
@@ -23,7 +23,7 @@ _EXTRA_OF_ITEMS = frozenset({"phase", "status", "namespace"})  # fields that an 
 _ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
-def unknown_fields(error: BackendError, body: Mapping[str, Any]) -> list[str]:
+def unknown_fields(error: BackendError, body: JSONMapping) -> list[str]:
     """
     Return the fields of a request that a refusal reports as unknown, in the order of the message.
 
@@ -66,7 +66,7 @@ def _words(path: str) -> list[str]:
     return names[1:] if names[:1] == ["body"] else names
 
 
-def _field(words: list[str], body: Mapping[str, Any]) -> str:
+def _field(words: list[str], body: JSONMapping) -> str:
     """Return the field of a request at a path; "" if there is none."""
     if not words:
         return ""
@@ -84,7 +84,7 @@ def _field(words: list[str], body: Mapping[str, Any]) -> str:
     return first
 
 
-def _field_of_messages(words: list[str], body: Mapping[str, Any]) -> str:
+def _field_of_messages(words: list[str], body: JSONMapping) -> str:
     match words:
         case [name] if name not in _OF_MESSAGES:
             field = f"{MESSAGE}{name}"
@@ -95,7 +95,7 @@ def _field_of_messages(words: list[str], body: Mapping[str, Any]) -> str:
     return field
 
 
-def holds(body: Mapping[str, Any], field: str) -> bool:
+def holds(body: JSONMapping, field: str) -> bool:
     """Return whether a request has a field."""
     if field == REASONING_OFF:
         return bool(body.get("tools")) and "messages" in body and body.get("reasoning_effort") != "none"
@@ -113,13 +113,13 @@ def holds(body: Mapping[str, Any], field: str) -> bool:
     return field in body
 
 
-def functions(body: Mapping[str, Any]) -> list[dict[str, Any]]:
+def functions(body: JSONMapping) -> list[JSONObject]:
     """Return the functions of the tools of a request; only chat has them in objects of their own."""
     tools = _objects(body, "tools")
     return [tool.get("function", tool) for tool in tools if tool.get("type", "function") == "function"]
 
 
-def _objects(body: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def _objects(body: JSONMapping, name: str) -> list[JSONObject]:
     """Return the objects in a list of a request; an API that is not known here may have another value there."""
     value = body.get(name)
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

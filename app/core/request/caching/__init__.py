@@ -32,7 +32,7 @@ def is_cached_chat(question: Question, options: RequestOptions) -> bool:
     return options.cache == "auto" and any(fnmatchcase(question.model, glob) for glob in options.cache_models)
 
 
-def set_breakpoints(context: TranslationContext, body: dict[str, Any]) -> None:
+def set_breakpoints(context: TranslationContext, body: JSONObject) -> None:
     """
     Set the breakpoints of a request: where the caller has set them, or else behind tools, system and history.
 
@@ -67,9 +67,7 @@ def _marked(messages: Sequence[Message]) -> list[JSONObject]:
     return [block for block in blocks if "cache_control" in block]
 
 
-def _keep_marks(
-    context: TranslationContext, body: dict[str, Any], marked: Sequence[JSONObject], mark: JSONObject
-) -> None:
+def _keep_marks(context: TranslationContext, body: JSONObject, marked: Sequence[JSONObject], mark: JSONObject) -> None:
     """Keep the last of the caller's breakpoints, which all have the longest lifetime that is asked for."""
     if len(marked) > _MOST:
         context.warnings.add(f"Of the breakpoints of the prompt cache, the last {_MOST} were kept.")
