@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from app.backends.apis import profiles_by_api
+from app.backends.apis import APIS, profiles_by_api
 from app.backends.profiles import load_profile
 from app.backends.server.client import ModelServer
 from app.backends.server.endpoints import Endpoints
@@ -113,6 +114,13 @@ def test_path_of_its_own_decides_about_the_api() -> None:
     assert api(api="auto", path="/elsewhere") == ["chat"]
     assert api(api="responses", path="/elsewhere") == ["responses"]
     assert load_profile("openai").transport.api == load_profile("azure").transport.api == "auto"
+
+
+def test_every_api_is_in_the_guide_for_backends() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "backends.md").read_text(encoding="utf-8")
+    rows = [line for line in guide.splitlines() if line.startswith("| `")]
+    for name, api in APIS.items():
+        assert any(row.startswith(f"| `{name}`") and f"| `POST {api.path}` |" in row for row in rows), name
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])

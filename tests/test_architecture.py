@@ -1,0 +1,48 @@
+"""What `docs/architecture.md` names is there: files and folders by their paths, and names in the code."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MAP = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+QUOTED = re.findall(r"`([^`\n]+)`", MAP.partition("## What is ours")[0])  # which names parts of others' packages
+PATH = re.compile(r"[\w./-]*\w(?:/|\.(?:py|toml|md))")
+NAME = re.compile(r"@?(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w+)(?:\(.*\))?")
+
+
+@cache
+def places() -> set[str]:
+    """The paths of all files and folders, each also without the folders above it; a folder ends with a slash."""
+    found = [path for folder in ("app", "tests", "docs") for path in (ROOT / folder).rglob("*")] + [*ROOT.glob("*")]
+    whole = [f"{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in found]
+    return {"/".join(path.split("/")[depth:]) for path in whole for depth in range(path.count("/") + 1)}
+
+
+@cache
+def words() -> set[str]:
+    """All names in the code of the application and of its tests."""
+    code = [path for folder in ("app", "tests") for path in (ROOT / folder).rglob("*.py") if path != Path(__file__)]
+    return {word for path in code for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+
+
+def test_paths_on_the_map_exist() -> None:
+    paths = {quoted for quoted in QUOTED if PATH.fullmatch(quoted) and not quoted.startswith("/")}
+    assert len(paths) > 100
+    assert sorted(paths - places()) == []
+
+
+def test_names_on_the_map_exist() -> None:
+    found = [NAME.fullmatch(quoted) for quoted in QUOTED if not PATH.fullmatch(quoted)]
+    names = {match[1] for match in found if match}
+    assert len(names) > 80
+    assert sorted(names - words()) == []
+
+
+def test_map_has_every_folder_and_module_directly_below_the_application() -> None:
+    here = [path for path in (ROOT / "app").iterdir() if not path.name.startswith("__")]
+    inside = {f"app/{path.name}/" if path.is_dir() else f"app/{path.name}" for path in here}
+    layout = MAP.partition("## Layout")[2].partition("\n## ")[0]
+    assert sorted(inside - {*re.findall(r"`([^`\n]+)`", layout)}) == []
