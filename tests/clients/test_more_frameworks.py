@@ -10,7 +10,7 @@ import pytest
 
 from tests.clients.answers import asking_for_the_weather, calling, saying, thinking
 from tests.clients.clients import FRAMEWORKS, Driver, playing
-from tests.support.upstream import CLOSE, Upstream, chunk, sse, status
+from tests.support.upstream import CLOSE, Upstream, call, chunk, sse, status
 
 ADA = {"name": "Ada Lovelace", "born": 1815}
 SUNNY = "Sunny in both."
@@ -110,6 +110,37 @@ async def test_framework_takes_no_stream_that_breaks_off_for_an_answer(
     upstream.always(sse(chunk("Hel"), 0.3, {"error": {"message": ON_FIRE, "type": "server_error"}}, CLOSE))
     assert ON_FIRE in (await client.fails(scenario))["message"]
     assert len(upstream.requests) == 1
+
+
+# Those that take no text in pieces.
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "begun"),
+    [
+        ("google-adk", "text", [chunk("Hel")]),
+        ("inspect", "text", [chunk("Hel")]),
+        (
+            "instructor",
+            "structured_by_a_function_streamed",
+            [call(id="call_1", name="PartialPerson"), call(arguments='{"name": "Ada Lovelace", "born": 1815}')],
+        ),
+    ],
+)
+async def test_framework_takes_no_answer_that_breaks_off_for_a_whole_one(
+    client: Driver, scenario: str, upstream: Upstream, begun: list[Any]
+) -> None:
+    upstream.always(sse(*begun, 0.3, {"error": {"message": ON_FIRE, "type": "server_error"}}, CLOSE))
+    assert ON_FIRE in (await client.fails(scenario))["message"]
+    assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("name", ["dspy"])
+async def test_dspy_keeps_how_an_answer_ended(client: Driver, upstream: Upstream) -> None:
+    """Its answer is the text so far: only its history tells that there is more to it."""
+    upstream.always(sse(chunk("Hel"), 0.3, {"error": {"message": ON_FIRE, "type": "server_error"}}, CLOSE))
+    shown = await client.shows("ended")
+    assert (shown["text"], shown["status"], ON_FIRE in shown["reason"]) == ("Hel", "failed", True)
 
 
 # What is special to one of them.

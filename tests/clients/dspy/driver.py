@@ -27,6 +27,15 @@ def text() -> Any:
 
 
 @scenario
+def ended() -> Any:
+    """How an answer ended, which DSPy itself does not look at."""
+    lm = model()
+    (output,) = lm(HELLO)
+    response = lm.history[-1]["response"]
+    return {"text": words(output), "status": response.status, "reason": str(response.error)}
+
+
+@scenario
 def predicted() -> Any:
     with dspy.context(lm=model()):
         made = dspy.Predict("question -> name: str, born: int")(question=WHO)

@@ -10,6 +10,7 @@ from inspect_ai.util import json_schema
 from pydantic import BaseModel
 from scenarios import ASK_NAME, HELLO, KEY, MODEL, NAME, SUM, URL, WEATHER, WHO, play, scenario
 from scenarios import weather as ask_weather
+from tenacity import RetryError
 
 
 class Person(BaseModel):
@@ -39,7 +40,10 @@ def model(**config: Any) -> Any:
 
 @scenario
 async def text() -> Any:
-    output = await model().generate(HELLO)
+    try:
+        output = await model().generate(HELLO)
+    except RetryError as error:  # which has no words of its own
+        raise error.last_attempt.exception() from None
     if output.stop_reason == "model_length":
         return {"text": output.completion, "stop": output.stop_reason}
     return {"text": output.completion, "usage": [output.usage.input_tokens, output.usage.output_tokens]}
