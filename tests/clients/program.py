@@ -116,9 +116,10 @@ class Forking:
         return int(line)
 
     def close(self) -> None:
-        """End the process, and what it has started."""
+        """End the process, and what it has started, without what its packages do at an exit."""
         if self._child:
             os.killpg(self._child, signal.SIGKILL)
+        self._process.kill()
         self._process.communicate()
         self._home.cleanup()
 
@@ -169,4 +170,9 @@ async def running(*command: str, env: Mapping[str, str], cwd: Path) -> AsyncIter
 
 
 def _environment(home: Path, env: Mapping[str, str]) -> dict[str, str]:
-    return {"PATH": f"{ENVIRONMENTS / 'node' / 'bin'}:{os.environ['PATH']}", "HOME": str(home), **env}
+    return {
+        "PATH": f"{ENVIRONMENTS / 'node' / 'bin'}:{os.environ['PATH']}",
+        "HOME": str(home),
+        "NODE_COMPILE_CACHE": str(ENVIRONMENTS / "node" / "compiled"),
+        **env,
+    }

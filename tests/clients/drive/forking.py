@@ -4,25 +4,29 @@ Run a driver in Python again and again, each time in a process of its own that h
     python forking.py driver.py
 
 Each line on standard input is a request: `arguments`, `env`, `cwd`, and the files `out` and `err` to write to. The
-answers are two lines: the id of the process, and its exit code.
+answers are two lines: the id of the process, and its exit code. What a run imports late is there for the next one.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import json
 import os
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+OWN = {"__main__", "scenarios"}  # modules that read the environment of each run
+
 
 def packages(driver: Path) -> Iterator[str]:
-    """Yield the modules that a driver imports before all else; `scenarios` reads the environment of each run."""
+    """Yield the modules that a driver imports before all else."""
     for statement in ast.parse(driver.read_text()).body:
         match statement:
             case ast.Import():
@@ -55,24 +59,38 @@ def run(driver: Path, request: dict[str, Any]) -> int:
     return 0
 
 
+def share(names: Iterable[str]) -> None:
+    """Import modules that a run has imported late, so that the processes of the next runs have them."""
+    for name in names:
+        if name not in OWN:
+            with suppress(Exception):  # some are made by others, and cannot be imported
+                importlib.import_module(name)
+
+
 def main() -> None:
-    driver = Path(sys.argv[1])
+    driver, late = Path(sys.argv[1]), Path("late").absolute()
     for name in packages(driver):
-        if name != "scenarios":
+        if name not in OWN:
             importlib.import_module(name)
     while line := sys.stdin.readline():
+        gc.freeze()  # so that the memory that all runs share is not copied
         sys.stdout.flush()
+        known = {*sys.modules}
         if not (child := os.fork()):
             code = 1
             try:
                 code = run(driver, json.loads(line))
                 sys.stdout.flush()
                 sys.stderr.flush()
+                late.write_text("\n".join(sys.modules.keys() - known))
             finally:
                 os._exit(code)
         print(child, flush=True)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
+        if late.exists():
+            share(late.read_text().splitlines())
+            late.unlink()
 
 
 if __name__ == "__main__":
