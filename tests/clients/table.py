@@ -3,7 +3,7 @@ The table of clients in `docs/clients.md`: what passes with each, in which versi
 
     python -m tests.clients.table
 
-writes it. A word in it stands for a test, and the versions are those that the tests install.
+writes it. A word in it stands for a test, and the versions are those of the files that lock what the tests install.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tests.clients.clients import CLIENTS, FRAMEWORKS, Client
 from tests.clients.program import HERE
 
 PAGE = HERE.parent.parent / "docs" / "clients.md"
-HEAD = "| client | versions | text | calls of functions | schema | reasoning | failures | continues by | tested by |"
+HEADS = ("text", "calls of functions", "schema", "reasoning", "failures", "continues by", "tested by")
+HEAD = f"| client | tested versions | {' | '.join(HEADS)} |"
 START, END = "<!-- clients -->\n", "<!-- /clients -->\n"
 
 # The columns, and the scenarios that their words stand for.
@@ -36,16 +37,17 @@ class Row(NamedTuple):
     """A client, with its section in the page."""
 
     section: str
-    pins: tuple[str, ...]  # packages for Node, or those of an environment for Python
+    pins: tuple[str, ...]  # packages for Node, or those of an environment for Python; none: its requests are replayed
     continues: str
     client: Client | None = None  # None: a program
-    folder: str = ""  # of a program
+    folder: str = ""  # of a program, or the module of its requests
     tests: Mapping[str, Mapping[str, str]] = {}  # further tests that words stand for, by column
 
     @property
     def place(self) -> str:
-        """The folder of its driver, or of its tests."""
-        return self.folder or (self.client.driver.partition("/")[0] if self.client else "")
+        """The folder of its driver or of its tests, or the module of its requests, in the folder `tests`."""
+        folder = self.folder or (self.client.driver.partition("/")[0] if self.client else "")
+        return f"clients/{folder}" if self.pins else f"end_to_end/{folder}"
 
     def words(self, column: str) -> str:
         """Return what is in a column."""
@@ -62,6 +64,7 @@ PREVIOUS = "`previous_response_id`"
 OTHERS = "Other frameworks"
 _OPENAI_SCHEMAS = {"by a function": "test_instructor_gets_an_answer_by_the_call_of_a_function"}
 _DSPY = "test_dspy_reads_its_own_format_and_calls_of_functions"
+_CUT_ANSWERS = {"cut answers": "test_framework_takes_no_answer_that_breaks_off_for_a_whole_one"}
 
 ROWS: dict[str, Row] = {
     "Codex": Row(
@@ -105,6 +108,39 @@ ROWS: dict[str, Row] = {
             "failures": {
                 "refusals": "test_copilot_shows_the_words_of_a_refusal",
                 "cut streams": "test_copilot_retries_when_a_stream_breaks_off",
+            },
+        },
+    ),
+    "VS Code": Row(
+        "VS Code",
+        (),
+        f"{PREVIOUS}, or {ALL}",
+        folder="test_vs_code.py",
+        tests={
+            "text": {"streamed": "test_vs_code_text_is_shown_with_its_usage"},
+            "calls": {"streamed": "test_vs_code_continues_with_results_alone"},
+            "reasoning": {"streamed": "test_vs_code_thoughts_are_shown_and_sealed"},
+            "failures": {
+                "refusals": "test_vs_code_shows_the_words_of_a_refusal",
+                "cut streams": "test_vs_code_takes_no_stream_that_breaks_off_for_an_answer",
+            },
+        },
+    ),
+    "Open WebUI": Row(
+        "Open WebUI",
+        (),
+        f"{ALL}, or {PREVIOUS}",
+        folder="test_open_webui.py",
+        tests={
+            "text": {
+                "whole": "test_open_webui_task_is_answered_whole",
+                "streamed": "test_open_webui_text_is_shown_with_its_usage",
+            },
+            "calls": {"streamed": "test_open_webui_sends_all_messages_with_results"},
+            "reasoning": {"streamed": "test_open_webui_thoughts_are_shown"},
+            "failures": {
+                "refusals": "test_open_webui_shows_the_words_of_a_refusal",
+                "cut streams": "test_open_webui_takes_no_stream_that_breaks_off_for_an_answer",
             },
         },
     ),
@@ -173,13 +209,23 @@ ROWS: dict[str, Row] = {
         ("openai-2:dspy",),
         ALL,
         FRAMEWORKS["dspy"],
-        tests={"calls": {"whole": _DSPY}, "schema": {"by a prompt": _DSPY}},
+        tests={
+            "calls": {"whole": _DSPY},
+            "schema": {"by a prompt": _DSPY},
+            "failures": {"cut answers in its history": "test_dspy_keeps_how_an_answer_ended"},
+        },
     ),
-    "Google ADK": Row(OTHERS, ("openai-2:google-adk",), ALL, FRAMEWORKS["google-adk"]),
+    "Google ADK": Row(
+        OTHERS, ("openai-2:google-adk",), ALL, FRAMEWORKS["google-adk"], tests={"failures": _CUT_ANSWERS}
+    ),
     "Haystack": Row(OTHERS, ("openai-3:haystack-ai",), f"{ALL}, or {PREVIOUS}", FRAMEWORKS["haystack"]),
-    "Inspect": Row(OTHERS, ("openai-3:inspect-ai",), ALL, FRAMEWORKS["inspect"]),
+    "Inspect": Row(OTHERS, ("openai-3:inspect-ai",), ALL, FRAMEWORKS["inspect"], tests={"failures": _CUT_ANSWERS}),
     "instructor": Row(
-        OTHERS, ("openai-2:instructor",), ALL, FRAMEWORKS["instructor"], tests={"schema": _OPENAI_SCHEMAS}
+        OTHERS,
+        ("openai-2:instructor",),
+        ALL,
+        FRAMEWORKS["instructor"],
+        tests={"schema": _OPENAI_SCHEMAS, "failures": _CUT_ANSWERS},
     ),
     "LangChain for Node": Row(OTHERS, ("@langchain/openai",), ALL, FRAMEWORKS["langchain-node"]),
     "Mastra": Row(OTHERS, ("@mastra/core",), ALL, FRAMEWORKS["mastra"]),
@@ -197,26 +243,25 @@ def table() -> str:
     for title, row in ROWS.items():
         cells = [
             f"[{title}](#{anchor(row.section)})",
-            ", ".join(dict.fromkeys(map(version, row.pins))),
+            ", ".join(dict.fromkeys(map(version, row.pins))) or "its requests",
             *map(row.words, COLUMNS),
             row.continues,
-            f"[{row.place}](../tests/clients/{row.place})",
+            f"[{row.place.partition('/')[2].removesuffix('.py')}](../tests/{row.place})",
         ]
         lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
     return "".join(f"{line}\n" for line in lines)
 
 
 def version(pin: str) -> str:
-    """Return the version of a package: `environment:package` for Python."""
+    """Return the version of a package that the tests install: `environment:package` for Python."""
     environment, colon, package = pin.partition(":")
     if colon:
-        pins = (HERE / "requirements" / f"{environment}.in").read_text()
-        found = re.search(rf"^{re.escape(package)}(?:\[.*\])?==(.+)$", pins, re.M)
+        locked = (HERE / "requirements" / f"{environment}.txt").read_text()
+        found = re.search(rf"^{re.escape(package)}==(\S+)", locked, re.M)
         assert found, pin
         return found[1]
-    packages = json.loads((HERE / "package.json").read_text())
-    pinned = {**packages["dependencies"], **packages["optionalDependencies"]}[pin]
-    return str(pinned).rpartition("@")[2]
+    packages = json.loads((HERE / "package-lock.json").read_text())["packages"]
+    return str(packages[f"node_modules/{pin}"]["version"])
 
 
 def anchor(heading: str) -> str:

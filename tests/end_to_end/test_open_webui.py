@@ -153,7 +153,7 @@ async def test_open_webui_task_is_answered_whole(http: httpx.AsyncClient, upstre
     assert "".join(texts) == '{"title": "Weather"}'
 
 
-@pytest.mark.parametrize("headers", [{}, PERSON], ids=["unknown", "named"])
+@pytest.mark.parametrize("headers", [{}, PERSON, {"originator": "open-webui"}], ids=["unknown", "named", "configured"])
 async def test_open_webui_thoughts_are_shown(
     http: httpx.AsyncClient, upstream: Upstream, headers: dict[str, str]
 ) -> None:
