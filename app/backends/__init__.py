@@ -41,6 +41,7 @@ __all__ = [
     "RawExchange",
     "RawRequest",
     "RefusedRequest",
+    "Tap",
     "Translation",
 ]
 

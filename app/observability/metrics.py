@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
 
 from prometheus_client import (
     CollectorRegistry,
@@ -36,16 +34,17 @@ from app.backends import (
     Backend,
     BackendExchange,
     BackendWrapper,
-    ExchangeWrapper,
     Question,
     RawAnswer,
     RawExchange,
     RawRequest,
+    Tap,
 )
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.prices import NANO
 from app.core.types import Usage
 from app.errors import BackendError, StoreUnavailable
+from app.observability.exchanges import ObservedExchange, ObservedRawExchange
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
 from app.stores import Change, Store
@@ -53,8 +52,6 @@ from app.stores.usage import UsageRow
 
 # The variable with the client library's directory, which is read when the library is imported.
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-
-_Exchange = TypeVar("_Exchange", BackendExchange, RawExchange)
 
 ERROR_LABELS = 50  # maximum number of error codes that are labels
 TOOL_MODELS = 50  # and of models of images and embeddings
@@ -360,64 +357,39 @@ class _MeasuredBackend(BackendWrapper):
         self._server = server  # its labels
 
     def open(self, question: Question) -> BackendExchange:
-        return _MeasuredExchange(self._backend.open(question), self._metrics, self._server)
+        return ObservedExchange(self._backend.open(question), _Measure(self._metrics, self._server))
 
     def forward(self, request: RawRequest) -> RawExchange:
-        return _MeasuredRawExchange(self._backend.forward(request), self._metrics, self._server)
+        return ObservedRawExchange(self._backend.forward(request), _Measure(self._metrics, self._server))
 
 
-class _Measured(Generic[_Exchange]):
-    """Measures how long an exchange takes to enter, and counts the backend's failures there and within it."""
+class _Measure:
+    """Measures how long a server takes to accept a request, and counts its failures until the end."""
 
-    def __init__(self, exchange: _Exchange, metrics: Metrics, server: tuple[str, str]) -> None:
-        self._exchange: _Exchange = exchange
+    tap: Tap | None = None
+
+    def __init__(self, metrics: Metrics, server: tuple[str, str]) -> None:
         self._metrics, self._server = metrics, server
+        self._waits = False
+        self._began = 0.0
 
-    async def _enter(self) -> Any:
-        metrics, server = self._metrics, self._server
-        start = time.perf_counter()
-        metrics.waiting(server, 1)
-        try:
-            answer = await self._exchange.__aenter__()
-        except BackendError as error:
-            metrics.failed(server, error)
-            raise
-        finally:
-            metrics.waiting(server, -1)
-        metrics.began(server, time.perf_counter() - start)
-        return answer
+    def begin(self) -> None:
+        self._waits, self._began = True, time.perf_counter()
+        self._metrics.waiting(self._server, 1)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._exchange.__aexit__(kind, error, trace)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            if isinstance(error, BackendError):
-                self._metrics.failed(self._server, error)
+    def accepted(self, answer: RawAnswer | None) -> None:
+        self._accept()
+        self._metrics.began(self._server, time.perf_counter() - self._began)
 
+    def end(self, error: BaseException | None) -> None:
+        if isinstance(error, BackendError):
+            self._metrics.failed(self._server, error)
+        if self._waits:
+            self._accept()
 
-class _MeasuredExchange(_Measured[BackendExchange], ExchangeWrapper):
-    def __init__(self, exchange: BackendExchange, metrics: Metrics, server: tuple[str, str]) -> None:
-        ExchangeWrapper.__init__(self, exchange)
-        _Measured.__init__(self, exchange, metrics, server)
-
-    async def __aenter__(self) -> Self:
-        await self._enter()
-        return self
-
-
-class _MeasuredRawExchange(_Measured[RawExchange]):
-    @property
-    def answered_by(self) -> Sequence[str]:
-        return self._exchange.answered_by
-
-    async def __aenter__(self) -> RawAnswer:
-        answer: RawAnswer = await self._enter()
-        return answer
+    def _accept(self) -> None:
+        self._waits = False
+        self._metrics.waiting(self._server, -1)
 
 
 def _alive(pid: int) -> bool:

@@ -1,0 +1,171 @@
+"""
+OpenTelemetry traces and metrics, by its semantic conventions for HTTP and for generative AI.
+
+A request is a span. Each request to a backend is a child span, whose context is propagated to the backend. With hosted
+tools each round is a span, the parent of those of its request to the backend and of its calls. Spans have no prompts or
+answers, and a failure of tracing never affects a response. This module needs the extra `otel`, and is
+imported only if it is enabled.
+
+https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from opentelemetry import metrics, trace
+from opentelemetry.context import attach, detach
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import Histogram, MeterProvider
+from opentelemetry.sdk import metrics as sdk_metrics
+from opentelemetry.sdk import trace as sdk_trace
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, TracerProvider, set_span_in_context
+from starlette.types import ASGIApp
+
+from app import __version__
+from app.backends import Backend
+from app.observability.labels import ModelLabels
+from app.observability.lifecycle import ResponseLifecycle, RoundRecord, ToolCallRecord
+from app.observability.tracing.backends import TracedBackend
+from app.observability.tracing.requests import TracedRequests
+from app.observability.tracing.spans import RoundSpan, conversation_attribute, harmless, mark_failed
+
+FLUSH_TIMEOUT = 5.0  # seconds to export pending data when the server shuts down
+
+_OPERATION = {"gen_ai.operation.name": "chat"}
+
+# Buckets that the conventions advise, in seconds and in tokens.
+_SECONDS = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
+_TO_FIRST = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
+_PER_TOKEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
+_TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
+
+
+class Tracing:
+    """The traces and metrics of one application, recorded with these providers."""
+
+    def __init__(self, traces: TracerProvider, meters: MeterProvider, *, content: bool = False) -> None:
+        """`content`: whether spans have the prompts and answers of responses that are stored."""
+        self.content = content
+        self._providers = (traces, meters)
+        self.tracer = traces.get_tracer("antiphon", __version__)
+        self.models = ModelLabels()
+        meter = meters.get_meter("antiphon", __version__)
+
+        def seconds(name: str, text: str, advice: list[float]) -> Histogram:
+            return meter.create_histogram(name, "s", text, explicit_bucket_boundaries_advisory=advice)
+
+        self._request = seconds("gen_ai.server.request.duration", "Time for a response.", _SECONDS)
+        self._first = seconds("gen_ai.server.time_to_first_token", "Time to the first token.", _TO_FIRST)
+        self._each = seconds(
+            "gen_ai.server.time_per_output_token", "Time for each output token after the first.", _PER_TOKEN
+        )
+        self.operation = seconds("gen_ai.client.operation.duration", "Time for a request to a backend.", _SECONDS)
+        self.tokens = meter.create_histogram(
+            "gen_ai.client.token.usage", "{token}", "Tokens used.", explicit_bucket_boundaries_advisory=_TOKENS
+        )
+
+    @classmethod
+    def from_environment(cls, *, content: bool = False) -> Tracing:
+        """
+        Return tracing that exports by OTLP over HTTP, as OpenTelemetry's variables configure it; or with the providers
+        that are set already, for example by `opentelemetry-instrument`.
+        """
+        traces, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+        resource = Resource.create({SERVICE_NAME: "antiphon", SERVICE_VERSION: __version__})
+        resource = resource.merge(OTELResourceDetector().detect())
+        if not isinstance(traces, sdk_trace.TracerProvider):
+            traces = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
+            traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+        if not isinstance(meters, sdk_metrics.MeterProvider):
+            reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+            meters = sdk_metrics.MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+        return cls(traces, meters, content=content)
+
+    def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
+        """Return a backend that records each request as a span."""
+        return TracedBackend(backend, self, {"antiphon.backend": name, "antiphon.replica": replica})
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """Return an application that records each request as a span."""
+        return TracedRequests(app, self.tracer)
+
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
+        """Prepare the label of the response's model."""
+        self.models.expect(str(lifecycle.response["model"]))
+
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+        """Record a response that has ended, once its model's label is known."""
+        self.models.resolve(str(lifecycle.response["model"]), functools.partial(self._record, lifecycle))
+
+    @harmless
+    def _record(self, lifecycle: ResponseLifecycle, model: str) -> None:
+        attributes = {
+            **_OPERATION,
+            "gen_ai.provider.name": "antiphon",
+            "gen_ai.request.model": model,
+        }
+        failed = {"error.type": lifecycle.failure.code} if lifecycle.failure else {}
+        self._request.record(lifecycle.seconds, {**attributes, **failed})
+        if (first := lifecycle.seconds_to_first) is not None:
+            self._first.record(first, attributes)
+        if (each := lifecycle.seconds_per_token) is not None:
+            self._each.record(each, attributes)
+
+    def on_round(self, record: RoundRecord) -> RoundSpan:
+        """Record a round of a response with hosted tools as a span, the parent of those of its question and calls."""
+        return RoundSpan(self.tracer, record)
+
+    @contextmanager
+    def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
+        """Record a hosted tool call as a span, the parent of all spans within this context."""
+        span = self._begin_tool(call) or INVALID_SPAN
+        token = attach(set_span_in_context(span))
+        try:
+            yield
+        finally:
+            detach(token)
+            self._end_tool(call, span)
+
+    @harmless
+    def _begin_tool(self, call: ToolCallRecord) -> Span:
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": call.function,
+            "gen_ai.tool.type": "extension",  # the conventions' term for a tool that the server runs
+            "gen_ai.tool.call.id": call.call_id,
+            "antiphon.tool": call.tool,
+            **conversation_attribute(),
+        }
+        return self.tracer.start_span(f"execute_tool {call.function}", kind=SpanKind.INTERNAL, attributes=attributes)
+
+    @harmless
+    def _end_tool(self, call: ToolCallRecord, span: Span) -> None:
+        if call.status != "completed":
+            mark_failed(span, call.status)
+        span.end()
+
+    async def aclose(self) -> None:
+        """Export pending data, for up to `FLUSH_TIMEOUT` seconds."""
+        loop, sent = asyncio.get_running_loop(), asyncio.Event()
+
+        def send() -> None:
+            for provider in self._providers:
+                if shutdown := getattr(provider, "shutdown", None):
+                    shutdown()
+            with suppress(RuntimeError):  # the loop is closed: the timeout is over
+                loop.call_soon_threadsafe(sent.set)
+
+        # A daemon thread, so that an unavailable collector does not delay the end of the process.
+        threading.Thread(target=send, daemon=True).start()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_TIMEOUT):
+                await sent.wait()

@@ -1,0 +1,218 @@
+"""The spans of requests to backends."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
+
+from app.backends import (
+    Backend,
+    BackendExchange,
+    BackendWrapper,
+    ChunkOrRun,
+    Question,
+    RawAnswer,
+    RawExchange,
+    RawRequest,
+    Tap,
+)
+from app.core.profile import Profile
+from app.core.types import JSONMapping, JSONObject, Usage
+from app.core.types.chunk import ChunkRun
+from app.core.types.usage import usage_of
+from app.errors import BackendError
+from app.observability.content import OutputMessage, input_messages
+from app.observability.exchanges import ObservedExchange, ObservedRawExchange
+from app.observability.lifecycle import clock
+from app.observability.tracing.spans import PROPAGATOR, conversation_attribute, harmless, mark_failed
+
+if TYPE_CHECKING:
+    from app.observability.tracing import Tracing
+
+# The conventions' names of providers that differ from our profiles' names.
+_PROVIDERS = {
+    "azure": "azure.ai.openai",
+    "gemini": "gcp.gemini",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+
+# The conventions' names of endpoints; others have their path.
+_OPERATIONS = {
+    "/chat/completions": "chat",
+    "/messages": "chat",
+    "/completions": "text_completion",
+    "/embeddings": "embeddings",
+}
+
+# Attributes of a span, by the field of the Chat Completions request.
+_REQUEST_ATTRIBUTES = {
+    "temperature": "gen_ai.request.temperature",
+    "top_p": "gen_ai.request.top_p",
+    "top_k": "gen_ai.request.top_k",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "stream": "gen_ai.request.stream",
+}
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+
+class TracedBackend(BackendWrapper):
+    """Records a span for each exchange."""
+
+    def __init__(self, backend: Backend, tracing: Tracing, server: Mapping[str, str]) -> None:
+        super().__init__(backend)
+        self._server = server  # attributes of its spans
+        self._tracing = tracing
+
+    def open(self, question: Question) -> BackendExchange:
+        body, profile = self.encode(question).body, self.profile(question.model)
+        span = _BackendSpan(self._tracing, body, profile, self._server)
+        if self._tracing.content and question.content_traceable:
+            span.record_content(body)
+        traced = dataclasses.replace(question, headers={**question.headers, **(span.headers() or {})})
+        return ObservedExchange(self._backend.open(traced), span)
+
+    def forward(self, request: RawRequest) -> RawExchange:
+        operation = _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
+        profile = self.profile(request.model)
+        span = _BackendSpan(self._tracing, {"model": request.model}, profile, self._server, operation)
+        context = [(name.encode(), value.encode()) for name, value in (span.headers() or {}).items()]
+        replaced = {name for name, _ in context}
+        headers = [field for field in request.headers if field[0] not in replaced] + context
+        return ObservedRawExchange(self._backend.forward(dataclasses.replace(request, headers=headers)), span)
+
+
+_RECORDED = {"id": str, "model": str, "usage": dict}  # fields of a chunk; backends may send other types
+
+
+class _BackendSpan:
+    """The span of one request to a backend."""
+
+    def __init__(
+        self,
+        tracing: Tracing,
+        body: JSONMapping,
+        profile: Profile,
+        server: Mapping[str, str],
+        operation: str = "chat",
+    ) -> None:
+        self._tracing = tracing
+        self._operation = {"gen_ai.operation.name": operation}
+        self._span: Span = INVALID_SPAN
+        self._provider = {"gen_ai.provider.name": _PROVIDERS.get(profile.name, profile.name)}
+        self._model = str(body["model"])
+        self._began = clock()
+        self._first: float | None = None
+        self._recorded: JSONObject = {}  # the latest fields of the chunks
+        self._failure: dict[str, str] = {}
+        self._output: OutputMessage | None = None  # if the content is recorded
+        self._answer: RawAnswer | None = None  # of a request that is passed on
+        self.tap: Tap = self.record
+        self._start(body, profile, server)
+
+    @harmless
+    def _start(self, body: JSONMapping, profile: Profile, server: Mapping[str, str]) -> None:
+        url = urlsplit(profile.transport.base_url or "")
+        address = {"server.address": url.hostname, "server.port": url.port, **server}
+        options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
+        request = {"gen_ai.request.model": self._model, **conversation_attribute(), **options}
+        attributes = {**self._operation, **self._provider, **address, **request}
+        self._span = self._tracing.tracer.start_span(
+            f"{self._operation['gen_ai.operation.name']} {self._model}".rstrip(),
+            kind=SpanKind.CLIENT,
+            attributes={name: value for name, value in attributes.items() if value is not None},
+        )
+
+    @harmless
+    def record_content(self, body: JSONMapping) -> None:
+        """Record the messages of the request now, and those of the answer at its end."""
+        self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body)))
+        self._output = OutputMessage()
+
+    @harmless
+    def headers(self) -> dict[str, str]:
+        """Return the headers that make the backend's own spans children of this one."""
+        headers: dict[str, str] = {}
+        PROPAGATOR.inject(headers, set_span_in_context(self._span))
+        return headers
+
+    @harmless
+    def record(self, chunks: Sequence[ChunkOrRun]) -> None:
+        """Record the metadata of chunks, and their content if that is enabled."""
+        if self._first is None:
+            self._first = clock()
+        for each in chunks:
+            if self._output:
+                self._output.feed(each)
+            if isinstance(each, ChunkRun):
+                continue  # it is like a chunk that was there before
+            for name, expected in _RECORDED.items():
+                if (value := each.get(name)) and isinstance(value, expected):
+                    self._recorded[name] = value
+            choices = each.get("choices")
+            for choice in choices if isinstance(choices, list) else ():
+                if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
+                    self._recorded["finish"] = str(reason)
+
+    def begin(self) -> None:
+        """Do nothing: the span was started before the request was made, which has its context."""
+
+    def accepted(self, answer: RawAnswer | None) -> None:
+        """Keep the answer to a request that is passed on: its usage is known at its end."""
+        self._answer = answer
+
+    def _fail(self, error: BackendError) -> None:
+        """Record a refused or interrupted request by its code; the message may quote the prompt."""
+        self._failure = {"error.type": error.code}
+        mark_failed(self._span, error.code, error.code)
+
+    @harmless
+    def end(self, error: BaseException | None) -> None:
+        """End the span with the metadata of the answer, complete or not, and the error that ended it."""
+        if answer := self._answer:
+            self._span.set_attribute("http.response.status_code", answer.status)
+            if reported := answer.usage():
+                self._recorded["usage"] = reported
+        if isinstance(error, BackendError):
+            self._fail(error)
+        recorded, span, tracing = self._recorded, self._span, self._tracing
+        usage = usage_of(recorded["usage"], {}, []) if "usage" in recorded else None
+        attributes: JSONObject = {
+            "gen_ai.response.id": recorded.get("id"),
+            "gen_ai.response.model": recorded.get("model"),
+            "gen_ai.response.finish_reasons": [recorded["finish"]] if "finish" in recorded else None,
+            "gen_ai.response.time_to_first_chunk": self._first and self._first - self._began,
+        }
+        if usage:
+            attributes |= {
+                "gen_ai.usage.input_tokens": usage["input_tokens"],
+                "gen_ai.usage.output_tokens": usage["output_tokens"],
+                "gen_ai.usage.cache_read.input_tokens": usage["input_tokens_details"]["cached_tokens"],
+                "gen_ai.usage.cache_creation.input_tokens": usage["input_tokens_details"]["cache_write_tokens"],
+                "gen_ai.usage.reasoning.output_tokens": usage["output_tokens_details"]["reasoning_tokens"],
+            }
+        if self._output and (messages := self._output.messages(recorded.get("finish"))):
+            attributes["gen_ai.output.messages"] = _to_json(messages)
+        tracing.models.resolve(self._model, functools.partial(self._record, usage, clock() - self._began))
+        span.set_attributes({name: value for name, value in attributes.items() if value is not None})
+        span.end()
+
+    @harmless
+    def _record(self, usage: Usage | None, seconds: float, model: str) -> None:
+        labels = {**self._operation, **self._provider, "gen_ai.request.model": model}
+        counts = {"input": usage["input_tokens"], "output": usage["output_tokens"]} if usage else {}
+        for kind, count in counts.items():
+            self._tracing.tokens.record(count, {**labels, "gen_ai.token.type": kind})
+        self._tracing.operation.record(seconds, {**labels, **self._failure})
