@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -93,20 +94,23 @@ STREAMED = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"
 
 
 class Documented(FastAPI):
-    """An application whose document has the schemas of request bodies, and `more_paths`."""
+    """An application whose document has `endpoints`, the schemas of request bodies, and `more_paths`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        self.endpoints = APIRouter()  # as the document has them; what is served are the application's own routes
         self.more_paths: JSONObject = {}  # of routes that are not FastAPI's
 
-    def openapi(self) -> dict[str, object]:
+    def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document."""
         if not self.openapi_schema:
-            document = super().openapi()
+            routes = [*self.endpoints.routes, *self.routes]
+            document = get_openapi(title=self.title, version=self.version, description=self.description, routes=routes)
             document["paths"] |= self.more_paths
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             schemas |= _schemas(document)
-        return super().openapi()
+            self.openapi_schema = document
+        return self.openapi_schema
 
 
 def _schemas(document: Mapping[str, Any]) -> dict[str, object]:

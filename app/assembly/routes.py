@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from starlette.routing import Route
+from fastapi.routing import APIRoute, APIWebSocketRoute
+from starlette.routing import BaseRoute, Route, compile_path
 
 from app import __version__
 from app.api import errors
@@ -60,22 +62,39 @@ def add_routes(app: Documented, settings: Settings, api: ApiContext, metrics: Me
     return passed
 
 
-def _add_endpoints(app: FastAPI, settings: Settings, api: ApiContext) -> None:
+def _add_endpoints(app: Documented, settings: Settings, api: ApiContext) -> None:
     """Add the endpoints of the API, with and without the prefix `/v1`."""
-    router = response_routes.routes(api)
-    router.include_router(conversations.routes(api))
+    routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
         for tool in api.responses.tools.values():
             if isinstance(tool, ResourceTool) and name in tool.resources and _is_served(name, settings):
-                router.include_router(import_object(path)(api, tool.resources[name]))
+                routers.append(import_object(path)(api, tool.resources[name]))
     connections = websocket.ConnectionLimits(
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
-    router.include_router(websocket.routes(api, connections, partial(build_memory, settings)))
-    router.include_router(activity_routes(api))
-    router.include_router(inspection_routes(api, partial(about, settings, api.responses)))
-    app.include_router(router, prefix="/v1", tags=["responses"])
-    app.include_router(router, include_in_schema=False)
+    routers.append(websocket.routes(api, connections, partial(build_memory, settings)))
+    routers.append(activity_routes(api))
+    routers.append(inspection_routes(api, partial(about, settings, api.responses)))
+    for router in routers:
+        app.endpoints.include_router(router, prefix="/v1", tags=["responses"])
+    for prefix in ("/v1", ""):
+        app.router.routes.extend(_with_prefix(prefix, route) for router in routers for route in router.routes)
+
+
+def _with_prefix(prefix: str, route: BaseRoute) -> BaseRoute:
+    """
+    Return a route under another path, which the document leaves out.
+
+    A router that is included does the same at the first request, and analyses every endpoint again: most of the time
+    in which an application is built.
+    """
+    assert isinstance(route, APIRoute | APIWebSocketRoute)
+    moved = copy(route)
+    moved.path = prefix + route.path
+    moved.path_regex, moved.path_format, moved.param_convertors = compile_path(moved.path)
+    if isinstance(moved, APIRoute):
+        moved.include_in_schema = False
+    return moved
 
 
 def _is_served(resource: str, settings: Settings) -> bool:
@@ -84,13 +103,13 @@ def _is_served(resource: str, settings: Settings) -> bool:
 
 def _add_pages(app: FastAPI, responses: Responses, settings: Settings, metrics: Metrics | None) -> None:
     """Add the pages outside the API: health, metrics, the API reference and the studio."""
-    app.include_router(health.routes(responses))
+    app.router.routes.extend(health.routes(responses).routes)
     if metrics:
-        app.include_router(operation.routes(metrics))
+        app.router.routes.extend(operation.routes(metrics).routes)
     if settings.docs != "off":
-        app.include_router(studio.docs_routes())
+        app.router.routes.extend(studio.docs_routes().routes)
     if settings.studio:
-        app.include_router(studio.studio_routes())
+        app.router.routes.extend(studio.studio_routes().routes)
 
 
 def pages_of(settings: Settings) -> dict[str, PageAccess]:
