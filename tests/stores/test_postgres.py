@@ -203,6 +203,22 @@ async def test_calls_beyond_the_connections_wait(private: PostgresServer) -> Non
     await store.aclose()
 
 
+async def test_call_cancelled_in_any_step_is_cancelled_without_an_outage(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    cancelled = 0
+    for steps in range(300):
+        call = asyncio.create_task(store.apply(Change(CHAIN, {"resp_1": b"1"}, requires="resp_1")))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if call.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            cancelled += 1
+    assert cancelled > 10
+    assert not records_of(caplog, "app.storage")
+
+
 async def test_pooler_between_transactions_needs_no_prepared_statements(private: PostgresServer) -> None:
     private.clear()
     store = PostgresStore.from_url(f"{private.patient_url}&statement_cache_size=0", ttl=1000)

@@ -129,8 +129,8 @@ class Ingestion:
         try:
             await asyncio.wait((reading, renewal), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            _raise(await cancel(reading, renewal))
-            with contextlib.suppress(FilesUnavailable):
+            await cancel(reading, renewal)  # whatever they raise, the file is read again
+            with contextlib.suppress(Exception):  # otherwise the claim expires by itself
                 await self._records.release(job)
             raise
         _raise(await cancel(renewal))
