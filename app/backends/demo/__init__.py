@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from app.backends import DONE, Backend, Chunk, ChunkOrRun, EncodedQuestion, GeneratedExchange, Question
-from app.backends.apis import encode
+from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.bounded_json import dumps_in_pieces, is_large
@@ -42,6 +42,7 @@ class DemoBackend(Backend):
 
     def __init__(self, delay: float = 0.0) -> None:
         self._delay = delay
+        _ = APIS[_PROFILE.transport.api].codec  # imported now, so that the first question need not wait for it
 
     def profile(self, model: str) -> Profile:
         """Return the profile of a server that accepts all content everywhere."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from typing import Any
 
 import httpx
@@ -290,3 +292,14 @@ async def test_demo_asked_to_break_off_breaks_off() -> None:
             async for chunks in reads(answer):
                 pieces += chunks
     assert len(pieces) > 10
+
+
+def test_first_question_imports_nothing_and_no_http_client_is_imported_for_it() -> None:
+    program = (
+        "import sys; from app.backends.demo import DemoBackend; from app.backends import Question; "
+        "from app.core.types.request import CreateResponse; "
+        "backend = DemoBackend(); asked = CreateResponse(model='demo', input='Hi'); before = set(sys.modules); "
+        "backend.encode(Question(asked, asked.items(), 'demo')); print(*set(sys.modules) - before, 'httpx' in before)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout == "False\n", ran.stderr

@@ -7,14 +7,15 @@ The first request determines which method works, and it is used from then on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
-
-import httpx
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
 from app.core.profile import Profile
 from app.errors import BackendError
+
+if TYPE_CHECKING:
+    import httpx
 
 _ABSENT = {ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code}
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
 from app.core.profile import Profile
 from app.errors import BackendError
+
+if TYPE_CHECKING:
+    import httpx
 
 _ABSENT = {ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code}
 
