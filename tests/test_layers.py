@@ -35,6 +35,7 @@ ROOMS = (
     "*",
     "charsets",
     "redaction",
+    "size",
     "bounded_json",
     "types",
     "items",
@@ -52,12 +53,13 @@ ROOTS = {
     "app.importing",
     "app.invalid_values",
     "app.isolation",
+    "app.off_loop",
     "app.pdf_reader",
     "app.tasks",
     "app.unreachable",
 }
 BELOW = ROOTS | CORE
-TYPES = {"app", "app.core.bounded_json", "app.core.types", "app.errors"}
+TYPES = {"app", "app.core.bounded_json", "app.core.size", "app.core.types", "app.errors"}
 STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
 LAYERS = {
@@ -67,6 +69,7 @@ LAYERS = {
     "app.importing": set(),
     "app.invalid_values": set(),
     "app.isolation": set(),
+    "app.off_loop": {"app", "app.core.size"},
     "app.pdf_reader": set(),
     "app.process": set(),
     "app.tasks": set(),
@@ -75,8 +78,9 @@ LAYERS = {
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.charsets": {"app"},
     "app.core.redaction": {"app"},
-    "app.core.bounded_json": {"app"},
-    "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json"},
+    "app.core.size": {"app"},
+    "app.core.bounded_json": {"app", "app.core.size"},
+    "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json", "app.core.size"},
     "app.core.items": TYPES,
     "app.core.profile": {"app", "app.errors"},
     "app.core.stream": STREAM,

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.core.bounded_json import dumps, is_large, pieces_of_json
-from app.core.types import request
-from app.core.types.response import is_large_response
-from app.responses.off_loop import off_loop
+from app.core.bounded_json import dumps, pieces_of_json
+from app.core.size import Size
+from app.off_loop import off_loop
 
 
 def json_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
@@ -19,18 +18,12 @@ def json_response(value: object, headers: Mapping[str, str] | None = None) -> Re
     return Response(dumps(value), headers=headers, media_type="application/json")
 
 
-async def whole_response(response: request.Response, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a 200 with a response of the API as its JSON body; a large one is encoded off the event loop."""
-    return await _in_pieces(response, headers) if is_large_response(response) else json_response(response, headers)
-
-
 async def sized_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a 200 with `value`, which may be large, as its JSON body: see `whole_response`."""
-    return await _in_pieces(value, headers) if is_large(value) else json_response(value, headers)
-
-
-async def _in_pieces(value: object, headers: Mapping[str, str] | None) -> Response:
-    return LargeResponse(await off_loop(True, lambda: [*pieces_of_json(value)]), headers)
+    """Return a 200 with `value` as its JSON body; a large one is encoded off the event loop, and sent in pieces."""
+    size = Size.of(value)
+    if not size.large:
+        return json_response(value, headers)
+    return LargeResponse(await off_loop(size, lambda: [*pieces_of_json(value)]), headers)
 
 
 class LargeResponse(Response):

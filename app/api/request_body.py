@@ -16,17 +16,16 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
+from app.core.size import LARGE, Size
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, label
-from app.responses.off_loop import off_loop
+from app.off_loop import off_loop
 
 Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
 
 MAX_DEPTH = 100  # levels of nesting; orjson writes at most 254, and a response contains what the request had
-MAX_RATIO = 100  # decompressed size over compressed size; texts have 3 to 20
-SMALL = 1024 * 1024  # bytes: up to here a body is parsed in the event loop, and may decompress at any ratio
-_MANY = 10_000  # commas, in a body that is parsed in the event loop
+MAX_RATIO = 100  # decompressed size over compressed size, beyond what is small; texts have 3 to 20
 _MAX_MEMBERS = 1000  # members of a gzip file; bgzip writes one for every 64 KiB
 _PIECE = 64 * 1024  # bytes that are decompressed at once
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f]+")  # not allowed in a header
@@ -82,25 +81,18 @@ def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
 
 
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
-    """Return `parsed` of the decompressed body, called off the event loop if it is large; raises `InvalidRequest`."""
+    """Return `parsed` of the decompressed body; raises `InvalidRequest`."""
     data = await _read(request, limits.bytes)
     encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower() or "identity"
     if encoding not in _DECODERS:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
-    large = is_large_body(data) if encoding == "identity" else len(data) * MAX_RATIO > SMALL
-    return await off_loop(large, _unpack_and_parse, data, encoding, parsed, limits)
-
-
-def is_large_body(data: bytes | str) -> bool:
-    """Return whether JSON takes too long to be parsed in the event loop, for its size or for its number of values."""
-    if len(data) > SMALL:
-        return True
-    return len(data) > 2 * _MANY and (data.count(",") if isinstance(data, str) else data.count(b",")) > _MANY
+    size = Size.of_json(data) if encoding == "identity" else Size(len(data) * MAX_RATIO)
+    return await off_loop(size, _unpack_and_parse, data, encoding, parsed, limits)
 
 
 def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
-    allowed = min(limits.bytes, max(SMALL, MAX_RATIO * len(data)))
+    allowed = min(limits.bytes, max(LARGE, MAX_RATIO * len(data)))
     try:
         unpacked = _DECODERS[encoding](data, allowed)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
@@ -115,17 +107,17 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
     """Return JSON as a `model`; raises `InvalidRequest`, which names the first invalid field."""
-    return validate(load_json(data, "body", max_values), model, is_large_body(data))
+    return validate(load_json(data, "body", max_values), model, Size.of_json(data))
 
 
-def validate(fields: dict[str, object], model: type[Body], is_large: bool) -> Body:
-    """Return the fields of a body, which may be large, as a `model`; raises `InvalidRequest` as `parse`."""
+def validate(fields: dict[str, object], model: type[Body], size: Size) -> Body:
+    """Return the fields of a body of some size as a `model`; raises `InvalidRequest` as `parse`."""
     try:
         body = model.model_validate(fields)
     except ValidationError as error:
         raise invalid_request(error) from error
-    if is_large and isinstance(body, CreateResponse):
-        body.mark_large()
+    if isinstance(body, CreateResponse):
+        body.note_size(size)
     return body
 
 

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from app.core.size import LARGE, TEXT_PIECE, Size, counts
+
 T = TypeVar("T")
 
 MAX_VALUES = 100_000  # a conversation of thousands of turns has tens of thousands
@@ -96,12 +98,9 @@ def _structure(document: bytes | str) -> int:
     return count
 
 
-LARGE = 2 * 1024 * 1024  # bytes or characters from which JSON is parsed and encoded in pieces
-LONG = 320 * 1024  # characters of a string that is encoded in pieces; as for `_PIECE`, not less
 _COUNTED = 256 * 1024  # bytes or characters of which the values are counted at once
 _PIECE = 1024 * 1024  # bytes that are decoded at once: smaller blocks of memory are not returned when they are freed
 _SHORT = 256  # bytes of strings that are decoded with the document
-_MANY = 5000  # values after which `is_large` stops counting
 _LEVELS = 250  # of objects and arrays; orjson encodes no more than 254
 
 # Bytes that decoded strings may take in memory, if that is more than 2.5 times their document: one character beyond the
@@ -236,31 +235,6 @@ def _with_texts(value: Any, texts: dict[str, str]) -> Any:
     return value
 
 
-def is_large(value: object) -> bool:
-    """Return whether a JSON value is too large to be encoded in the event loop."""
-    characters, values = _counts(value, LARGE, _MANY)
-    return characters > LARGE or values > _MANY
-
-
-def _counts(value: Any, most_characters: int, most_values: int) -> tuple[int, int]:
-    """Return the characters of the strings in a JSON value and the number of values, up to where a limit is passed."""
-    characters = 0
-    values = [value]
-    for seen, inner in enumerate(values, 1):  # which grows meanwhile
-        kind = type(inner)
-        if kind is str:
-            characters += len(inner)
-        elif kind is dict:
-            values += inner.values()
-        elif kind is EncodedJSON:
-            characters += max(len(inner.data), LONG + 1)  # so that it is by itself among `parts_of_json`
-        elif kind is list or isinstance(inner, (list, tuple)):
-            values += inner
-        if characters > most_characters or seen > most_values:
-            break
-    return characters, seen
-
-
 def dumps(value: object) -> bytes:
     """
     Encode a value like `orjson.dumps`, also one that JSON, or orjson, has no form for.
@@ -303,13 +277,29 @@ def dumps_in_pieces(value: object) -> bytes:
     return result.getvalue()
 
 
+def dumps_sized(value: object, size: Size, encode: Callable[[object], bytes] = dumps) -> bytes:
+    """Encode a value of some size by `encode`, and a large one in pieces."""
+    return dumps_in_pieces(value) if size.large else encode(value)
+
+
+def dumps_strictly(value: object) -> bytes:
+    """Encode a value that may have `EncodedJSON` in it; raises `TypeError` for what has no form in JSON."""
+    return orjson.dumps(value, default=_fragment)
+
+
+def _fragment(value: object) -> orjson.Fragment:
+    if isinstance(value, EncodedJSON):
+        return orjson.Fragment(value.data)
+    raise TypeError
+
+
 def to_json(value: object) -> str:
     """
     Return a value as JSON, with unpaired surrogates replaced.
 
     It has a space after each comma and colon, as models write JSON; not if it is large.
     """
-    if is_large(value):
+    if Size.of(value).large:
         return dumps_in_pieces(value).decode()
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
@@ -320,7 +310,7 @@ def pieces_of_json(value: object) -> Iterator[bytes]:
     for part in [*parts_of_json(value)]:
         if isinstance(part, bytes):
             before += part
-        if before and (isinstance(part, str) or len(before) > LONG):
+        if before and (isinstance(part, str) or len(before) > TEXT_PIECE):
             yield before
             before = b""
         if isinstance(part, str):
@@ -331,19 +321,19 @@ def pieces_of_json(value: object) -> Iterator[bytes]:
 
 def pieces_of_text(text: str) -> Iterator[bytes]:
     """Yield the JSON of a string without its quotation marks, in pieces."""
-    for at in range(0, len(text), LONG):
-        yield dumps(text[at : at + LONG])[1:-1]
+    for at in range(0, len(text), TEXT_PIECE):
+        yield dumps(text[at : at + TEXT_PIECE])[1:-1]
 
 
 def parts_of_json(value: object) -> Iterator[bytes | str]:
     """Yield the JSON of a value, except for long strings, which are yielded as they are, between quotation marks."""
-    if isinstance(value, str) and len(value) > LONG:
+    if isinstance(value, str) and len(value) > TEXT_PIECE:
         yield b'"'
         yield value
         yield b'"'
     elif isinstance(value, EncodedJSON):
-        for at in range(0, len(value.data), LONG):
-            yield value.data[at : at + LONG]
+        for at in range(0, len(value.data), TEXT_PIECE):
+            yield value.data[at : at + TEXT_PIECE]
     elif isinstance(value, dict):
         begin = b"{"
         for names in _batches(value.keys(), value.values()):
@@ -374,7 +364,7 @@ def _batches(keys: Iterable[T], values: Iterable[object]) -> Iterator[list[T]]:
     total = 0
     for key, value in zip(keys, values, strict=True):
         weight = json_weight(value)
-        if batch and total + weight > LONG:
+        if batch and total + weight > TEXT_PIECE:
             yield batch
             batch, total = [], 0
         batch.append(key)
@@ -384,15 +374,15 @@ def _batches(keys: Iterable[T], values: Iterable[object]) -> Iterator[list[T]]:
 
 
 def _is_heavy(value: object) -> bool:
-    return json_weight(value) > LONG
+    return json_weight(value) > TEXT_PIECE
 
 
 _VALUE = 16  # weight of a value besides the length of a string
 
 
 def json_weight(value: object) -> int:
-    """Return about how many characters of JSON a value takes, or some number more than `LONG`."""
-    characters, values = _counts(value, LONG, LONG // _VALUE)
+    """Return about how many characters of JSON a value takes, or some number more than `TEXT_PIECE`."""
+    characters, values = counts(value, TEXT_PIECE, TEXT_PIECE // _VALUE)
     return characters + _VALUE * values
 
 

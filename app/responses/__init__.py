@@ -19,6 +19,7 @@ from app.core.types.request import CreateResponse, Response
 from app.core.types.response import new_response
 from app.observability import log_context
 from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
+from app.off_loop import off_loop
 from app.responses.background import Background
 from app.responses.context import ContextLoader
 from app.responses.context.cache import HistoryCache
@@ -26,7 +27,6 @@ from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Generation, NoAnswer, OneAnswer
-from app.responses.off_loop import off_loop
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run
@@ -112,7 +112,7 @@ class Responses:
         await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
         profile = self.backend.profile(response["model"])
-        storage = await off_loop(questions.large, self.stored.storage, preparation, profile)
+        storage = await off_loop(questions.size, self.stored.storage, preparation, profile)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
@@ -160,14 +160,14 @@ class Responses:
         lifecycle.answered_by = questions.answered_by
         if loop_options := preparation.loop_options(self.tools, generate=generate):
             loop = ToolLoop(builder, questions, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
-            await off_loop(questions.large, lambda: options.check_size(loop.first_body()))
+            await off_loop(questions.size, lambda: options.check_size(loop.first_body()))
             self._loader.cache_prefix(request, owner, questions.prefix)
             return loop
         if not generate:
             return NoAnswer(builder)
-        query = await off_loop(questions.large, questions.first, builder)
+        query = await off_loop(questions.size, questions.first, builder)
         self._loader.cache_prefix(request, owner, questions.prefix)
-        await off_loop(questions.large, options.check_size, query.body)
+        await off_loop(questions.size, options.check_size, query.body)
         return OneAnswer(builder, query, options.deadline())
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:

@@ -60,7 +60,7 @@ class Outbox:
 
     def send(self, events: EventBatch) -> None:
         """Take the next events."""
-        if self._batches and not (events.large or self._batches[-1].large):
+        if self._batches:
             self._batches[-1].extend(events)
         else:
             self._batches.append(events)

@@ -16,7 +16,7 @@ import binascii
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import zstandard
 from cryptography.exceptions import InvalidTag
@@ -24,16 +24,16 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.core.bounded_json import LARGE, dumps, dumps_in_pieces, is_large, loads_in_pieces
+from app.core.bounded_json import dumps_sized, loads_in_pieces
 from app.core.history.compaction import CONTENT_MARK
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
+from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.stream.reasoning_encryption import EARLIER_UPSTREAM, UPSTREAM
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.ids import new_id
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
-from app.responses.off_loop import MANY, off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def _associated_data(kind: str, owner: str) -> bytes:
 
 
 def _json(content: JSONMapping) -> bytes:
-    return dumps_in_pieces(content) if is_large(content) else dumps(content)
+    return dumps_sized(content, Size.of(content))
 
 
 _PIECE = 512 * 1024  # characters of base64, four for three bytes, in a piece: each holds the GIL
@@ -157,21 +157,6 @@ def _decoded_piece(text: str) -> bytes:
     if base64.urlsafe_b64encode(data).rstrip(b"=").decode() != text:
         raise TamperedError
     return data
-
-
-async def decrypt_input(
-    items: Sequence[Item], cipher: ContentCipher, owner: str, **options: Any
-) -> tuple[list[Item], dict[str, Upstream]]:
-    """Do what `decrypt_items` does, off the event loop if it takes long."""
-    return await off_loop(_is_slow_to_decrypt(items), decrypt_items, items, cipher, owner, **options)
-
-
-def _is_slow_to_decrypt(items: Sequence[Item]) -> bool:
-    characters = 0
-    for item in items:
-        if isinstance(encrypted := item.get("encrypted_content"), str):
-            characters += len(encrypted)
-    return characters > LARGE or len(items) > MANY
 
 
 def decrypt_items(

@@ -14,17 +14,16 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, ChunkOrRun, EncodedQuestion, Question
-from app.core.bounded_json import is_large
 from app.core.stream.answer import Answer
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, JSONObject, Usage
 from app.core.types.chunk import in_pieces
-from app.core.types.token_estimate import conversation_of, estimate_prompt
+from app.core.types.token_estimate import estimate_prompt
 from app.core.types.usage import is_counted, usage_of
 from app.errors import APIError, BackendError
+from app.off_loop import off_loop
 from app.responses.delivery import EventWriter
-from app.responses.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -316,9 +315,9 @@ async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure
 
 
 async def _estimate_prompt(query: ModelQuery) -> None:
-    """Estimate a large prompt in a thread, if the backend has not counted it."""
-    if not is_counted(query.reader.usage) and (query.question.large or is_large(conversation_of(query.body))):
-        query.reader.prompt_estimate = await off_loop(True, estimate_prompt, query.body)
+    """Estimate the prompt, if the backend has not counted it."""
+    if not is_counted(query.reader.usage):
+        query.reader.prompt_estimate = await off_loop(query.question.size, estimate_prompt, query.body)
 
 
 def _start(builder: EventBuilder) -> None:

@@ -22,7 +22,7 @@ from app.core.history.images import (
 from app.core.history.turns import Turn
 from app.core.types.ids import bucket_of
 from app.core.types.request import Item
-from app.responses.off_loop import off_loop
+from app.off_loop import off_loop
 from app.stores import Change, images_bucket
 
 
@@ -43,18 +43,15 @@ async def turn_changes(
     `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
     turn is put with an entry.
     """
-    large = turn.is_large
-    return await off_loop(large, _turn_changes, bucket, turn, name, requires, listed, large)
+    return await off_loop(turn.size, _turn_changes, bucket, turn, name, requires, listed)
 
 
-def _turn_changes(
-    bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool, large: bool
-) -> list[Change]:
+def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:
     response_id = turn.response["id"]
     images = images_bucket(bucket)
     stored, record = detach_images(turn, images.split(":", 2)[2])
     entries = {response_id: stored.entry()} if listed else {}
-    change = Change(bucket, {name or response_id: stored.record(in_pieces=large)}, requires=requires, entries=entries)
+    change = Change(bucket, {name or response_id: stored.record()}, requires=requires, entries=entries)
     return [change, Change(images, {response_id: record})] if record else [change]
 
 

@@ -17,8 +17,8 @@ from app.core.types.ids import bucket_of, chain_key
 from app.core.types.request import CreateResponse, Item
 from app.core.types.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
+from app.off_loop import off_loop
 from app.responses import Responses
-from app.responses.off_loop import off_loop
 from app.responses.preparation import declared_tools
 from app.responses.run import Caller
 from app.responses.tool_loop.sessions import open_tools
@@ -149,11 +149,11 @@ class Inspection:
         responses = self._responses
         request, context = await self._unstored(request, caller)
         questions = responses.questions(request, context, caller, responses.options.model(request, context, caller))
-        question, encoded = await off_loop(questions.large, questions.first_question)
+        question, encoded = await off_loop(questions.size, questions.first_question)
         count = await responses.backend.count_tokens(question)
         if count is not None:
             return count, True
-        return await off_loop(question.large, estimate_prompt, encoded.body), False
+        return await off_loop(question.size, estimate_prompt, encoded.body), False
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """
@@ -238,7 +238,7 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
         questions = responses.questions(request, context, caller, model)
-        question, encoded = await off_loop(questions.large, questions.first_question)
+        question, encoded = await off_loop(questions.size, questions.first_question)
         sent = responses.backend.translation(question)
         warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}

@@ -21,11 +21,11 @@ from app.backends import (
     Question,
 )
 from app.core.affinity import conversation_key
-from app.core.bounded_json import is_large
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import RequestContext
 from app.core.history.truncation import share_that_fits, truncated
 from app.core.request.question import TranslatedPrefix
+from app.core.size import Size
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.tool_calls import CallLimits, CallRules
@@ -36,7 +36,6 @@ from app.core.types.token_estimate import conversation_of, estimate_json, estima
 from app.errors import BackendError
 from app.responses import compaction
 from app.responses.generate import ModelQuery
-from app.responses.off_loop import MANY
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +70,8 @@ class Questions:
             or context.key
         )
         self._margin = MARGIN if request.truncation == "auto" else None
-        self.large = _is_large(request, context)  # whether the questions are to be made in a thread
+        translated = max((prefix.items for prefix in context.prefixes), default=0)
+        self.size = request.size + Size.of(context.items[translated:])  # of what is translated for a question
         self._request = context.configuration.applied(request)
         if context.compacts:
             self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
@@ -110,7 +110,8 @@ class Questions:
         request = self._request.model_copy(update=dict(changes))
         shared = 0 if has_compaction(output) else self._context.shared
         items = self._items_with(output)
-        question = self._asked(request, items, upstream, hosted=hosted, later=len(output), shared=shared)
+        fields: dict[str, Any] = {"size": self.size_with(output), "later": len(output), "shared": shared}
+        question = self._asked(request, items, upstream, hosted=hosted, **fields)
         return self._query(question, builder, limits)
 
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
@@ -126,6 +127,10 @@ class Questions:
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
         return self._query(self._asked(request, items, upstream), builder, margin=SUMMARY_MARGIN)
+
+    def size_with(self, output: Sequence[Item]) -> Size:
+        """Return the size of what is translated for a question after the output so far."""
+        return self.size + Size.of(output)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
         """Return the conversation with the output so far, without the items that a compaction in it replaces."""
@@ -150,11 +155,10 @@ class Questions:
             {**context.upstream, **upstream} if upstream else context.upstream,
             strict=self._strict,
             prefixes=context.prefixes if fields.get("shared") else (),
-            large=self.large,
             caller_key=self._key,
             conversation=self._conversation,
             content_traceable=self._request.store,
-            **fields,
+            **{"size": self.size, **fields},
         )
 
     def _encoded(self, question: Question) -> EncodedQuestion:
@@ -184,14 +188,6 @@ class Questions:
         margin = margin or self._margin
         backend = Truncating(self._backend, margin=margin) if margin else self._backend
         return ModelQuery(backend, question, encoded, reader, self.answered_by)
-
-
-def _is_large(request: CreateResponse, context: RequestContext) -> bool:
-    """Return whether a request takes so long to translate that this is done in a thread."""
-    translated = max((prefix.items for prefix in context.prefixes), default=0)
-    many = len(context.items) - translated + len(request.tools) + len(request.model_extra or ()) > MANY
-    continues = request.previous_response_id or request.conversation
-    return request.is_large or many or bool(continues and is_large(context.items[translated:]))
 
 
 class Truncating(BackendWrapper):

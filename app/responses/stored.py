@@ -10,14 +10,15 @@ from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, input_item, recorded_request
 from app.core.profile import Profile
 from app.core.request import known_extra_parameters
+from app.core.size import Size
 from app.core.types.ids import bucket_of
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound
+from app.off_loop import off_loop
 from app.responses.background import Background, EventSubscription
 from app.responses.background.worker import SaveTurn
 from app.responses.context import ContextLoader
 from app.responses.images import load_images, turn_changes
-from app.responses.off_loop import are_large, off_loop
 from app.responses.preparation import Preparation
 from app.responses.run import Caller, Run, Storage
 from app.stores import Change, Store, apply_with, images_bucket
@@ -157,7 +158,7 @@ class StoredResponses:
         record = await self._store.get(bucket, response_id) if bucket else None
         if bucket is None or record is None:
             raise _not_found(response_id)
-        turn = await off_loop(are_large([record]), Turn.of, record)
+        turn = await off_loop(Size.of_json(record), Turn.of, record)
         if turn.response["status"] in TERMINAL or self._background is None:
             return turn
         # It should be running; otherwise it has just ended, or its worker has died.

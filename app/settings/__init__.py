@@ -50,6 +50,7 @@ from app.settings.validation import (
     ApiKey,
     ApiKeys,
     BackendURL,
+    Bytes,
     Lifetime,
     LimitStoreURL,
     Networks,
@@ -59,7 +60,6 @@ from app.settings.validation import (
     Seconds,
     Secrets,
     SingleBackendName,
-    Size,
     StoreURL,
     decode_json,
 )
@@ -93,7 +93,7 @@ class Settings(BaseSettings):
     """Port to listen on; 0 for any free port."""
     workers: int = Field(1, ge=1)
     """Number of processes. Several need a store that they can share, so not `memory://`."""
-    max_body_bytes: Size = Field(ByteSize(64 * 1024 * 1024), gt=0)
+    max_body_bytes: Bytes = Field(ByteSize(64 * 1024 * 1024), gt=0)
     """Largest request body, in bytes or with a unit, such as `64MiB`."""
     max_body_values: int = Field(100_000, gt=0)
     """Maximum number of JSON values (objects, arrays, strings, numbers) in a request body."""
@@ -110,7 +110,7 @@ class Settings(BaseSettings):
     finish first."""
     websocket_queue: int = Field(16, ge=1)
     """Turns that a client may queue on a WebSocket while one is in progress."""
-    websocket_memory: Size = ByteSize(16 * 1024 * 1024)
+    websocket_memory: Bytes = ByteSize(16 * 1024 * 1024)
     """Memory of a WebSocket connection for responses that are not stored, in bytes or with a unit."""
     cors_origins: AllowedOrigins = []
     """Origins of web pages that may call the server, separated by commas; `*` for any. Without API keys, pages of
@@ -168,7 +168,7 @@ class Settings(BaseSettings):
     idempotency_ttl: Lifetime = 86_400
     """Seconds for which the `Idempotency-Key` of a request is remembered (one day); at most `ANTIPHON_STORE_TTL`."""
 
-    history_cache: Size = ByteSize(64 * 1024 * 1024)
+    history_cache: Bytes = ByteSize(64 * 1024 * 1024)
     """Memory of each process for conversations that were continued lately, in bytes or with a unit; `0` for none. Long
     conversations are continued faster with it. Each use is confirmed by the store."""
 

@@ -172,7 +172,7 @@ ApiKeys: TypeAlias = Annotated[list[ApiKey], NoDecode, BeforeValidator(_split)]
 Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(_split)]
 Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
 Options: TypeAlias = Annotated[dict[str, object], NoDecode, BeforeValidator(decode_json)]
-Size: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
+Bytes: TypeAlias = Annotated[ByteSize, WrapValidator(_size)]
 Lifetime: TypeAlias = Annotated[int, Field(ge=1, le=10**12)]  # seconds; Redis counts in milliseconds, up to 2**63
 Seconds: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 BackendName: TypeAlias = Annotated[str, AfterValidator(_backend)]

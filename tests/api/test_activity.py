@@ -232,8 +232,7 @@ async def test_very_many_counts_are_added_up_as_few_are(monkeypatch: pytest.Monk
         for key in ("alice", "bob"):
             await ask(http, key)
         few = await seen(http, "latency", "boss")
-        monkeypatch.setattr("app.api.activity._MANY", 0)
-        monkeypatch.setattr("app.observability.activity.LARGE", 0)
+        monkeypatch.setattr("app.core.size.LARGE", -1)
         assert await seen(http, "latency", "boss") == few
 
 

@@ -16,8 +16,9 @@ import pytest
 from pydantic import BaseModel, field_validator
 from starlette.requests import Request
 
-from app.api.request_body import SMALL, BodyLimits, read_body
+from app.api.request_body import BodyLimits, read_body
 from app.core.bounded_json import TooManyValues, check_values
+from app.core.size import LARGE, MANY
 from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS
 from tests.support.postgres_server import PostgresServer
@@ -70,7 +71,7 @@ def test_huge_body_costs_little_more_than_a_text_of_its_size(
 
 @pytest.mark.parametrize(
     ("value", "elsewhere"),
-    [("x" * (SMALL - 100), False), ("x" * (SMALL + 1), True), ([0] * 10_000, False), ([0] * 20_000, True)],
+    [("x" * (LARGE - 100), False), ("x" * (LARGE + 1), True), ([0] * MANY, False), ([0] * (MANY + 2), True)],
 )
 async def test_huge_body_is_parsed_in_a_thread(value: Any, elsewhere: bool) -> None:
     class Threaded(BaseModel):
@@ -84,7 +85,7 @@ async def test_huge_body_is_parsed_in_a_thread(value: Any, elsewhere: bool) -> N
     async def receive() -> Any:
         return {"type": "http.request", "body": orjson.dumps({"thread": value})}
 
-    body = await read_body(Request({"type": "http", "headers": []}, receive), Threaded, BodyLimits(10 * SMALL))
+    body = await read_body(Request({"type": "http", "headers": []}, receive), Threaded, BodyLimits(10 * LARGE))
     assert (body.thread != threading.get_ident()) is elsewhere
 
 

@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from app.api.idempotency import Idempotency, KeyClaim, digest
-from app.core.bounded_json import LONG
+from app.core.size import LARGE
 from app.core.types.request import Event
 from app.errors import BackendError, InvalidRequest
 from app.main import create_app
@@ -72,11 +72,11 @@ async def test_same_key_with_another_body_is_a_409(http: httpx.AsyncClient, back
     assert len(backend.asked) == 1
 
 
-@pytest.mark.parametrize("long", [LONG, 2])
+@pytest.mark.parametrize("large", [LARGE, 2])
 async def test_stream_with_the_same_key_is_streamed_again(
-    http: httpx.AsyncClient, backend: Scripted, long: int, monkeypatch: pytest.MonkeyPatch
+    http: httpx.AsyncClient, backend: Scripted, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.core.stream.event_builder.LONG", long)  # from which events are sent in pieces
+    monkeypatch.setattr("app.core.size.LARGE", large)  # from which events are sent in pieces
     backend.scripts = [
         [
             delta(reasoning_content="Hm."),

@@ -14,16 +14,19 @@ from hypothesis import strategies as st
 from app.api.request_body import load_json
 from app.core import bounded_json
 from app.core.bounded_json import (
+    EncodedJSON,
     TextsTooLarge,
     TooManyValues,
     check_values,
     dumps,
     dumps_in_pieces,
-    is_large,
+    dumps_sized,
+    dumps_strictly,
     loads_in_pieces,
     loads_mended,
     outline,
 )
+from app.core.size import LARGE, Size
 from app.errors import InvalidRequest
 
 TEXTS = st.text(
@@ -42,7 +45,7 @@ VALUES = st.recursive(
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "LARGE", 0)
-    for limit in ("_PIECE", "_COUNTED", "LONG"):
+    for limit in ("_PIECE", "_COUNTED", "TEXT_PIECE"):
         monkeypatch.setattr(bounded_json, limit, 12)
     monkeypatch.setattr(bounded_json, "_SHORT", 8)
 
@@ -151,11 +154,12 @@ def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.M
     assert refusal.value.status == 413
 
 
-def test_value_is_large_by_its_text_or_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_json, "LARGE", LARGE := 2_000_000)
-    assert not is_large([{"role": "user", "content": [{"type": "text", "text": "a" * 1000}]}] * 100)
-    assert is_large([{"role": "user", "content": "a" * 1000}] * (LARGE // 1000 + 1))
-    assert is_large([1] * 10_000)
+def test_encoded_json_is_a_part_of_a_document_of_any_size() -> None:
+    value = {"a": [EncodedJSON(b'{"b": 1},{}'), 2]}
+    for size in (Size(), Size(LARGE + 1)):
+        assert json.loads(dumps_sized(value, size, dumps_strictly)) == {"a": [{"b": 1}, {}, 2]}
+    with pytest.raises(TypeError):
+        dumps_strictly([object()])
 
 
 def test_value_without_a_form_in_json_is_mended_at_any_size() -> None:
@@ -170,7 +174,7 @@ def test_value_without_a_form_in_json_is_mended_at_any_size() -> None:
         "no": [None, None],
     }
     assert json.loads(dumps(value)) == mended
-    assert json.loads(dumps_in_pieces({"large": "x" * bounded_json.LONG * 2, **value}))["n"] == mended["n"]
+    assert json.loads(dumps_in_pieces({"large": "x" * bounded_json.TEXT_PIECE * 2, **value}))["n"] == mended["n"]
     endless: list[Any] = []
     endless.append(endless)
     assert dumps(endless).startswith(b"[[[[")

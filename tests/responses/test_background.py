@@ -394,8 +394,8 @@ async def test_background_large_texts_are_stored_once(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for module in (text_references, bounded_json):
-        monkeypatch.setattr(module, "LONG", 1000)
-    monkeypatch.setattr(bounded_json, "LARGE", 100)
+        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
+    monkeypatch.setattr("app.core.size.LARGE", 100)
     text = "A large answer. " * 100
     store_url = f"sqlite:///{tmp_path}/store.db" if name == "sqlite" else "memory://"
     async with serving(Scripted([delta(content=text)]), store_url=store_url) as http:
@@ -409,8 +409,8 @@ async def test_background_large_texts_are_stored_once(
 
 def test_background_batch_parts_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (text_references, bounded_json):
-        monkeypatch.setattr(module, "LONG", 1000)
-    monkeypatch.setattr(bounded_json, "LARGE", 1000)
+        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
+    monkeypatch.setattr("app.core.size.LARGE", 1000)
     made = builder()
     made.start()
     for length in (100, 300, 300, 2000, 100):
@@ -422,7 +422,7 @@ def test_background_batch_parts_are_small_or_one_large_event(monkeypatch: pytest
     deltas = [[len(event["delta"]) for event in part if "delta" in event] for part in parts]
     assert [lengths for lengths in deltas if lengths] == [[100], [300, 300], [2000], [100]]
     done = [part for part in parts if part.last["type"] == "response.output_text.done"]
-    assert [(part.large, len(part.entries)) for part in done] == [(True, 1)]
+    assert [(part.size.large, len(part.entries)) for part in done] == [(True, 1)]
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "\u0661"])
@@ -627,7 +627,7 @@ async def test_restart_finds_runs_left_behind(tmp_path: Path) -> None:
 
 async def test_run_ended_for_a_dead_worker_has_its_large_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (text_references, bounded_json):
-        monkeypatch.setattr(module, "LONG", 1000)
+        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
     assert isinstance(store, LoggingStore)

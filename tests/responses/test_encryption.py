@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.core import size
 from app.core.history.compaction import CONTENT_MARK
-from app.core.stream import reasoning_encryption
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
@@ -351,7 +351,7 @@ def test_encrypted_content_of_a_request_is_bounded() -> None:
 
 @pytest.mark.parametrize("closing", ["text", "call", "signed call", "end"])
 def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reasoning_encryption, "LARGE", 10)
+    monkeypatch.setattr(size, "LARGE", 10)
     encrypted: list[Any] = []
 
     def encrypt(content: dict[str, Any]) -> str:

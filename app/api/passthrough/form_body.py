@@ -17,12 +17,13 @@ from starlette.requests import ClientDisconnect, Request
 from app.api.multipart import FormPart, FormReader
 from app.api.pagination import parse_whole_number
 from app.api.passthrough.plain_form import Delimiters, ambiguous, check_part, form_type
-from app.api.request_body import SMALL, body_too_large
+from app.api.request_body import body_too_large
 from app.core.access import MAX_MODEL_NAME, KeyAccess
 from app.errors import InvalidRequest
 
 MAX_MODEL = 4 * MAX_MODEL_NAME  # bytes of a model's name
 MAX_PART_COUNT = 1000
+_MEMORY = 1024 * 1024  # bytes of a form that are kept in memory; more are kept in a file
 _PIECE = 256 * 1024  # bytes per read of the buffer
 _MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
 
@@ -111,13 +112,13 @@ class ReceivedForm:
         length = parse_whole_number(request.headers.get("content-length", ""))
         if length is not None and length > limit:
             raise body_too_large(limit)
-        small = length is not None and length <= SMALL
+        small = length is not None and length <= _MEMORY
         field = ModelField(boundary, access)
         pieces = _received(request, field, limit)
-        read: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(SMALL)  # noqa: SIM115 (closed by `aclose`)
+        read: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(_MEMORY)  # noqa: SIM115 (closed by `aclose`)
         try:
             async for piece in pieces:
-                if read.tell() + len(piece) <= SMALL:
+                if read.tell() + len(piece) <= _MEMORY:
                     read.write(piece)
                 else:
                     await asyncio.to_thread(read.write, piece)
@@ -145,7 +146,7 @@ class ReceivedForm:
         `before` is what comes before the form.
         """
         start = self.field.start
-        if not self.complete or self._size > SMALL:
+        if not self.complete or self._size > _MEMORY:
             return self._pieces(model, before)
         self._read.seek(0)
         data = self._read.read()

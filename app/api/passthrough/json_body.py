@@ -10,7 +10,8 @@ from typing import TypeAlias
 from starlette.requests import Request
 
 from app.api.passthrough.plain_form import reads_as_model
-from app.api.request_body import SMALL, BodyLimits, load_json, read_as
+from app.api.request_body import BodyLimits, load_json, read_as
+from app.core.size import Size
 from app.errors import InvalidRequest
 
 _Span: TypeAlias = tuple[int, int]  # the start and the end of a value, in bytes
@@ -44,7 +45,7 @@ class JSONBody:
             # checked and charged here.
             variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
             once = data.count(b'"model"') < 2 and not _ESCAPED_LETTER.search(data)
-            spans = None if once and len(data) <= SMALL else [*_model_spans(data)]
+            spans = None if once and not Size.of_json(data).large else [*_model_spans(data)]
             if variants not in ([], [_MODEL]) or (spans and len(spans) > 1):
                 raise InvalidRequest("The body has the field 'model' twice.", param="model", code="invalid_value")
             return cls(data, fields, spans)

@@ -16,13 +16,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api import idempotency
 from app.api.context import ApiContext
 from app.api.errors import STOPPED, api_error, is_of_anthropic_api
-from app.api.json_response import json_response, sized_response, whole_response
+from app.api.json_response import json_response, sized_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
-from app.api.request_body import is_large_body, load_json, read_as, read_body, validate, warning_headers
+from app.api.request_body import load_json, read_as, read_body, validate, warning_headers
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, disconnected
+from app.core.size import Size
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.replay import ReplayedBuilder
@@ -58,7 +59,7 @@ def routes(api: ApiContext) -> APIRouter:
         if stream.lower() in ("true", "1"):
             subscription = await stored.follow(response_id, caller, parse_starting_after(starting_after))
             return subscription_stream(subscription, caller, api)
-        return await whole_response(await stored.retrieve(response_id, caller))
+        return await sized_response(await stored.retrieve(response_id, caller))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
     async def delete(request: Request, response_id: str) -> Response:
@@ -181,7 +182,7 @@ async def create_once(api: ApiContext, request: Request, key: str, caller: Calle
     def parsed(data: bytes) -> tuple[CreateResponse, str]:
         fields = load_json(data, "body", api.body_limits.values)
         digest = idempotency.digest(fields)
-        return validate(fields, CreateResponse, is_large_body(data)), digest
+        return validate(fields, CreateResponse, Size.of_json(data)), digest
 
     body, digest = await read_as(request, parsed, api.body_limits)
     claimed = await api.idempotency.claim(caller.owner, key, digest)
@@ -212,22 +213,19 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
             message, param="Idempotency-Key", code="idempotent_response_not_found", status=409
         ) from error
     if not body.stream:
-        return await whole_response(stored, headers)
+        return await sized_response(stored, headers)
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.stored.follow(response_id, caller), caller, api, headers)
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
-    if events.large:
-        return EventStream(
-            partial(_send, events),
-            encoder.encode_sse,
-            pieces=_pieces,
-            last=encoder.DONE_FRAME,
-            heartbeat=api.heartbeat,
-            beat=lambda: encoder.COMMENT,
-            headers=headers,
-        )
-    content = encoder.encode_sse(events) + encoder.DONE_FRAME
-    return Response(content, headers={"Cache-Control": "no-cache", **headers}, media_type="text/event-stream")
+    return EventStream(
+        partial(_send, events),
+        encoder.encode_sse,
+        pieces=_pieces,
+        last=encoder.DONE_FRAME,
+        heartbeat=api.heartbeat,
+        beat=lambda: encoder.COMMENT,
+        headers=headers,
+    )
 
 
 async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
@@ -236,7 +234,7 @@ async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
 
 async def complete_response(run: Run) -> Response:
     """Return the finished response as JSON."""
-    return await whole_response(await run.drain(), warning_headers(run.warnings))
+    return await sized_response(await run.drain(), warning_headers(run.warnings))
 
 
 async def compacted_response(run: Run) -> Response:
@@ -263,7 +261,8 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
 
 def _pieces(events: EventBatch) -> AsyncIterator[bytes] | None:
     """Return the encoded pieces of a large batch, None for any other."""
-    return _each(encoder.sse_pieces(events)) if events.large else None
+    pieces = encoder.sse_pieces(events)
+    return None if pieces is None else _each(pieces)
 
 
 async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -283,7 +282,7 @@ async def background_response(body: CreateResponse, run: Run, caller: Caller, ap
     """Start a run in the background, and return the queued response, or a stream of its events."""
     response = await api.responses.stored.launch(body, run)
     if not body.stream:
-        return await whole_response(response, warning_headers(run.warnings))
+        return await sized_response(response, warning_headers(run.warnings))
     subscription = await api.responses.stored.follow(response["id"], caller)
     return subscription_stream(subscription, caller, api, warning_headers(run.warnings))
 

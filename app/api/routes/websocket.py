@@ -18,17 +18,18 @@ from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.context import ApiContext
 from app.api.errors import refuse, report
-from app.api.request_body import body_too_large, is_large_body
+from app.api.request_body import body_too_large
 from app.api.routes.websocket_frames import STEER, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
-from app.core.bounded_json import LARGE, dumps, pieces_of_json
+from app.core.bounded_json import dumps, pieces_of_json
 from app.core.dialects import dialect_of
+from app.core.size import LARGE, Size
 from app.core.stream.event_batch import EventBatch
 from app.core.types.ids import bucket_of
 from app.errors import APIError, InvalidRequest, TooManyRequests
+from app.off_loop import off_loop
 from app.responses import Caller, Run
 from app.responses.delivery import Outbox
-from app.responses.off_loop import off_loop
 from app.stores import Store, images_bucket
 from app.stores.layered import LayeredStore
 from app.tasks import cancel
@@ -151,9 +152,10 @@ class WebSocketConnection:
 
     async def _steered(self, frame: str | bytes) -> bool:
         """Answer a `response.steer` frame at once, while a response is in progress; return whether it is one."""
-        if not (STEER in frame if isinstance(frame, str) else STEER.encode() in frame) or is_large_body(frame):
+        if not (STEER in frame if isinstance(frame, str) else STEER.encode() in frame):
             return False
-        failure = steer_failure(frame, self._steers, self._api.body_limits.values)
+        limit = self._api.body_limits.values
+        failure = await off_loop(Size.of_json(frame), steer_failure, frame, self._steers, limit)
         if failure is None:
             return False
         self._steers += 1
@@ -192,13 +194,13 @@ class WebSocketConnection:
         """
         create = Create()
         try:
-            large = is_large_body(frame)
-            if large and isinstance(frame, str):
-                frame = await off_loop(large, frame.encode)  # the text is freed before the bytes are parsed
-            create = await off_loop(large, read_frame, frame, self._api.body_limits.values)
+            size = Size.of_json(frame)
+            if isinstance(frame, str):
+                frame = await off_loop(size, frame.encode)  # the text is freed before the bytes are parsed
+            create = await off_loop(size, read_frame, frame, self._api.body_limits.values)
             del frame
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
-            request = await off_loop(large, create.request, lenient=self._lenient)
+            request = await off_loop(size, create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._api.responses.create(
                     request,
@@ -279,7 +281,7 @@ class WebSocketConnection:
                 await asyncio.sleep(self._api.heartbeat)
 
     async def _send_events(self, events: EventBatch, stream_id: str | None) -> None:
-        send = self._send_in_pieces if events.large else self._send
+        send = self._send_in_pieces if events.size.large else self._send
         async with self._send_lock:
             for event in events:
                 await send(event if stream_id is None else {**event, "stream_id": stream_id})

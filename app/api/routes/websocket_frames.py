@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from app.api.request_body import is_large_body, load_json, validate
+from app.api.request_body import load_json, validate
 from app.core.bounded_json import MAX_VALUES
+from app.core.size import Size
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
@@ -46,7 +47,7 @@ class Create:
     """A `response.create` frame; without fields it stands for a frame that could not be read."""
 
     fields: JSONObject = field(default_factory=dict)  # those of the request, and those of the frame
-    is_large: bool = False  # whether the frame was parsed in a thread
+    size: Size = field(default_factory=Size)  # of the frame
 
     @property
     def stream_id(self) -> str | None:
@@ -80,7 +81,7 @@ class Create:
             if self.fields.get(name) is not None and not rule.is_valid(self.fields[name]):
                 raise InvalidRequest(f"Invalid '{name}': it has to be {rule.expected}.", param=name, code=rule.code)
         fields = {name: value for name, value in self.fields.items() if name not in _HARMLESS}
-        return validate(fields, CreateResponse, self.is_large)
+        return validate(fields, CreateResponse, self.size)
 
 
 def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
@@ -95,7 +96,7 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
         message = f"Invalid 'type': {repr(frame_type)[:100]} is not supported; send 'response.create'."
         raise InvalidRequest(message, param="type", code="invalid_value")
     nested = fields.pop("response", None)
-    return Create({**nested, **fields} if isinstance(nested, dict) else fields, is_large_body(frame))
+    return Create({**nested, **fields} if isinstance(nested, dict) else fields, Size.of_json(frame))
 
 
 STEER = "response.steer"

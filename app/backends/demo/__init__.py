@@ -22,11 +22,12 @@ from app.backends import DONE, Backend, Chunk, ChunkOrRun, EncodedQuestion, Gene
 from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
-from app.core.bounded_json import dumps_in_pieces, is_large
+from app.core.bounded_json import dumps_in_pieces
 from app.core.profile import ContentOptions, Profile, RequestOptions
 from app.core.types import JSONObject
 from app.core.types.chunk import ChunkDelta, FunctionFragment
 from app.errors import InvalidRequest
+from app.off_loop import off_loop
 
 _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
@@ -62,8 +63,7 @@ class DemoBackend(Backend):
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):
             raise error
-        large = question.large or is_large(body["messages"])
-        pause, chunks = await asyncio.to_thread(demo_answer, body) if large else demo_answer(body)
+        pause, chunks = await off_loop(question.size, demo_answer, body)
         yield []
         for chunk in chunks:
             await asyncio.sleep(max(self._delay, pause))

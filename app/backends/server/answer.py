@@ -16,6 +16,7 @@ import httpx
 from app.backends import AnswerReceiver
 from app.backends.server.errors.classification import failure
 from app.core.profile import Profile
+from app.core.size import TEXT_PIECE
 from app.core.stream.answer import AnswerDecoder
 from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun, in_pieces
@@ -23,8 +24,6 @@ from app.errors import BackendError
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
-
-LARGE_EVENT = 256 * 1024  # bytes of an event that is decoded in a thread
 
 
 class AnswerBody:
@@ -109,7 +108,7 @@ class AnswerBody:
     def _take(self, data: bytes) -> bool:
         """Decode a read and pass its chunks on; return whether the next one may follow without the task."""
         decoder, receiver = self._decoder, self._receiver
-        if receiver is None or receiver.slow or not self._started or self._undecoded > LARGE_EVENT:
+        if receiver is None or receiver.slow or not self._started or self._undecoded > TEXT_PIECE:
             self._unread = data
             return False
         if chunks := decoder.decode(data):
@@ -157,7 +156,7 @@ class AnswerBody:
 
     async def _decode(self, decode: Callable[..., list[ChunkOrRun]], *data: bytes) -> None:
         """Call a method of the decoder, in a thread if a large event may be complete, and pass the chunks on."""
-        if self._undecoded > LARGE_EVENT:
+        if self._undecoded > TEXT_PIECE:
             lists = await asyncio.to_thread(lambda: [[chunk] for chunk in in_pieces(decode(*data))])
         else:
             chunks = decode(*data)

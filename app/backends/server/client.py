@@ -20,7 +20,6 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 import httpx
-import orjson
 
 from app.backends import (
     PASSTHROUGH,
@@ -41,16 +40,17 @@ from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import ForwardedAnswer, Forwarding, is_of_messages, session_header
 from app.backends.transport import HTTPToolsTransport
-from app.core.bounded_json import LARGE, EncodedJSON, dumps_in_pieces, is_large
+from app.core.bounded_json import dumps_sized, dumps_strictly
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.request.question import EncodedMessages
+from app.core.size import Size
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.types import JSONObject
 from app.core.types.chunk import RawChunk
-from app.core.types.token_estimate import conversation_of
 from app.errors import BackendError
+from app.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,9 @@ class ModelServer(Backend):
         """Return the number of tokens in a question's prompt; None if the server cannot count them."""
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
-            return await self._read_json("POST", url, await _encode(body), question.caller_key, seconds=15)
+            return await self._read_json(
+                "POST", url, await _encode(body, question.size), question.caller_key, seconds=15
+            )
 
         endpoint = self._endpoints.current
         return await endpoint.tokenizer.count(encode(question, endpoint.profile).body, post)
@@ -229,7 +231,7 @@ class ModelServer(Backend):
         `whole`: whether to ask for the answer at once.
         """
         for endpoint in self._endpoints.candidates():
-            encoded = await _encoded(question, endpoint.profile)
+            encoded = await off_loop(question.size, encode, question, endpoint.profile)
             body = _unstreamed(encoded.body) if whole else encoded.body
             try:
                 response, adapted = await self._request(endpoint, question, body)
@@ -268,7 +270,7 @@ class ModelServer(Backend):
         Raises `BackendError`, or the `_Refusal` of a server that does not have this endpoint and may have the next one.
         """
         adapted = endpoint.adaptation.adapt(body)
-        content = await _encode(endpoint.sent(adapted.body), question.large)
+        content = await _encode(endpoint.sent(adapted.body), question.size)
         url = endpoint.url(adapted.body.get("model"))
         headers = {**session_header(self._profile, question.conversation), **question.headers}
         attempt = 0
@@ -279,7 +281,7 @@ class ModelServer(Backend):
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
                 if adapted.drop_fields(refusal.error):
-                    content = await _encode(endpoint.sent(adapted.body), question.large)
+                    content = await _encode(endpoint.sent(adapted.body), question.size)
                     continue
                 if not await self._wait_to_retry(refusal, attempt, allowed=question.retry_allowed):
                     raise adapted.explain(refusal.error) from refusal.__cause__
@@ -479,27 +481,22 @@ def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:
     return HTTPToolsTransport(trust_env=not local)
 
 
-async def _encoded(question: Question, profile: Profile) -> EncodedQuestion:
-    return await asyncio.to_thread(encode, question, profile) if question.large else encode(question, profile)
-
-
 def _unstreamed(body: JSONObject) -> JSONObject:
     """Return a request for the whole answer at once, which the decoders read as well."""
     fields = {name: value for name, value in body.items() if name != "stream_options"}
     return {**fields, "stream": False} if "stream" in body else fields
 
 
-async def _encode(body: JSONObject, large: bool = False) -> bytes:
+async def _encode(body: JSONObject, size: Size) -> bytes:
+    """Return a body, of which what is not encoded yet has that size, as JSON."""
     value = body
     for name, conversation in body.items():
         if isinstance(conversation, EncodedMessages):
-            large = large or len(conversation.encoded) > LARGE or is_large(conversation.others)
-            value = {**body, name: conversation.fragments(EncodedJSON if large else orjson.Fragment)}
+            size += Size(len(conversation.encoded))
+            value = {**body, name: conversation.fragments}
             break
-    else:
-        large = large or is_large(conversation_of(body))
     try:
-        return await asyncio.to_thread(dumps_in_pieces, value) if large else orjson.dumps(value)
+        return await off_loop(size, dumps_sized, value, size, dumps_strictly)
     except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
         return json.dumps(body).encode()
 

@@ -12,12 +12,13 @@ import itertools
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from app.core.bounded_json import dumps, dumps_in_pieces, is_large, loads_in_pieces
+from app.core.bounded_json import dumps, dumps_sized, loads_in_pieces
 from app.core.items import OUTPUTS, id_prefix
+from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Item, Part, Response
-from app.core.types.response import declared_tool, is_large_response
+from app.core.types.response import declared_tool
 from app.errors import InvalidRequest
 
 
@@ -32,9 +33,9 @@ class Turn(NamedTuple):
     images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
     measures: Mapping[str, object] | None = None  # times and cost of a response that has ended
 
-    def record(self, *, in_pieces: bool = False) -> bytes:
+    def record(self) -> bytes:
         """
-        Return the turn as it is stored; a large one is to be encoded in pieces.
+        Return the turn as it is stored.
 
         The text of a reasoning item is usually the text that the backend sent. Then it is stored once, in the item.
         """
@@ -43,7 +44,7 @@ class Turn(NamedTuple):
         if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:
             others = {item_id: _without(name, self.upstream[item_id]) for item_id, name in same.items()}
             turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
-        return dumps_in_pieces(turn) if in_pieces else dumps(turn)
+        return dumps_sized(turn, self.size)
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""
@@ -68,9 +69,10 @@ class Turn(NamedTuple):
         return Turn(*(fields.get(name) for name in Turn._fields))  # a newer version may store more fields
 
     @property
-    def is_large(self) -> bool:
-        """Whether the turn is too large to be encoded in the event loop."""
-        return is_large(self.input) or is_large_response(self.response)
+    def size(self) -> Size:
+        """The size of what is stored."""
+        response = self.response
+        return Size.of(self.input, *map(response.get, ("output", "instructions", "tools")))
 
     @property
     def items(self) -> list[Item]:

@@ -7,12 +7,14 @@ next translation starts from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from app.core.bounded_json import EncodedJSON
 from app.core.profile import Profile, RequestOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.roles import Message
+from app.core.size import Size
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
@@ -74,7 +76,7 @@ class Question:
     # From earlier requests of the conversation, for several profiles; their items are not encoded again.
     prefixes: Sequence[TranslatedPrefix] = ()
     shared: int = 0  # so many of the first items are the same in all requests that continue from here
-    large: bool = False  # whether it takes so long to encode or to count that this is done in a thread
+    size: Size = field(default_factory=Size)  # of what is encoded for it
 
     caller_key: str | None = None  # for backends that pass it through
     conversation: str = ""  # the same for all turns of a conversation: see `app.core.affinity`
@@ -117,9 +119,10 @@ class EncodedMessages(list[Message]):
         """The messages that are not encoded."""
         return [*self[: self.start], *self[self.stop :]]
 
-    def fragments(self, fragment: Callable[[bytes], object]) -> list[object]:
-        """Return the messages with a fragment for those that are encoded: for orjson, or for `dumps_in_pieces`."""
-        return [*self[: self.start], fragment(self.encoded), *self[self.stop :]]
+    @property
+    def fragments(self) -> list[object]:
+        """The messages with `EncodedJSON` for those that are encoded."""
+        return [*self[: self.start], EncodedJSON(self.encoded), *self[self.stop :]]
 
 
 def with_encoded(messages: list[Message], prefix: TranslatedPrefix | None) -> list[Message]:

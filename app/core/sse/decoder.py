@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from app.core.bounded_json import LARGE, MAX_VALUES, TooManyValues, check_values, loads_in_pieces
+from app.core.bounded_json import MAX_VALUES, TooManyValues, check_values, loads_in_pieces
+from app.core.size import LARGE
 from app.core.sse.framing import EventFramer
 from app.core.sse.repeats import RepeatDecoder, TextField
 from app.core.types.chunk import DONE, RawChunk, RawOrRun

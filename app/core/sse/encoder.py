@@ -12,8 +12,16 @@ DONE_FRAME = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
 
 
-def sse_pieces(events: EventBatch) -> Iterator[bytes]:
-    """Encode events as `encode_sse`, in pieces, each when it is taken: large events take no memory for their JSON."""
+def sse_pieces(events: EventBatch) -> Iterator[bytes] | None:
+    """
+    Encode large events as `encode_sse`, in pieces, each when it is taken, so that their JSON takes no memory.
+
+    Returns None for events that are not large.
+    """
+    return _pieces(events) if events.size.large else None
+
+
+def _pieces(events: EventBatch) -> Iterator[bytes]:
     for event in events:
         yield b"event: %b\ndata: " % event["type"].encode()
         yield from pieces_of_json(event)

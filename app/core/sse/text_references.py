@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import orjson
 
-from app.core.bounded_json import LONG, cuts_of_text, is_large, json_weight, parts_of_json, pieces_of_text
+from app.core.bounded_json import cuts_of_text, json_weight, parts_of_json, pieces_of_text
+from app.core.size import TEXT_PIECE
 from app.core.sse.encoder import encode_sse
-from app.core.stream.event_batch import DeltaEvents, DeltaFields, EventBatch, LargeEventBatch
+from app.core.stream.event_batch import DeltaEvents, DeltaFields, EventBatch
 from app.core.types.request import Event
 
 _MARK = b"\0"
@@ -84,7 +85,7 @@ class LogEncoder:
                 encoded.write(fields.sse(first, texts))
             else:
                 self._note_end(entry)
-                if json_weight(entry) > LONG:
+                if json_weight(entry) > TEXT_PIECE:
                     encoded.writelines(self._pieces(entry))
                 else:
                     encoded.write(encode_sse([entry]))
@@ -102,7 +103,7 @@ class LogEncoder:
     def _note_end(self, event: Event) -> None:
         """Note where the text of a part or call is, if the event is the one that ends its deltas."""
         deltas = self._deltas.pop(_place(event), None) if event["type"].endswith(".done") else None
-        if deltas and deltas.characters > max(LONG, _DELTA * deltas.count):
+        if deltas and deltas.characters > max(TEXT_PIECE, _DELTA * deltas.count):
             for value in event.values():
                 if isinstance(value, str) and len(value) == deltas.characters:
                     self._texts[id(value)] = value, TextReference(deltas.first, deltas.last, deltas.head)
@@ -154,12 +155,11 @@ def split_batch(events: EventBatch) -> Iterator[EventBatch]:
     part, size = EventBatch(), 0
     for entry in events.entries:
         weight = weight_of_deltas(entry) if isinstance(entry, tuple) else json_weight(entry)
-        if part and size + weight > LONG:
+        if part and size + weight > TEXT_PIECE:
             yield part
             part, size = EventBatch(), 0
-        if weight > LONG and is_large(entry):
-            part = LargeEventBatch()
         part.entries.append(entry)
+        part.characters += weight
         size += weight
     if part:
         yield part

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import orjson
 
+from app.core.size import Size
 from app.core.types.request import Event
 
 
@@ -61,12 +62,11 @@ def events_of(run: DeltaEvents) -> list[Event]:
 class EventBatch:
     """A sequence of events, in order."""
 
-    __slots__ = ("entries",)
-
-    large = False  # whether it is too large to be encoded at once
+    __slots__ = ("characters", "entries")
 
     def __init__(self) -> None:
         self.entries: list[Event | DeltaEvents] = []
+        self.characters = 0  # of the texts in its events, other than deltas
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -81,6 +81,12 @@ class EventBatch:
     def extend(self, later: EventBatch) -> None:
         """Append the events of a later batch."""
         self.entries += later.entries
+        self.characters += later.characters
+
+    @property
+    def size(self) -> Size:
+        """The size of its events, in which a text may be several times."""
+        return Size(self.characters)
 
     @property
     def first(self) -> Event:
@@ -93,11 +99,3 @@ class EventBatch:
         """The last event of a batch that is not empty."""
         entry = self.entries[-1]
         return events_of(entry)[-1] if isinstance(entry, tuple) else entry
-
-
-class LargeEventBatch(EventBatch):
-    """A batch with events that are to be encoded and sent in pieces."""
-
-    __slots__ = ()
-
-    large = True

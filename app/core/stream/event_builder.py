@@ -20,11 +20,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from app.core.bounded_json import LONG
 from app.core.items import ITEM_TYPES, ItemType, id_prefix
 from app.core.items.readings import NOTES
 from app.core.stream.citations import Citations
-from app.core.stream.event_batch import DeltaFields, EventBatch, LargeEventBatch
+from app.core.stream.event_batch import DeltaFields, EventBatch
 from app.core.stream.event_types import (
     CONTENT_REASONING,
     REFUSAL,
@@ -468,18 +467,10 @@ class EventBuilder:
     def _note_closed(self, length: int) -> None:
         """Note that items have grown by some characters, whose events follow."""
         self._closed += length
-        if length > LONG:
-            self._mark_large()
-
-    def _mark_large(self) -> None:
-        """Have the events since the last `take` encoded in pieces."""
-        if not self._events.large:
-            entries, self._events = self._events.entries, LargeEventBatch()
-            self._events.entries = entries
+        self._events.characters += length
 
     def _snapshot(self) -> Response:
-        if self._closed > LONG:
-            self._mark_large()
+        self._events.characters += self._closed
         return {**self.response, "output": [*self.response["output"]]}
 
     def _add(self, item: Item) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from app.core.bounded_json import LARGE
+from app.core.size import Size
 
 # The field of encrypted reasoning with what the backend sent, and its name in content of earlier versions.
 UPSTREAM, EARLIER_UPSTREAM = "upstream", "said"
@@ -31,7 +31,7 @@ class ReasoningEncryption:
     def note_text(self, deltas: Sequence[str]) -> None:
         """Count the text of the open item."""
         self._characters += sum(map(len, deltas))
-        if self._characters > LARGE:
+        if Size(self._characters).large:
             self.slow = True
             self._prepared = None
 

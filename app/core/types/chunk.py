@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
-from app.core.bounded_json import LONG
+from app.core.size import TEXT_PIECE
 from app.core.types import JSONObject
 
 RawChunk: TypeAlias = JSONObject  # as a server sends it
@@ -157,7 +157,7 @@ def in_pieces(chunks: list[ChunkOrRun]) -> Iterator[ChunkOrRun]:
     while chunks:
         chunk = chunks.pop()
         if isinstance(chunk, ChunkRun):
-            size = _ARGUMENTS if chunk.field == "arguments" else LONG
+            size = _ARGUMENTS if chunk.field == "arguments" else TEXT_PIECE
             for text in chunk.texts:
                 for piece in pieces_of(text, size):
                     yield ChunkRun(chunk.like, chunk.field, [piece])
@@ -196,7 +196,7 @@ def _fragments(fragment: CallFragment) -> Iterator[CallFragment]:
         yield {"index": fragment.get("index"), "id": fragment.get("id"), "function": {"arguments": piece}}
 
 
-def pieces_of(text: str, size: int = LONG) -> list[str]:
+def pieces_of(text: str, size: int = TEXT_PIECE) -> list[str]:
     """Return a text in pieces of `size` characters."""
     return [text[at : at + size] for at in range(0, len(text), size)]
 

@@ -28,6 +28,7 @@ from pydantic.functional_validators import AfterValidator, BeforeValidator
 
 from app.core.bounded_json import TooManyValues, check_values
 from app.core.redaction import ToolSecrets, without_credentials
+from app.core.size import Size
 from app.core.types import Event as Event
 from app.core.types import Item as Item
 from app.core.types import JSONObject, with_fields
@@ -375,7 +376,7 @@ class _Notes:
 
     def __init__(self) -> None:
         self.tool_secrets = ToolSecrets()
-        self.is_large = False
+        self.size = Size()
 
 
 class CreateResponse(_Body):
@@ -435,13 +436,13 @@ class CreateResponse(_Body):
         return self._notes.tool_secrets
 
     @property
-    def is_large(self) -> bool:
-        """Whether the body took so long to parse that this was done in a thread, where it is to be translated too."""
-        return self._notes.is_large
+    def size(self) -> Size:
+        """The size of the request's body."""
+        return self._notes.size
 
-    def mark_large(self) -> None:
-        """Note that the request is large."""
-        self._notes.is_large = True
+    def note_size(self, size: Size) -> None:
+        """Note the size of the body that the request was parsed from."""
+        self._notes.size = size
 
     def items(self) -> list[Item]:
         """Return the input as items with types: a string becomes a user message."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.core.bounded_json import is_large
 from app.core.types import JSONObject
 from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import CreateResponse, PlainFormat, Response
@@ -108,8 +107,3 @@ def _tool_choice(choice: object) -> object:
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
         return {**choice, "mode": choice.get("mode") or "auto"}
     return choice
-
-
-def is_large_response(response: Response) -> bool:
-    """Return whether a response, or the fields that are stored of it, is too large to encode in the event loop."""
-    return is_large((response.get("output"), response.get("instructions"), response.get("tools")))

@@ -20,17 +20,18 @@ import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from app.core.history.turns import Turn
+from app.core.size import Size
 from app.core.sse import log as frames
 from app.core.sse.text_references import split_references
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.types.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
+from app.off_loop import off_loop
 from app.responses.background.subscription import EventSubscription, stored_text
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.responses.images import load_images, turn_changes
-from app.responses.off_loop import are_large, off_loop
 from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
 
@@ -220,7 +221,7 @@ class Background:
 
     async def _end_claimed(self, run: RunKey) -> None:
         record = await self._store.get(*run)
-        stored = await off_loop(are_large([record]), Turn.of, record) if record else None
+        stored = await off_loop(Size.of_json(record), Turn.of, record) if record else None
         turn = stored and await load_images(self._store, owner_of(run.bucket), stored)
         events = [event async for event in self._events(run)]
         if not turn or (turn.response["status"] in TERMINAL and not events):
@@ -247,7 +248,7 @@ class Background:
         while batches := await self._log.read(run, last):
             for batch in batches:
                 data = await self._with_texts(run, batch.data)
-                for event in await off_loop(are_large([data]), frames.decode_events, data):
+                for event in await off_loop(Size.of_json(data), frames.decode_events, data):
                     yield event
             last = batches[-1].last
 

@@ -7,8 +7,8 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 
-from app.core.bounded_json import LARGE
 from app.core.dialects import Dialect
+from app.core.size import LARGE
 from app.core.sse import encoder
 from app.core.sse import log as frames
 from app.core.sse.text_references import TextReference, has_references, split_references

@@ -8,16 +8,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
-from app.core.bounded_json import LARGE
 from app.core.history.turns import Turn
+from app.core.size import LARGE
 from app.core.sse.encoder import encode_sse
 from app.core.sse.text_references import LogEncoder, split_batch
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
+from app.off_loop import off_loop
 from app.responses.delivery import EventWriter, Outbox
 from app.responses.images import turn_changes
-from app.responses.off_loop import off_loop
 from app.stores import Change, Store, apply_with
 from app.stores.event_log import Batch, EventLog, LeaseState, RunKey
 
@@ -156,7 +156,7 @@ class RunWorker:
     async def _write_batch(self) -> None:
         """Append the events that are not written yet."""
         for part in split_batch(self._unwritten.take()):
-            await self._append(await off_loop(part.large, batch_of, part, self._encoder.encode))
+            await self._append(await off_loop(part.size, batch_of, part, self._encoder.encode))
 
     async def _append(self, batch: Batch) -> None:
         if batch.ends and (announce := self._announce):

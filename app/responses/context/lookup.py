@@ -12,15 +12,18 @@ from app.core.history.images import references
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.items import type_of
+from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
 from app.core.types.ids import bucket_of
 from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
+from app.off_loop import off_loop
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages
-from app.responses.off_loop import MANY, are_large, off_loop
 from app.stores.layered import LayeredStore
+
+_ITEMS = 1000  # of the input, after which other requests are served
 
 
 class TurnLookup:
@@ -43,9 +46,9 @@ class TurnLookup:
         if turns := history.path(await self.layers.all_in_memory(bucket), response_id):
             return turns, None
         records = await self.layers.all(bucket)
-        large = are_large(records.values())
+        size = Size.of_json(*records.values())
         turns = await off_loop(
-            large, history.path, records, response_id, cache.responses_of(self.owner) if cache else ()
+            size, history.path, records, response_id, cache.responses_of(self.owner) if cache else ()
         )
         if turns is None:
             return None, None
@@ -55,7 +58,7 @@ class TurnLookup:
             return turns, base
         if turns and not parent:
             return turns, None
-        return await off_loop(large, history.path, records, response_id), None
+        return await off_loop(size, history.path, records, response_id), None
 
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """
@@ -67,7 +70,7 @@ class TurnLookup:
         buckets: dict[str, Mapping[str, bytes]] = {}
         resolved = []
         for index, item in enumerate(items):
-            if index % MANY == MANY - 1:
+            if index % _ITEMS == _ITEMS - 1:
                 await asyncio.sleep(0)  # other requests
             if item["type"] == "item_reference" and item["id"] in known:
                 item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
@@ -143,8 +146,8 @@ class TurnLookup:
         ids = [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
         buckets = dict.fromkeys(bucket for item_id in ids if (bucket := bucket_of(self.owner, item_id)))
         records = [record for bucket in buckets for record in (await self.layers.all(bucket)).values()]
-        return await off_loop(are_large(records), lambda: [*map(Turn.of, records)])
+        return await off_loop(Size.of_json(*records), lambda: [*map(Turn.of, records)])
 
 
 async def _found(records: Mapping[str, bytes], item_id: str) -> tuple[Item, Turn] | None:
-    return await off_loop(are_large(records.values()), history.find_item, records.values(), item_id)
+    return await off_loop(Size.of_json(*records.values()), history.find_item, records.values(), item_id)

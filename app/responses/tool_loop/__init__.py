@@ -26,6 +26,7 @@ from app.core.types.tool_usage import complete_tool_usage
 from app.core.types.usage import added_usage, usage_of
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord, clock
+from app.off_loop import off_loop
 from app.responses.compaction import CompactionBuilder
 from app.responses.delivery import EventWriter, NoDelivery
 from app.responses.generate import (
@@ -37,7 +38,6 @@ from app.responses.generate import (
     respond,
     unreadable,
 )
-from app.responses.off_loop import MANY, off_loop
 from app.responses.questions import Questions
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
@@ -161,7 +161,7 @@ class ToolLoop:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
         record = tool_round.record
         query = await self._next_query()
-        if await off_loop(self._questions.large, self._must_compact, query):
+        if await off_loop(self._questions.size, self._must_compact, query):
             await self._compact(tool_round, self._time_to_open(opens_at))
             query = await self._next_query()
         self._query, self._again = query, False
@@ -214,12 +214,13 @@ class ToolLoop:
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
+        output = [*self.builder.response["output"]]
         query = await off_loop(
-            self._questions.large or self._first_item > MANY,
+            self._questions.size_with(output),
             self._questions.in_round,
             self.builder,
             hosted=options.hosted(functions),
-            output=[*self.builder.response["output"]],
+            output=output,
             upstream=self._upstream(),
             changes=changes,
             limits=CallLimits(forbidden, calls_left, self._call_ids),

@@ -17,8 +17,8 @@ import pytest_asyncio
 
 from app.backends import DONE, Chunk
 from app.backends.server.client import ModelServer
-from app.core.bounded_json import LARGE, LONG
 from app.core.profile import Profile
+from app.core.size import LARGE, TEXT_PIECE
 from app.errors import BackendError
 from tests.support.build import normal
 from tests.support.exchanges import asking, reads
@@ -839,5 +839,5 @@ async def test_large_part_of_an_answer_is_parsed_in_a_thread(
     chunks = await chunks_of(build())
     texts = [one["choices"][0]["delta"].get("content") or "" for one in chunks if one is not DONE]
     assert "".join(texts) == (f"Hi{image}Bye" if streamed else image)
-    assert max(map(len, texts)) <= LONG
+    assert max(map(len, texts)) <= TEXT_PIECE
     assert {thread == threading.get_ident() for thread in threads} == {size < LARGE}

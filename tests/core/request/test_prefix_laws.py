@@ -14,6 +14,7 @@ from app.backends.apis import encode
 from app.backends.server.client import _encode
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix
+from app.core.size import LARGE, Size
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from tests.core.request.test_chat_request_laws import FOUND, UPSTREAM, items, profiles, tools
@@ -122,8 +123,8 @@ def converse(steps: list[Step], profile: Profile) -> None:
         assert whole(made) == whole(anew)
         if not isinstance(made, EncodedQuestion) or not isinstance(anew, EncodedQuestion):
             continue
-        encoded = asyncio.run(_encode(anew.body))
-        assert asyncio.run(_encode(made.body)) == asyncio.run(_encode(made.body, large=True)) == encoded
+        encoded = asyncio.run(_encode(anew.body, Size()))
+        assert asyncio.run(_encode(made.body, Size())) == asyncio.run(_encode(made.body, Size(LARGE + 1))) == encoded
         node.prefix = made.prefix
         if made.prefix:
             assert made.prefix.items <= len(node.items)

@@ -34,7 +34,7 @@ TEXT = 'A "large"\ntext, 你好. '
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short texts count as large."""
     for module in (text_references, bounded_json):
-        monkeypatch.setattr(module, "LONG", 40)
+        monkeypatch.setattr(module, "TEXT_PIECE", 40)
     monkeypatch.setattr(text_references, "_DELTA", 2)
 
 
@@ -119,7 +119,7 @@ def test_large_text_is_stored_once(chunks: list[Any]) -> None:
 
 def test_text_of_many_small_deltas_is_stored_once_more() -> None:
     """To put it together from them, a reader would have to read a log of many times its size, for each event."""
-    batches = batches_of([delta(content="word ") for _ in range(bounded_json.LONG // 4)])
+    batches = batches_of([delta(content="word ") for _ in range(bounded_json.TEXT_PIECE // 4)])
     log = logged(batches)
     references = [part for part in split_references(b"".join(log)) if isinstance(part, TextReference)]
     [done] = [event["sequence_number"] for batch in batches for event in batch if event["type"].endswith("text.done")]

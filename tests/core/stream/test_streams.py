@@ -57,7 +57,7 @@ def test_recorded_stream_byte_by_byte_gives_the_same_events(name: str) -> None:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every event counts as large."""
-    monkeypatch.setattr(answer, "LARGE_EVENT", -1)
+    monkeypatch.setattr(answer, "TEXT_PIECE", -1)
     monkeypatch.setattr(decoder, "LARGE", 0)
     for limit in ("LARGE", "_SHORT"):
         monkeypatch.setattr(bounded_json, limit, 4)

@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from app.backends import Question
-from app.core.bounded_json import LARGE
 from app.core.history.turns import Turn
 from app.core.profile import Profile
+from app.core.size import LARGE, MANY, Size
 from app.core.types.request import CreateResponse
 from app.core.types.response import new_response
-from app.responses.off_loop import off_loop
+from app.off_loop import off_loop
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made
 from tests.support.build import delta, finish
 from tests.support.hosted_lab import Lab
@@ -44,21 +44,21 @@ class Noting(Scripted):
 async def test_event_loop_goes_on_while_a_large_value_is_worked_on() -> None:
     gone_on = threading.Event()
     asyncio.get_running_loop().call_soon(gone_on.set)
-    assert await off_loop(True, gone_on.wait, 60)
+    assert await off_loop(Size(LARGE + 1), gone_on.wait, 60)
 
 
 async def test_exception_in_a_thread_is_raised() -> None:
-    for large in (True, False):
+    for size in (Size(), Size(LARGE + 1)):
         with pytest.raises(ValueError, match="invalid literal"):
-            await off_loop(large, int, "x")
+            await off_loop(size, int, "x")
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"input": [{"role": "user", "content": f"{n}"} for n in range(1001)]},
-        {"input": "a", "tools": [{"type": "function", "name": f"f{n}"} for n in range(1001)]},
-        {"input": "a", **{f"unknown_{n}": n for n in range(1001)}},
+        {"input": [{"role": "user", "content": f"{n}"} for n in range(MANY + 1)]},
+        {"input": "a", "tools": [{"type": "function", "name": f"f{n}"} for n in range(MANY + 1)]},
+        {"input": "a", **{f"unknown_{n}": n for n in range(MANY + 1)}},
     ],
 )
 async def test_large_request_is_translated_in_a_thread(fields: dict[str, Any]) -> None:
@@ -70,13 +70,13 @@ async def test_large_request_is_translated_in_a_thread(fields: dict[str, Any]) -
         assert len(backend.by_round[1]) == 2
     assert (small.status_code, large.status_code) == (200, 200)
     if isinstance(fields["input"], list):
-        assert [message["content"] for message in backend.asked[-1]["messages"]] == [f"{n}" for n in range(1001)]
+        assert [message["content"] for message in backend.asked[-1]["messages"]] == [f"{n}" for n in range(MANY + 1)]
 
 
 async def test_large_request_is_translated_in_a_thread_in_each_round() -> None:
     Lab.reset()
     backend = Noting(made(("lab__echo", {"text": "a"})), hello())
-    input = [{"role": "user", "content": f"{n}"} for n in range(1001)]
+    input = [{"role": "user", "content": f"{n}"} for n in range(MANY + 1)]
     async with antiphon(backend, tools=TABLES) as url:
         async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
             answer = await http.post("/v1/responses", json={"model": "m", "input": input, "tools": [LAB]})
@@ -98,5 +98,5 @@ async def test_large_response_is_the_same_in_each_encoding() -> None:
 def test_large_turn_is_recognized_by_each_of_its_parts(large: Any) -> None:
     response = new_response(CreateResponse(model="m", input="a"), response_id="resp_1", created_at=0, model="m")
     turn = Turn({**response, **large}, [{"type": "message", "role": "user", "content": "a"}], {})
-    assert turn.is_large is bool(large)
-    assert Turn.of(turn.record(in_pieces=True)).response == turn.response
+    assert turn.size.large is bool(large)
+    assert Turn.of(turn.record()).response == turn.response
