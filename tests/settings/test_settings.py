@@ -260,7 +260,7 @@ def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) 
         (
             "BACKEND_OVERRIDES",
             '{"transport.api": "grpc"}',
-            "transport.api: should be 'chat', 'responses', 'messages' or 'auto'",
+            f"transport.api: should be {', '.join(map(repr, APIS))} or 'auto'",
         ),
     ],
 )

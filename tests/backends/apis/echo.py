@@ -35,7 +35,7 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     if not prompt:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
     model = options.model_map.get(question.model, question.model)
-    body = {"model": model, "prompt": prompt, "max": read.context.request.max_output_tokens}
+    body: dict[str, object] = {"model": model, "prompt": prompt, "max": read.context.request.max_output_tokens}
     return encoded_question(read.context, body, read.choice)
 
 
