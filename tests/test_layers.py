@@ -26,6 +26,7 @@ MODULES = sorted(APP.rglob("*.py"))
 LONGEST_MODULE = 600
 LARGEST_FOLDER = 12  # modules, beside `__init__`
 LONGEST_FUNCTION = 60
+MOST_PARAMETERS = 7  # beside `self`; a command of the command line has one for each option
 
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.
@@ -236,6 +237,26 @@ def test_functions_are_short_enough(name: str) -> None:
     functions = (node for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, Function))
     lengths = {node.name: own_length(node) for node in functions}
     assert {function: length for function, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def parameters(function: Function) -> list[str]:
+    """The names of a function's parameters, without those that a method is bound to."""
+    arguments = function.args
+    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    return [one.arg for one in every if one and one.arg not in ("self", "cls")]
+
+
+def is_command(function: Function) -> bool:
+    """Whether typer makes a command of a function: its decorator is a call of `command`."""
+    decorators = (decorator for decorator in function.decorator_list if isinstance(decorator, ast.Call))
+    return any(isinstance(each.func, ast.Attribute) and each.func.attr == "command" for each in decorators)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_functions_have_few_parameters(name: str) -> None:
+    functions = (node for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, Function))
+    counts = {node.name: len(parameters(node)) for node in functions if not is_command(node)}
+    assert {function: count for function, count in counts.items() if count > MOST_PARAMETERS} == {}
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: name_of(path / "x")[:-2])

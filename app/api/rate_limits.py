@@ -300,7 +300,7 @@ class KeyAccount:
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
         """Charge a request that a hosted tool has sent to a backend."""
         if self._accounting:
-            self._accounting.on_tool_request(model, usage)
+            self._accounting.hooks.tool_request(model, usage)
         self._charge(model, backend, usage, requests=1)
 
     def _charge(self, model: str, backend: str, usage: Usage, requests: int) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
@@ -25,17 +26,26 @@ T = TypeVar("T")
 _SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send`, which is an `async def`
 
 
+@dataclass(frozen=True, slots=True)
+class StreamEncoding(Generic[T]):
+    """The bytes of a stream."""
+
+    encode: Callable[[T], bytes]  # an item
+    pieces: Callable[[T], AsyncIterator[bytes] | None] = lambda item: None  # a large item; None for any other
+    beat: Callable[[], bytes] = lambda: b""  # a heartbeat
+    last: bytes = b""  # the end
+
+
 class EventStream(Response, Generic[T]):
     """
-    Sends the items that `make` passes to `send`, each encoded by `encode` and in one write, and `last` at the end. An
-    item for which `pieces` returns an iterator is large: its pieces are encoded and sent one by one.
+    Sends the items that `make` passes to `send`, each in one write, and the end. A large item is sent in pieces.
 
     `make` is started by `begin` or with the response. If the pieces of an item end with an `APIError`, the stream is
     cut off.
 
-    After `heartbeat` seconds without a write (0: never) it sends the bytes that `beat` returns. If the client
-    disconnects, `make` is cancelled at once. If the server shuts down and its grace period is over, `make` is cancelled
-    and the bytes that `farewell` returns are sent last. If an item cannot be encoded, those that `breaks` returns are.
+    After `heartbeat` seconds without a write (0: never) it sends a heartbeat. If the client disconnects, `make` is
+    cancelled at once. If the server shuts down and its grace period is over, `make` is cancelled and the bytes that
+    `farewell` returns are sent last. If an item cannot be encoded, those that `breaks` returns are.
     """
 
     media_type = "text/event-stream"
@@ -43,12 +53,9 @@ class EventStream(Response, Generic[T]):
     def __init__(
         self,
         make: Callable[[EventStream[T]], Coroutine[Any, Any, None]],
-        encode: Callable[[T], bytes],
+        encoding: StreamEncoding[T],
         *,
-        pieces: Callable[[T], AsyncIterator[bytes] | None] = lambda item: None,
-        last: bytes = b"",
-        heartbeat: float,
-        beat: Callable[[], bytes],
+        heartbeat: float = 0,
         farewell: Callable[[], Awaitable[bytes]] | None = None,
         breaks: Callable[[Exception], Awaitable[bytes]] | None = None,
         headers: Mapping[str, str] | None = None,
@@ -59,11 +66,10 @@ class EventStream(Response, Generic[T]):
         self.full = True  # whether an item has to wait: for the response to begin, or for the client
         self._make = make
         self._making: asyncio.Future[None] | None = None
-        self._encode = encode
-        self._pieces = pieces
-        self._end = last
+        self._encode = encoding.encode
+        self._pieces = encoding.pieces
+        self._encoding = encoding
         self._heartbeat = heartbeat
-        self._beat = beat
         self._farewell = farewell
         self._breaks = breaks
         self._broken: Exception | None = None  # an item that could not be encoded
@@ -171,7 +177,7 @@ class EventStream(Response, Generic[T]):
         elif not self.full:
             self._stop()
             self._ended = True
-            await self._write_now(self._end, more=False)
+            await self._write_now(self._encoding.last, more=False)
 
     async def _break_off(self, error: Exception) -> None:
         """Send the last bytes of a stream with an item that could not be encoded."""
@@ -279,7 +285,7 @@ class EventStream(Response, Generic[T]):
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
             if not self.full:
-                self._write(self._beat())
+                self._write(self._encoding.beat())
         self._schedule_heartbeat()
 
     def _stop(self) -> None:

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.api.accounting import Accounting
+from app.api.accounting import Accounting, AccountingHooks
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
 from app.api.batches import BatchWorker
@@ -157,9 +157,7 @@ def build_accounting(settings: Settings, store: Store, metrics: Metrics | None) 
         settings.price_list(),
         days=settings.usage_days,
         journal=_usage_journal(settings),
-        on_usage=metrics.used if metrics else lambda access, row: None,
-        on_refusal=metrics.limited if metrics else lambda _: None,
-        on_tool_request=metrics.tool_request if metrics else lambda model, usage: None,
+        hooks=AccountingHooks(metrics.used, metrics.limited, metrics.tool_request) if metrics else AccountingHooks(),
     )
 
 

@@ -253,19 +253,11 @@ def verify(
 ) -> None:
     """Check that a Responses server keeps the specification; exit 1 if it does not, 2 if nothing could be tried."""
     from app.cli.verify import run_checks
+    from app.verify.runner import chosen_checks
+    from app.verify.server import ServerAccess
 
-    status = run_checks(
-        url,
-        model=model,
-        key=api_key,
-        second_key=second_api_key,
-        only=only or [],
-        skip=skip or [],
-        files=(json_file, junit_file),
-        seconds=timeout,
-        concurrency=concurrency,
-    )
-    raise typer.Exit(status)
+    access = ServerAccess(url, model, api_key, second_api_key, timeout, concurrency)
+    raise typer.Exit(run_checks(access, chosen_checks(only or (), skip or ()), (json_file, junit_file)))
 
 
 @cli.command("settings", short_help="Print all settings, as a `.env` file.")

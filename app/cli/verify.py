@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
 from rich.console import Console
 
 from app.verify.report import VerifyProgress, as_json, as_junit, print_report
+from app.verify.rows import Check
 from app.verify.runner import NothingToVerify, verify_server
+from app.verify.server import ServerAccess
 
 
-def run_checks(
-    url: str,
-    *,
-    model: str | None,
-    key: str | None,
-    second_key: str | None,
-    only: list[str],
-    skip: list[str],
-    files: tuple[Path | None, Path | None],
-    seconds: float,
-    concurrency: int,
-) -> int:
+def run_checks(access: ServerAccess, checks: Sequence[Check], files: tuple[Path | None, Path | None]) -> int:
     """
     Check a server, print the report, and return the exit status: 1 if a check failed, 2 if nothing could be tried.
 
@@ -32,19 +24,7 @@ def run_checks(
     console = Console()
     try:
         with VerifyProgress(console) as progress:
-            report = asyncio.run(
-                verify_server(
-                    url,
-                    model=model,
-                    key=key,
-                    second_key=second_key,
-                    only=only,
-                    skip=skip,
-                    seconds=seconds,
-                    concurrency=concurrency,
-                    progress=progress.ended,
-                )
-            )
+            report = asyncio.run(verify_server(access, checks, progress.ended))
     except NothingToVerify as error:
         typer.echo(f"antiphon: {error}", err=True)
         return 2

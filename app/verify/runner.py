@@ -13,7 +13,7 @@ from app.verify import samples
 from app.verify.checks import ALL_CHECKS
 from app.verify.exchange import HTTPExchange
 from app.verify.rows import Check, CheckResult, Ended, Verdict
-from app.verify.server import VerifiedServer
+from app.verify.server import ServerAccess, VerifiedServer
 
 VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "unsupported", "unclear")
 
@@ -51,32 +51,24 @@ def chosen_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Ch
 
 
 async def verify_server(
-    url: str,
-    *,
-    model: str | None = None,
-    key: str | None = None,
-    second_key: str | None = None,
-    only: Sequence[str] = (),
-    skip: Sequence[str] = (),
-    seconds: float = 60,
-    concurrency: int = 4,
+    access: ServerAccess,
+    checks: Sequence[Check] = ALL_CHECKS,
     progress: Callable[[CheckResult, int], None] = lambda result, total: None,
 ) -> VerifyReport:
     """
-    Check a server at a base URL, with or without `/v1`; `progress` is called with each result and the number of checks.
+    Check a server; `progress` is called with each result and the number of checks.
 
-    `second_key` is the key of another user, and `seconds` the time for one answer. Raises `NothingToVerify`.
+    The base URL may lack its `/v1`, and the model its name. Raises `NothingToVerify`.
     """
-    checks = chosen_checks(only, skip)
     if not checks:
         raise NothingToVerify("No check has such an id.")
     began = time.monotonic()
     report = VerifyReport("", "", datetime.now(UTC).isoformat(timespec="seconds"))
-    server = VerifiedServer(url, model or "", key=key, second_key=second_key, timeout=seconds, concurrency=concurrency)
+    server = VerifiedServer(access)
     try:
         await _find(server)
         report.url, report.model = server.url, server.model
-        report.results = await _all(server, checks, concurrency, progress)
+        report.results = await _all(server, checks, access.concurrency, progress)
         report.not_deleted = await server.clean_up()
     finally:
         await server.aclose()
@@ -110,7 +102,7 @@ def _first_model(exchange: HTTPExchange) -> str:
 
 
 async def _all(
-    server: VerifiedServer, checks: list[Check], concurrency: int, progress: Callable[[CheckResult, int], None]
+    server: VerifiedServer, checks: Sequence[Check], concurrency: int, progress: Callable[[CheckResult, int], None]
 ) -> list[CheckResult]:
     waiting = list(reversed(checks))
     results: dict[str, CheckResult] = {}

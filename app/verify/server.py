@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -28,6 +29,18 @@ _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 KEY, SECOND_KEY = "API_KEY", "SECOND_API_KEY"
 
 
+@dataclass(frozen=True, slots=True)
+class ServerAccess:
+    """How a server is reached and asked."""
+
+    url: str  # its base URL
+    model: str | None = None  # None: the first one listed
+    key: str | None = None
+    second_key: str | None = None  # of another user
+    timeout: float = 60  # seconds for a whole answer
+    concurrency: int = 4  # requests that are open at once
+
+
 class VerifiedServer:
     """
     A Responses server at a base URL.
@@ -35,26 +48,16 @@ class VerifiedServer:
     `requests` counts what was sent. Everything that the server stored is in `stored` until it is deleted.
     """
 
-    def __init__(
-        self,
-        url: str,
-        model: str,
-        *,
-        key: str | None = None,
-        second_key: str | None = None,
-        timeout: float = 60,
-        concurrency: int = 4,
-    ) -> None:
-        """`timeout` is in seconds, for a whole answer; `concurrency` is how many requests are open at once."""
-        self.url = url.rstrip("/")
-        self.model = model
+    def __init__(self, access: ServerAccess) -> None:
+        self.url = access.url.rstrip("/")
+        self.model = access.model or ""
         self.requests = 0
         self.stored: dict[str, None] = {}
-        self.keys = {name: value for name, value in ((KEY, key), (SECOND_KEY, second_key)) if value}
-        self._timeout = timeout
-        self._free = asyncio.Semaphore(concurrency)
+        self.keys = {name: value for name, value in ((KEY, access.key), (SECOND_KEY, access.second_key)) if value}
+        self._timeout = access.timeout
+        self._free = asyncio.Semaphore(access.concurrency)
         self._once: dict[Callable[..., Any], asyncio.Future[Any]] = {}
-        self._http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10), follow_redirects=True)
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(access.timeout, connect=10), follow_redirects=True)
 
     async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
         """Return what a function of this server returns, calling it once for all checks."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
-from app.api.sse_response import EventStream
+from app.api.sse_response import EventStream, StreamEncoding
 from app.errors import StoreUnavailable
 
 
@@ -27,7 +27,7 @@ async def test_heartbeat_after_the_end_is_not_sent() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(make, bytes, last=b"end", heartbeat=0.01, beat=lambda: b"beat")
+    stream = EventStream(make, StreamEncoding(bytes, beat=lambda: b"beat", last=b"end"), heartbeat=0.01)
     await stream({"type": "http"}, receive, send)
     assert began[-1] == (b"end", False)
 
@@ -51,7 +51,7 @@ async def test_stream_at_its_end_gets_no_closing_event() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 
-    stream = EventStream(make, bytes, last=b"end", heartbeat=0, beat=lambda: b"beat", farewell=farewell)
+    stream = EventStream(make, StreamEncoding(bytes, last=b"end"), farewell=farewell)
     serving = asyncio.ensure_future(stream({"type": "http"}, receive, send))
     await asyncio.wait({serving})
     assert serving.cancelled()
@@ -78,9 +78,9 @@ class Client:
 class Answer:
     """A stream of whatever is put into `items`, one after another as the client reads."""
 
-    def __init__(self, **options: Any) -> None:
-        fixed = {"last": b"end", "heartbeat": 0, "beat": lambda: b"beat"}
-        self.stream = EventStream[bytes](self.make, bytes, **{**fixed, **options})
+    def __init__(self, pieces: Callable[[bytes], Any] = lambda item: None, **options: Any) -> None:
+        encoding = StreamEncoding(bytes, pieces, lambda: b"beat", b"end")
+        self.stream = EventStream[bytes](self.make, encoding, **options)
         self.items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.taken = 0
 

@@ -23,6 +23,7 @@ import httpx
 
 from app.verify.report import as_json
 from app.verify.runner import NothingToVerify, verify_server
+from app.verify.server import ServerAccess
 from tests.bench.servers import ROOT, running, version
 from tests.conformance.comparison import comparison
 from tests.conformance.page import page, totals
@@ -66,10 +67,7 @@ def verify(subject: Subject, log: Path) -> dict[str, Any]:
         port = stack.enter_context(running(server, output, upstream, READY)).port
         base = f"http://127.0.0.1:{port}"
         _await(f"{base}{subject.path}{subject.ready}" if not subject.keys else f"{base}/healthz")
-        key, second = subject.keys or (None, None)
-        report = asyncio.run(
-            verify_server(f"{base}{subject.path}", model=subject.model, key=key, second_key=second, seconds=60)
-        )
+        report = asyncio.run(verify_server(ServerAccess(f"{base}{subject.path}", subject.model, *subject.keys)))
     document = json.loads(as_json(report))
     statuses = {row["id"]: row["status"] for row in document["checks"]}
     details = {

@@ -12,6 +12,7 @@ from app.backends.apis import APIS
 from app.backends.demo import DemoBackend
 from app.verify.checks import ALL_CHECKS
 from app.verify.runner import NothingToVerify, VerifyReport, chosen_checks, verify_server
+from app.verify.server import ServerAccess
 from tests.support.ports import free_port
 from tests.support.sockets import listening
 from tests.support.store_places import STORES, Place, place_of
@@ -39,7 +40,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 async def test_antiphon_over_any_store_passes_every_check_and_stores_nothing_in_the_end(place: Place) -> None:
     async with listening(DemoBackend(), api_keys=list(KEYS), store_url=place.url) as url:
-        report = await verify_server(url, key=KEYS[0], second_key=KEYS[1])
+        report = await verify_server(ServerAccess(url, key=KEYS[0], second_key=KEYS[1]))
     assert others(report) == []
     assert report.not_deleted == []
     assert len(report.results) == len(ALL_CHECKS)
@@ -48,7 +49,7 @@ async def test_antiphon_over_any_store_passes_every_check_and_stores_nothing_in_
 
 async def test_antiphon_without_keys_passes_every_check_but_those_of_keys() -> None:
     async with listening(DemoBackend()) as url:
-        report = await verify_server(url)
+        report = await verify_server(ServerAccess(url))
     unsupported = {result.check.id for result in report.results if result.verdict == "unsupported"}
     assert unsupported == {
         *(check.id for check in ALL_CHECKS if check.group == "isolation"),
@@ -64,7 +65,8 @@ async def test_antiphon_over_any_api_of_model_servers_passes_every_check(api: st
         server.serve() as model_server,
         listening(None, backend_url=model_server, backend_overrides={"transport.api": api}) as url,
     ):
-        report = await verify_server(url, skip=["isolation.*", "errors.no-key", "errors.wrong-key"])
+        checks = chosen_checks(skip=["isolation.*", "errors.no-key", "errors.wrong-key"])
+        report = await verify_server(ServerAccess(url), checks)
     assert [one for one in others(report) if one.partition(":")[0] not in server.lacks] == []
     assert report.summary["fail"] == 0
     assert report.not_deleted == []
@@ -83,7 +85,7 @@ class Chatterbox(DemoBackend):
 
 async def test_antiphon_with_a_model_that_does_nothing_it_is_told_fails_no_check() -> None:
     async with listening(Chatterbox()) as url:
-        report = await verify_server(url, skip=["input.file"])
+        report = await verify_server(ServerAccess(url), chosen_checks(skip=["input.file"]))
     assert [one for one in others(report) if ": fail: " in one] == []
     unclear = {result.check.id for result in report.results if result.verdict == "unclear"}
     assert {"tools.call", "tools.custom", "structured.schema", "reasoning.item", "state.remembers"} <= unclear
@@ -92,7 +94,8 @@ async def test_antiphon_with_a_model_that_does_nothing_it_is_told_fails_no_check
 
 async def test_checks_are_chosen_by_their_ids() -> None:
     async with listening(DemoBackend()) as url:
-        report = await verify_server(url, only=["stream.*", "state.fork"], skip=["stream.sequence-*"])
+        checks = chosen_checks(["stream.*", "state.fork"], skip=["stream.sequence-*"])
+        report = await verify_server(ServerAccess(url), checks)
     ids = {result.check.id for result in report.results}
     assert "state.fork" in ids and "stream.created-first" in ids
     assert not any(id.startswith(("stream.sequence-", "tools.")) for id in ids)
@@ -102,9 +105,9 @@ async def test_checks_are_chosen_by_their_ids() -> None:
 
 async def test_server_or_check_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(NothingToVerify, match="connection failed"):
-        await verify_server(f"http://127.0.0.1:{free_port()}", model="m")
+        await verify_server(ServerAccess(f"http://127.0.0.1:{free_port()}", "m"))
     with pytest.raises(NothingToVerify, match="No check"):
-        await verify_server("http://127.0.0.1:1", only=["no.such"])
+        await verify_server(ServerAccess("http://127.0.0.1:1"), chosen_checks(["no.such"]))
 
 
 def test_ids_are_unique_and_every_row_has_its_sentence_and_its_place() -> None:

@@ -9,7 +9,8 @@ import pytest
 from app.backends.demo import DemoBackend
 from app.main import create_app
 from app.verify.checks import ALL_CHECKS
-from app.verify.runner import verify_server
+from app.verify.runner import chosen_checks, verify_server
+from app.verify.server import ServerAccess
 from tests.support.serving import serving, settings
 from tests.verify import answer_faults, state_faults, stream_faults
 from tests.verify.broken_server import FAULTS, BrokenServer, Fault
@@ -24,7 +25,8 @@ async def test_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Fault)
     server = BrokenServer(app, fault)
     options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
     async with serving(server, **options) as url:  # type: ignore[arg-type]
-        report = await verify_server(f"{url}/v1", model="demo", key=KEYS[0], second_key=KEYS[1], skip=["suite.*"])
+        access = ServerAccess(f"{url}/v1", "demo", *KEYS)
+        report = await verify_server(access, chosen_checks(skip=["suite.*"]))
     failed = {result.check.id: result.detail for result in report.results if result.verdict == "fail"}
     assert fault.found_by in failed
     patterns = (fault.found_by, *fault.also)

@@ -9,7 +9,8 @@ import pytest
 from app.backends.demo import DemoBackend
 from app.main import create_app
 from app.verify.checks import ALL_CHECKS
-from app.verify.runner import verify_server
+from app.verify.runner import chosen_checks, verify_server
+from app.verify.server import ServerAccess
 from tests.support.serving import serving, settings
 from tests.verify.broken_server import BrokenServer, Fault, Json, Reply, Sent, of_type
 
@@ -115,7 +116,7 @@ async def test_fault_is_found_by_the_scenarios_that_meet_it(fault: Fault, finds:
     server = BrokenServer(create_app(settings(), backend=DemoBackend()), fault)
     options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
     async with serving(server, **options) as url:  # type: ignore[arg-type]
-        report = await verify_server(f"{url}/v1", model="demo", only=["suite.*"])
+        report = await verify_server(ServerAccess(f"{url}/v1", "demo"), chosen_checks(["suite.*"]))
     failed = {row.check.id.removeprefix("suite."): row.detail for row in report.results if row.verdict == "fail"}
     assert set(failed) == finds, failed
 

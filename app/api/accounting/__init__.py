@@ -18,6 +18,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -76,13 +77,17 @@ class BudgetExceeded(TooManyRequests):
         return {**super().headers(), "x-should-retry": "false", "x-antiphon-budget-reset": self._resets}
 
 
-class Accounting:
-    """
-    Records the usage of all keys, and checks their budgets.
+@dataclass(frozen=True, slots=True)
+class AccountingHooks:
+    """Hooks for metrics."""
 
-    `on_usage` is called with each row before it is written, `on_refusal` with the name of a limit that is reached, and
-    `on_tool_request` with the model and the usage of each request of a hosted tool to a backend.
-    """
+    used: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None  # before a row is written
+    limited: Callable[[str], None] = lambda limit: None  # a limit is reached
+    tool_request: Callable[[str, Usage], None] = lambda model, usage: None  # a hosted tool has asked a backend
+
+
+class Accounting:
+    """Records the usage of all keys, and checks their budgets."""
 
     def __init__(
         self,
@@ -90,9 +95,7 @@ class Accounting:
         prices: PriceList | None = None,
         *,
         days: int = 400,
-        on_usage: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None,
-        on_refusal: Callable[[str], None] = lambda limit: None,
-        on_tool_request: Callable[[str, Usage], None] = lambda model, usage: None,
+        hooks: AccountingHooks = AccountingHooks(),
         journal: UsageJournal | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -100,9 +103,7 @@ class Accounting:
         self.ledger = ledger
         self._prices = prices or PriceList()
         self._days = days
-        self._on_usage = on_usage
-        self._on_refusal = on_refusal
-        self.on_tool_request = on_tool_request
+        self.hooks = hooks
         self._clock = clock
         self._journal = journal
         self._today = ("", 0.0)  # the day, and the Unix time of its end
@@ -207,7 +208,7 @@ class Accounting:
                 rows = [UsageRow(*names, *counts) for names, counts in self._pending.items()]
                 self._pending = {}
                 for row in rows:
-                    self._on_usage(self._accesses[row.key], row)
+                    self.hooks.used(self._accesses[row.key], row)
                 number, self._batch = self._batch, self._batch + 1
                 batch, self._batch_id = self._batch_id, secrets.token_hex(16)
                 await self._write_batch(batch, rows)
@@ -308,7 +309,7 @@ class Accounting:
         if exceeded:
             now = datetime.fromtimestamp(self._clock(), UTC)
             error = BudgetExceeded(access.name, max(exceeded, key=lambda state: state.resets), now)
-            self._on_refusal(error.limit)
+            self.hooks.limited(error.limit)
             raise error
         return states
 

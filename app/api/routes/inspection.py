@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
@@ -128,6 +129,29 @@ _ABOUT = {
 }
 
 
+class FilterQuery:
+    """Query parameters that choose responses; they are checked by `filter`, after the caller's key."""
+
+    def __init__(
+        self,
+        status: str | None = Query(None, description="only those with this status"),
+        model: str | None = Query(None, description="glob of models"),
+        tool: str | None = Query(None, description="glob of functions, MCP servers or types of tools that were called"),
+        text: str | None = Query(None, description="only those with this text in the beginning of their message"),
+        conversation: str | None = Query(None, description="only those of the conversation with this id"),
+        created_after: str | None = Query(None, description="Unix time"),
+        created_before: str | None = Query(None, description="Unix time"),
+    ) -> None:
+        self._wanted = status or None, model or None, tool or None, text or None, conversation or None
+        self._after, self._before = created_after, created_before
+
+    def filter(self) -> ResponseFilter | None:
+        """Return what the responses have to have, None for all; raises `InvalidRequest`."""
+        times = _time(self._after, "created_after"), _time(self._before, "created_before")
+        matches = ResponseFilter(*self._wanted, *times)
+        return None if matches == ResponseFilter() else matches
+
+
 def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
     """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
     router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
@@ -136,22 +160,12 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
     @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=response_example(_LIST))
     async def recent(
         request: Request,
+        query: Annotated[FilterQuery, Depends(FilterQuery)],
         limit: str = Query("20", description="1 to 100"),
         after: str | None = Query(None, description="the id of the response to list from, which is newer"),
-        status: str | None = Query(None, description="only those with this status"),
-        model: str | None = Query(None, description="glob of models"),
-        tool: str | None = Query(None, description="glob of functions, MCP servers or types of tools that were called"),
-        text: str | None = Query(None, description="only those with this text in the beginning of their message"),
-        conversation: str | None = Query(None, description="only those of the conversation with this id"),
-        created_after: str | None = Query(None, description="Unix time"),
-        created_before: str | None = Query(None, description="Unix time"),
     ) -> Response:
         caller = api.auth.caller(request.headers)
-        times = _time(created_after, "created_after"), _time(created_before, "created_before")
-        matches = ResponseFilter(
-            status or None, model or None, tool or None, text or None, conversation or None, *times
-        )
-        wanted = None if matches == ResponseFilter() else matches
+        wanted = query.filter()
         return json_response(await inspection.recent(caller, parse_limit(limit), after, wanted))
 
     @router.get(

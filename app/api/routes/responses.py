@@ -22,7 +22,7 @@ from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
 from app.api.request_body import load_json, read_as, read_body, validate, warning_headers
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
-from app.api.sse_response import EventStream, disconnected
+from app.api.sse_response import EventStream, StreamEncoding, disconnected
 from app.core.size import Size
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
@@ -217,15 +217,8 @@ async def replayed(api: ApiContext, response_id: str, body: CreateResponse, call
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.stored.follow(response_id, caller), caller, api, headers)
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
-    return EventStream(
-        partial(_send, events),
-        encoder.encode_sse,
-        pieces=_pieces,
-        last=encoder.DONE_FRAME,
-        heartbeat=api.heartbeat,
-        beat=lambda: encoder.COMMENT,
-        headers=headers,
-    )
+    encoding = _encoding(lambda: encoder.COMMENT)
+    return EventStream(partial(_send, events), encoding, heartbeat=api.heartbeat, headers=headers)
 
 
 async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
@@ -246,17 +239,18 @@ async def event_stream(run: Run, caller: Caller, api: ApiContext) -> Response:
     """Return a stream of the run's events, once there is one: a failure before the first event is an HTTP error."""
     stream = EventStream[EventBatch](
         partial(run.generate, open_after=api.open_after),
-        encoder.encode_sse,
-        pieces=_pieces,
-        last=encoder.DONE_FRAME,
+        _encoding(_beat(caller, run.keepalive)),
         heartbeat=api.heartbeat,
-        beat=_beat(caller, run.keepalive),
         farewell=lambda: _farewell(run),
         breaks=lambda error: _broken_off(run, error),
     )
     await stream.begin()
     stream.headers.update(warning_headers(run.warnings))
     return stream
+
+
+def _encoding(beat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
+    return StreamEncoding(encoder.encode_sse, _pieces, beat, encoder.DONE_FRAME)
 
 
 def _pieces(events: EventBatch) -> AsyncIterator[bytes] | None:
@@ -291,15 +285,13 @@ def subscription_stream(
     subscription: EventSubscription, caller: Caller, api: ApiContext, headers: dict[str, str] | None = None
 ) -> Response:
     """Return a stream of the events of a background response, in the caller's dialect."""
-    return EventStream(
-        partial(_follow, subscription),
+    encoding = StreamEncoding(
         partial(log.translate_dialect, dialect=caller.dialect),
-        pieces=partial(subscription.pieces, dialect=caller.dialect),
-        last=encoder.DONE_FRAME,
-        heartbeat=api.heartbeat,
-        beat=_beat(caller, subscription.keepalive),
-        headers=headers,
+        partial(subscription.pieces, dialect=caller.dialect),
+        _beat(caller, subscription.keepalive),
+        encoder.DONE_FRAME,
     )
+    return EventStream(partial(_follow, subscription), encoding, heartbeat=api.heartbeat, headers=headers)
 
 
 async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -> None:
