@@ -27,7 +27,7 @@ def _under_usr(python: str) -> str:
 class CodeSettings(BaseModel):
     """Containers, in which the model's code runs."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     provider: Annotated[Literal["bubblewrap"], BeforeValidator(_provider)]
     """What the containers are made with: `bubblewrap`, a sandbox on this machine (Linux). With `mcp:NAME` a server of

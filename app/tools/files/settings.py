@@ -14,7 +14,7 @@ from app.tools.validation import read_table
 class EmbeddingsSettings(BaseModel):
     """An embeddings model on one of the backends."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     backend: str = "default"
     """The name of the backend whose `/embeddings` is used."""
@@ -31,7 +31,7 @@ class EmbeddingsSettings(BaseModel):
 class FileSearchSettings(BaseModel):
     """Files, vector stores and file search."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     store_url: str = "sqlite:///files.db"
     """The store of files and vector stores: `sqlite:///files.db`, `postgresql://user@host/database`, or an import path

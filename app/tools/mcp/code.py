@@ -49,7 +49,7 @@ def _provider(name: str) -> str:
 class MCPCodeSettings(BaseModel):
     """`code_interpreter` by an MCP server."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     provider: Annotated[str, AfterValidator(_provider)]
     """`mcp:` and the name of a server of `[tools.mcp.servers]`."""

@@ -20,7 +20,7 @@ from app.extras import require_packages
 class WebSearchSettings(BaseModel):
     """The settings of web search."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     provider: str = "searxng"
     """The search service: searxng, brave, tavily or exa; or the import path `package.module:Class` of a provider."""
