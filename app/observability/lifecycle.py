@@ -162,7 +162,6 @@ class ResponseLifecycle:
             limiter.charge_request(model, backend, usage)
 
     async def check_limits(self) -> None:
-        """Raise `APIError` if the caller may not use any more now."""
         for limiter in self._limiters():
             await limiter.check_limits()
 

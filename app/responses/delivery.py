@@ -59,7 +59,6 @@ class Outbox:
         self._has_room = asyncio.Event()
 
     def send(self, events: EventBatch) -> None:
-        """Take the next events."""
         if self._batches:
             self._batches[-1].extend(events)
         else:
@@ -69,7 +68,6 @@ class Outbox:
         self._has_news.set()
 
     async def ready(self) -> None:
-        """Wait until it is not full."""
         while self.full:
             self._has_room.clear()
             await self._has_room.wait()

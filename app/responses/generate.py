@@ -138,7 +138,6 @@ class OneAnswer:
 
     @property
     def warnings(self) -> list[str]:
-        """What was left out or changed so far, one sentence each."""
         return self._query.warnings
 
     @property
@@ -233,7 +232,6 @@ class DeliveredAnswer(Answer):
         await self.ready()
 
     async def ready(self) -> None:
-        """Wait until the client is ready for more."""
         if self._delivery.full:
             await self._delivery.ready()
 

@@ -35,7 +35,6 @@ class EventDecoder(ABC):
         self.done = False
 
     def decode(self, data: bytes) -> list[ChunkOrRun]:
-        """Return the chunks that are complete with the next bytes."""
         try:
             return self._chunks(self._body.decode(data))
         except BackendError as error:
@@ -43,7 +42,6 @@ class EventDecoder(ABC):
             return self.cut()
 
     def end(self) -> list[ChunkOrRun]:
-        """Return the remaining chunks, at the end of the body."""
         try:
             chunks = self._chunks(self._body.end())
         except BackendError as error:

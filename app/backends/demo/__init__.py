@@ -54,7 +54,6 @@ class DemoBackend(Backend):
         return encode(question, self.profile(question.model))
 
     def open(self, question: Question) -> GeneratedExchange:
-        """Return the exchange of a question: see `Backend.open`."""
         return GeneratedExchange(partial(self._chunks, question))
 
     async def _chunks(self, question: Question) -> AsyncGenerator[list[ChunkOrRun], None]:

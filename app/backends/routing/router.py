@@ -103,7 +103,6 @@ class Router(Backend):
         return self._route(question.model)[0].encode(question)
 
     def open(self, question: Question) -> FailoverExchange:
-        """Return the exchange of a question: see `Backend.open`."""
         return FailoverExchange(self._route(question.model), question)
 
     def forwards(self, endpoint: str) -> bool:
@@ -119,7 +118,6 @@ class Router(Backend):
         return RawFailoverExchange(able, request)
 
     async def count_tokens(self, question: Question) -> int | None:
-        """Return the number of tokens in the prompt of a question; None if the server cannot count them."""
         for replica in self._route(question.model)[0].replicas:
             if replica.circuit.ready:
                 return await replica.backend.count_tokens(question)
@@ -380,7 +378,6 @@ class RawFailoverExchange(_Failover[RawAnswer]):
 
     @property
     def status(self) -> int:
-        """The HTTP status."""
         return self._answer.status
 
     @property

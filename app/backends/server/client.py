@@ -119,7 +119,6 @@ class ModelServer(Backend):
         return encode(question, self.profile(question.model))
 
     def open(self, question: Question) -> ServerExchange:
-        """Return the exchange of a question: see `Backend.open`."""
         return ServerExchange(self, question)
 
     def forwards(self, endpoint: str) -> bool:
@@ -171,7 +170,6 @@ class ModelServer(Backend):
         return response
 
     async def count_tokens(self, question: Question) -> int | None:
-        """Return the number of tokens in a question's prompt; None if the server cannot count them."""
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
             return await self._read_json(
@@ -194,7 +192,6 @@ class ModelServer(Backend):
         return await self._list_models(caller_key, seconds=15)
 
     async def check(self) -> None:
-        """Return if the backend can be reached; raises `BackendError` if not."""
         try:
             await self._list_models(None, seconds=5)
         except BackendError as error:

@@ -79,7 +79,6 @@ class ToolLoop:
 
     @property
     def warnings(self) -> list[str]:
-        """What was changed or left out so far, one sentence each."""
         latest = self._query.warnings if self._query else ()
         return list(dict.fromkeys([*self._warnings, *latest]))
 
@@ -114,7 +113,6 @@ class ToolLoop:
 
     @property
     def full(self) -> bool:
-        """Whether events are waiting for the client."""
         return self._delivery.full
 
     def send(self, events: EventBatch) -> None:
@@ -124,7 +122,6 @@ class ToolLoop:
             self._delivery.send(events)
 
     async def ready(self) -> None:
-        """Wait until the client is ready for more."""
         await self._delivery.ready()
 
     def first_body(self) -> JSONObject:
@@ -336,7 +333,6 @@ class ToolLoop:
         return added_usage(self._usage, query.usage(output))
 
     def abort(self, error: APIError | None) -> None:
-        """End the response after `generate` was cancelled: as failed with that error, or as cancelled without one."""
         usage = self.usage()
         if not self.builder.started:
             self.builder.start()

@@ -83,7 +83,6 @@ class MCPTool:
         return [{"type": "mcp", "server_label": name} for name, server in servers if server.serves(key_names)]
 
     def rights(self, declaration: Mapping[str, object]) -> tuple[str, str]:
-        """Return the rights that allow one of its `declarations`."""
         return _rights(str(declaration["server_label"]))
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession]:

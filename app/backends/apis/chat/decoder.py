@@ -34,7 +34,6 @@ class ChatDecoder(EventDecoder):
         return chunks if self.done or self.failure else [*chunks, *self._last([])]
 
     def cut(self) -> list[ChunkOrRun]:
-        """Return what was held back, if the body breaks off; an incomplete event is lost."""
         return self._last([])
 
     def _chunks(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:

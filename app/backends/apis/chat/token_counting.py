@@ -71,7 +71,6 @@ class Tokenizer:
         self._methods = COUNTING_METHODS.get(profile.name, ())
 
     async def count(self, body: Mapping[str, Any], post: Post) -> int | None:
-        """Return the number of tokens in the prompt of a chat request; None if the server cannot count them."""
         for method in self._methods:
             try:
                 count = await self._call(method, body, post)

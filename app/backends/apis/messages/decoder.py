@@ -70,7 +70,6 @@ class MessagesDecoder(EventDecoder):
         return {**self._asked, "messages": messages}
 
     def resume(self) -> None:
-        """Prepare for the body of the answer to `continuation`."""
         super().resume()
         self._body = _body_decoder()
         self._message.resume()

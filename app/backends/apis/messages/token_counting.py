@@ -26,7 +26,6 @@ class MessagesTokenizer:
         self._url = base.copy_with(path=f"{base.path.rstrip('/')}/{path}/count_tokens") if has_it else None
 
     async def count(self, body: Mapping[str, Any], post: Post) -> int | None:
-        """Return the number of tokens in the prompt of a request; None if the server cannot count them."""
         if self._url is None:
             return None
         try:

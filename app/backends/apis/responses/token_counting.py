@@ -28,7 +28,6 @@ class InputTokenizer:
         self._absent = False
 
     async def count(self, body: dict[str, Any], post: Post) -> int | None:
-        """Return the number of tokens in the prompt of a request; None if the server cannot count them."""
         if self._absent:
             return None
         try:
