@@ -408,5 +408,6 @@ def streams_are_an_error(answer: Reply, sent: Sent) -> None:
 @in_reply("errors.stream-status")
 def a_refused_stream_is_a_stream(answer: Reply, sent: Sent) -> None:
     if answer.status == 400 and sent.asks(stream=True):
+        error = answer.json
         answer.status, answer.headers["content-type"] = 200, "text/event-stream"
-        answer.events = [{"type": "error", "sequence_number": 0, **answer.json}]
+        answer.events = [{"type": "error", "sequence_number": 0, **error}]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from fnmatch import fnmatchcase
 
 import pytest
+import pytest_asyncio
 
 from app.backends.demo import DemoBackend
 from app.main import create_app
@@ -14,19 +17,36 @@ from app.verify.server import ServerAccess
 from tests.support.serving import serving, settings
 from tests.verify import answer_faults, state_faults, stream_faults
 from tests.verify.broken_server import FAULTS, BrokenServer, Fault
+from tests.verify.reach import Reach
 
 MODULES = (stream_faults, answer_faults, state_faults)  # each registers its own
 KEYS = ("sk-one", "sk-two")
+CHECKS = chosen_checks(skip=["suite.*"])
+
+
+@contextlib.asynccontextmanager
+async def broken_by(fault: Fault) -> AsyncIterator[ServerAccess]:
+    """Serve Antiphon with a fault."""
+    app = create_app(settings(api_keys=list(KEYS)), backend=DemoBackend())
+    options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
+    async with serving(BrokenServer(app, fault), **options) as url:  # type: ignore[arg-type]
+        yield ServerAccess(f"{url}/v1", "demo", *KEYS)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def reach() -> Reach:
+    """Which checks a fault reaches."""
+    reach = Reach()
+    async with broken_by(reach.recorder) as access:
+        await reach.record(access, CHECKS)
+    return reach
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-async def test_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Fault) -> None:
-    app = create_app(settings(api_keys=list(KEYS)), backend=DemoBackend())
-    server = BrokenServer(app, fault)
-    options = {"ws": "app.api.uvicorn.websocket:Socket", "ws_per_message_deflate": False}
-    async with serving(server, **options) as url:  # type: ignore[arg-type]
-        access = ServerAccess(f"{url}/v1", "demo", *KEYS)
-        report = await verify_server(access, chosen_checks(skip=["suite.*"]))
+async def test_fault_is_found_by_its_check_and_by_no_unrelated_one(fault: Fault, reach: Reach) -> None:
+    """Only the checks that it reaches are run."""
+    async with broken_by(fault) as access:
+        report = await verify_server(access, reach.of(fault, CHECKS))
     failed = {result.check.id: result.detail for result in report.results if result.verdict == "fail"}
     assert fault.found_by in failed
     patterns = (fault.found_by, *fault.also)
