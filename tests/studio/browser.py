@@ -144,18 +144,28 @@ class Studio:
         """The last turn."""
         return self.page.locator(".turn").last
 
-    async def axe(self) -> list[str]:
+    async def axe(self, **options: Any) -> list[str]:
         """Return the serious findings of axe-core, a line each."""
         if not self.axe_added:
             await self.page.evaluate(AXE)  # by the debugger's protocol, which the page's policy is not for
             self.axe_added = True
-        found = await self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found = await self.page.evaluate(
+            "(options) => axe.run(document, options)", {"resultTypes": ["violations"], **options}
+        )
         return [
             f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
             for violation in found["violations"]
             if violation["impact"] in ("serious", "critical")
             for node in violation["nodes"]
         ]
+
+    async def axe_in_both_themes(self) -> list[str]:
+        """Return the serious findings in the light theme, and those of the rules on colours in the dark one."""
+        light = await self.axe()
+        await self.page.emulate_media(color_scheme="dark")
+        dark = await self.axe(runOnly=["color-contrast", "link-in-text-block"])
+        await self.page.emulate_media(color_scheme="light")
+        return [*light, *(f"dark: {finding}" for finding in dark)]
 
     async def overflow(self) -> int:
         """Return by how many pixels the page is wider than the window."""

@@ -9,9 +9,9 @@ from playwright.async_api import Browser
 from tests.studio.browser import chromium, chromium_path
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def browser() -> AsyncIterator[Browser]:
-    """A Chromium for all tests of a module."""
+    """A Chromium for all tests of the studio."""
     path = chromium_path()
     if path is None:
         pytest.skip("Chromium is not installed: on Debian, apt install chromium")

@@ -15,7 +15,7 @@ from tests.support.build import delta, finish, reported
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 TEXTS = {"small": "An antiphon is a short song.", "large": "An antiphon is a long and solemn song."}

@@ -13,7 +13,7 @@ from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def test_conversation_is_opened_again_by_its_address_and_goes_on(browser: Browser) -> None:

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 from tests.studio.browser import Studio
 from tests.support.serving import antiphon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 def file_search(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.tools.code_interpreter.conftest import bubblewrap as bubblewrap
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 TOOLS = {"code_interpreter": {"provider": "bubblewrap", "call_seconds": 20, "max_containers": 2, "disk": "4MiB"}}
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

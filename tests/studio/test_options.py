@@ -13,7 +13,7 @@ from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def test_options_that_are_set_are_seen_above_the_message_and_kept_over_a_reload(browser: Browser) -> None:

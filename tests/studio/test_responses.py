@@ -14,7 +14,7 @@ from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def create(url: str, input: str, key: str = "", **more: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from playwright.async_api import Browser, expect
 from tests.studio.browser import Studio
 from tests.support.serving import antiphon
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 # The luminance of WCAG 2 of the background of an element, whatever the browser calls the colour.
 LUMINANCE = """(element) => {

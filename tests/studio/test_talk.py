@@ -18,7 +18,7 @@ from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 PNG = base64.b64decode(PICTURE.partition("base64,")[2].partition(")")[0])
 
