@@ -8,22 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from websockets.sync.client import connect
 
 from app.core.access import hash_of
 from app.settings.keys import key_table
 from tests.cli.test_cli import TIMEOUT, served, wait_for_log
-from tests.support.store_places import Place, place_of
 
 KEYS = {"alice": "old", "bob": "bobs"}
 CONNECTIONS = 6  # each a new one, so that both workers get some
 HTTP = httpx.Client(timeout=TIMEOUT, trust_env=False)
-
-
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return place_of(request, tmp_path)
 
 
 def write(directory: Path, keys: dict[str, str]) -> None:
@@ -58,9 +51,13 @@ def statuses(address: str, key: str, requests: list[tuple[str, str]]) -> set[int
     return {request(address, key, method, path, **body).status_code for method, path in requests * CONNECTIONS}
 
 
-def test_rotated_key_reads_its_old_conversations_and_a_revoked_one_nothing(tmp_path: Path, place: Place) -> None:
+def test_rotated_key_reads_its_old_conversations_and_a_revoked_one_nothing(tmp_path: Path) -> None:
     write(tmp_path, KEYS)
-    settings = {"ANTIPHON_CONFIG": "antiphon.toml", "ANTIPHON_STORE_URL": place.url, "ANTIPHON_USAGE_JOURNAL": "off"}
+    settings = {
+        "ANTIPHON_CONFIG": "antiphon.toml",
+        "ANTIPHON_STORE_URL": "sqlite:///antiphon.db",
+        "ANTIPHON_USAGE_JOURNAL": "off",
+    }
     with served(tmp_path, "--workers", "2", **settings) as (process, address):
         wait_for_log(process, tmp_path, "startup complete", times=2)
         of_alice, of_bob = stored_by(address, "old"), stored_by(address, "bobs")

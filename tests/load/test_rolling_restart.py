@@ -13,7 +13,8 @@ from tests.load.replicas import replicas, shown_if_it_fails
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
-CONVERSATIONS = 100
+CONVERSATIONS = 40  # and more until the restarts are over, with several of them always in a turn
+AT_ONCE = 6
 
 
 @pytest.mark.parametrize("server", [RedisServer, PostgresServer])
@@ -26,7 +27,7 @@ async def test_conversations_during_a_rolling_restart_lose_nothing(
             replicas(2, log, store_url=store.patient_url, backend_url=model.url, shutdown_grace=60) as servers,
             balanced([server.port for server in servers]) as (balancer, url),
         ):
-            figures = await talk(url, roll(servers), conversations=CONVERSATIONS, at_once=16)
+            figures = await talk(url, roll(servers), conversations=CONVERSATIONS, at_once=AT_ONCE)
             log.seek(0)
             logged = log.read().decode()
 
