@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, runtime_checkable
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from app.api.accounting.listing import check_key_filter
@@ -135,14 +135,14 @@ class SummarizedResource(Protocol):
 def activity_routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    caller_of = api.caller_dependency()
 
     @router.get("/refusals", summary="List requests that were refused", openapi_extra=response_example(_REFUSALS))
     async def refusals(
-        request: Request,
         limit: str = Query("100", description="1 to 100"),
         status: str | None = Query(None, description="only those with this status, such as 429"),
+        caller: Caller = caller_of,
     ) -> Response:
-        caller = api.auth.caller(request.headers)
         return json_response(await _refusals(api, caller, parse_limit(limit), status))
 
     @router.get(
@@ -151,13 +151,12 @@ def activity_routes(api: ApiContext) -> APIRouter:
         openapi_extra=response_example(_LATENCY),
     )
     async def latency(
-        request: Request,
         hours: str = Query(str(HOURS), description=f"1 to {HOURS}"),
         minutes: str = Query(str(SLOT // 60), description="the length of a slot: a multiple of 5 that divides 60"),
         key: str | None = Query(None, description="glob of names of keys"),
         model: str | None = Query(None, description="glob of models"),
+        caller: Caller = caller_of,
     ) -> Response:
-        access = api.auth.caller(request.headers).access
         number = parse_whole_number(hours)
         if number is None or not 1 <= number <= HOURS:
             message = f"Invalid 'hours': it has to be a whole number from 1 to {HOURS}."
@@ -166,12 +165,12 @@ def activity_routes(api: ApiContext) -> APIRouter:
         if not length or length % SLOT or HOUR % length:
             message = "Invalid 'minutes': it has to be a multiple of 5 that divides 60."
             raise InvalidRequest(message, param="minutes", code="invalid_value")
-        check_key_filter(access, key)
-        return json_response(await _latency(api, access, number, length, key or "*", model or "*"))
+        check_key_filter(caller.access, key)
+        return json_response(await _latency(api, caller.access, number, length, key or "*", model or "*"))
 
     @router.get("/budgets", summary="List what is left of budgets", openapi_extra=response_example(_BUDGETS))
-    async def budgets(request: Request) -> Response:
-        access = api.auth.caller(request.headers).access
+    async def budgets(caller: Caller = caller_of) -> Response:
+        access = caller.access
         await api.accounting.wait_until_stored()
         of_keys = await api.accounting.budgets(api.auth.accesses() if access.admin else [access])
         data = [
@@ -189,8 +188,8 @@ def activity_routes(api: ApiContext) -> APIRouter:
         return json_response({"object": "list", "data": data})
 
     @router.get("/now", summary="What the server does now", openapi_extra=response_example(_NOW))
-    async def now(request: Request) -> Response:
-        return json_response(await _now(api, api.auth.caller(request.headers)))
+    async def now(caller: Caller = caller_of) -> Response:
+        return json_response(await _now(api, caller))
 
     return router
 

@@ -62,6 +62,14 @@ class ApiContext:
 
         return Depends(owner)
 
+    def caller_dependency(self) -> Any:
+        """Return `caller` as the default of a route's parameter."""
+
+        async def caller(request: Request) -> Caller:
+            return self.caller(request.headers)
+
+        return Depends(caller)
+
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
         """Return what `owner` does, for a request that counts against the rate limits; raises `LimitReached` too."""
         caller = self.caller(headers, *tools)
@@ -87,15 +95,17 @@ class ApiContext:
         """Return the account of the key with this name in usage, for what is done for it later."""
         return KeyAccount(self.limits, self.auth.access_of(key), self.accounting)
 
-    async def admit(self, caller: Caller) -> Admission:
+    async def admit(self, caller: Caller, request: Request | None = None) -> Admission:
         """
         Count a request against the caller's rate limits; raises `LimitReached` and `BudgetExceeded`.
 
-        Without API keys all callers share one set of limits.
+        Without API keys all callers share one set of limits. The headers of the response to `request` say what is left.
         """
         budget = await self.accounting.check(caller.access)
         admission = await self.limits.take(caller.access)
         admission.account(self.accounting, budget)
+        if request is not None:
+            request.state.limit_headers = admission.headers()
         return admission
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Literal
-from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from app.api.context import ApiContext
+from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS, request_body
@@ -130,13 +130,7 @@ def _add_files(router: APIRouter, api: ApiContext, containers: Containers) -> No
     async def content(request: Request, container_id: str, file_id: str) -> Response:
         container = await container_of(request, container_id)
         file = await containers.file(container, file_id)
-        # Never rendered by a browser as a page of this server's origin, whatever the code has written.
-        headers = {
-            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
-            "x-content-type-options": "nosniff",
-        }
-        data = containers.content(container, file)
-        return StreamingResponse(data, headers=headers, media_type="application/octet-stream")
+        return file_download(containers.content(container, file), file.filename)
 
     @router.delete("/containers/{container_id}/files/{file_id}", summary="Delete a file of a container")
     async def delete(request: Request, container_id: str, file_id: str) -> Response:

@@ -155,16 +155,15 @@ class FilterQuery:
 def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
     """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
     router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
-    inspection = Inspection(api.responses)
+    inspection, caller_of = Inspection(api.responses), api.caller_dependency()
 
     @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=response_example(_LIST))
     async def recent(
-        request: Request,
         query: Annotated[FilterQuery, Depends(FilterQuery)],
         limit: str = Query("20", description="1 to 100"),
         after: str | None = Query(None, description="the id of the response to list from, which is newer"),
+        caller: Caller = caller_of,
     ) -> Response:
-        caller = api.auth.caller(request.headers)
         wanted = query.filter()
         return json_response(await inspection.recent(caller, parse_limit(limit), after, wanted))
 
@@ -174,12 +173,11 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
         openapi_extra=response_example(_CHAINS),
     )
     async def chains(
-        request: Request,
         limit: str = Query("20", description="1 to 100"),
         after: str | None = Query(None, description="the id of the chain to list from: that of its newest response"),
         text: str = Query("", description="what one of the messages contains"),
+        caller: Caller = caller_of,
     ) -> Response:
-        caller = api.auth.caller(request.headers)
         return json_response(await inspection.chains(caller, parse_limit(limit), after, text))
 
     @router.get(
@@ -187,17 +185,16 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
         summary="Retrieve the responses up to one, with their input",
         openapi_extra=response_example(_CHAIN),
     )
-    async def chain(request: Request, response_id: str) -> Response:
-        return await sized_response(await inspection.chain(response_id, api.auth.caller(request.headers)))
+    async def chain(response_id: str, caller: Caller = caller_of) -> Response:
+        return await sized_response(await inspection.chain(response_id, caller))
 
     @router.get(
         "/mcp/{server_label}",
         summary="List the tools of an MCP server that the operator has declared",
         openapi_extra=response_example(_MCP_SERVER),
     )
-    async def mcp_server(request: Request, server_label: str) -> Response:
-        caller = api.auth.caller(request.headers)
-        request.state.limit_headers = (await api.admit(caller)).headers()
+    async def mcp_server(request: Request, server_label: str, caller: Caller = caller_of) -> Response:
+        await api.admit(caller, request)
         return json_response(await inspection.mcp_tools(server_label, caller))
 
     @router.get(
@@ -205,16 +202,15 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
         summary="Retrieve the request that the backend was sent for a response",
         openapi_extra=response_example(_TRANSLATION),
     )
-    async def translation(request: Request, response_id: str) -> Response:
-        return await sized_response(await inspection.translation(response_id, api.auth.caller(request.headers)))
+    async def translation(response_id: str, caller: Caller = caller_of) -> Response:
+        return await sized_response(await inspection.translation(response_id, caller))
 
     @router.post(
         "/translation",
         summary="Show the request that the backend would be sent, without sending it",
         openapi_extra=CREATE | response_example(_TRANSLATION),
     )
-    async def preview(request: Request) -> Response:
-        caller = api.auth.caller(request.headers)
+    async def preview(request: Request, caller: Caller = caller_of) -> Response:
         body = await read_body(request, CreateResponse, api.body_limits)
         return await sized_response(await inspection.preview(body, caller))
 
@@ -224,21 +220,20 @@ def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, objec
         openapi_extra=response_example(_USAGE),
     )
     async def usage(
-        request: Request,
         first: str | None = Query(None, alias="from", description="the first day, in UTC; by default of the month"),
         last: str | None = Query(None, alias="to", description="the last day; today if left out"),
         key: str | None = Query(None, description="glob of names of keys"),
         model: str | None = Query(None, description="glob of models"),
         group: str = Query(DEFAULT_GROUPS, description=f"what to group by: any of {', '.join(GROUPS)}"),
+        caller: Caller = caller_of,
     ) -> Response:
-        access = api.auth.caller(request.headers).access
         query = UsageQuery.read(first, last, key, model, group)
         await api.accounting.wait_until_stored()
-        return json_response(await list_usage(api.accounting.ledger, query, access))
+        return json_response(await list_usage(api.accounting.ledger, query, caller.access))
 
     @router.get("/about", summary="Describe the configuration", openapi_extra=response_example(_ABOUT))
-    async def describe(request: Request) -> Response:
-        return json_response(about(api.auth.caller(request.headers)))
+    async def describe(caller: Caller = caller_of) -> Response:
+        return json_response(about(caller))
 
     return router
 

@@ -42,10 +42,7 @@ def routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(responses=ERRORS)
     responses, stored = api.responses, api.responses.stored
-    inspection = Inspection(responses)
-
-    def caller_of(request: Request) -> Caller:
-        return api.auth.caller(request.headers)
+    inspection, caller_of = Inspection(responses), api.caller_dependency()
 
     @router.post("/responses", summary="Create a response", openapi_extra=CREATE | STREAMED)
     async def create_response(request: Request) -> Response:
@@ -53,56 +50,55 @@ def routes(api: ApiContext) -> APIRouter:
 
     @router.get("/responses/{response_id}", summary="Retrieve a response")
     async def retrieve(
-        request: Request, response_id: str, stream: Stream = "false", starting_after: StartingAfter = None
+        response_id: str,
+        stream: Stream = "false",
+        starting_after: StartingAfter = None,
+        caller: Caller = caller_of,
     ) -> Response:
-        caller = caller_of(request)
         if stream.lower() in ("true", "1"):
             subscription = await stored.follow(response_id, caller, parse_starting_after(starting_after))
             return subscription_stream(subscription, caller, api)
         return await sized_response(await stored.retrieve(response_id, caller))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
-    async def delete(request: Request, response_id: str) -> Response:
-        await stored.delete(response_id, caller_of(request))
+    async def delete(response_id: str, caller: Caller = caller_of) -> Response:
+        await stored.delete(response_id, caller)
         return json_response({"id": response_id, "object": "response", "deleted": True})
 
     @router.post("/responses/{response_id}/cancel", summary="Cancel a background response")
-    async def cancel(request: Request, response_id: str) -> Response:
-        return await sized_response(await stored.cancel(response_id, caller_of(request)))
+    async def cancel(response_id: str, caller: Caller = caller_of) -> Response:
+        return await sized_response(await stored.cancel(response_id, caller))
 
     @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
     async def input_items(
-        request: Request, response_id: str, query: Annotated[PageQuery, Depends(PageQuery)]
+        response_id: str, query: Annotated[PageQuery, Depends(PageQuery)], caller: Caller = caller_of
     ) -> Response:
-        items = await stored.input_items(response_id, caller_of(request))
+        items = await stored.input_items(response_id, caller)
         return await sized_response(page_of_items(items, query.page()))
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
-    async def compact(request: Request) -> Response:
-        caller = caller_of(request)
-        admission = await api.admit(caller)
-        request.state.limit_headers = admission.headers()
+    async def compact(request: Request, caller: Caller = caller_of) -> Response:
+        admission = await api.admit(caller, request)
         body = await read_body(request, CompactResponse, api.body_limits)
         async with admission.slot():
             run = await responses.create(body.triggering(), caller, observers=[admission])
             return await unless_disconnected(request, compacted_response(run))
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
-    async def input_tokens(request: Request) -> Response:
-        caller = caller_of(request)
+    async def input_tokens(request: Request, caller: Caller = caller_of) -> Response:
         body = await read_body(request, CreateResponse, api.body_limits)
         count, exact = await inspection.count_tokens(body, caller)
         headers = {} if exact else {"x-antiphon-estimated": "true"}
         return json_response({"object": "response.input_tokens", "input_tokens": count}, headers)
 
     @router.get("/models", summary="List the models of the backend")
-    async def models(request: Request) -> Response:
-        listed = await allowed_models(responses.backend, caller_of(request))
+    async def models(request: Request, caller: Caller = caller_of) -> Response:
+        listed = await allowed_models(responses.backend, caller)
         return json_response(messages_catalog(listed) if is_of_anthropic_api(request.scope) else catalog(listed))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
-    async def model(request: Request, model: str) -> Response:
-        found = await find_model(responses.backend, model, caller_of(request))
+    async def model(request: Request, model: str, caller: Caller = caller_of) -> Response:
+        found = await find_model(responses.backend, model, caller)
         return json_response(messages_model(found) if is_of_anthropic_api(request.scope) else found)
 
     return router
@@ -151,8 +147,7 @@ class FastPath:
 async def create(api: ApiContext, request: Request) -> Response:
     """Create a response, and return it as JSON, as a stream of events or, in the background, as it is queued."""
     caller = api.auth.caller(request.headers)
-    admission = await api.admit(caller)
-    request.state.limit_headers = admission.headers()
+    admission = await api.admit(caller, request)
     if key := request.headers.get(idempotency.HEADER):
         return await create_once(api, request, key, caller, admission)
     body = await read_body(request, CreateResponse, api.body_limits)

@@ -69,8 +69,7 @@ def routes(api: ApiContext, stores: VectorStores) -> APIRouter:
     )
     async def search(request: Request, vector_store_id: str) -> Response:
         caller = api.caller(request.headers, "file_search")
-        admission = await api.admit(caller)
-        request.state.limit_headers = admission.headers()
+        admission = await api.admit(caller, request)
         body = await read_body(request, SearchVectorStore, limits)
         return await sized_response(await stores.search(caller.owner, vector_store_id, body, caller.access, admission))
 

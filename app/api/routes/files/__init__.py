@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
-
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from app.api.context import ApiContext
+from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS
 from app.api.pagination import After, Order, parse_page, parse_whole_number
@@ -69,13 +68,7 @@ def routes(api: ApiContext, files: Files) -> APIRouter:
     @router.get("/files/{file_id}/content", summary="Retrieve a file's content")
     async def content(file_id: str, owner: str = owner_of) -> Response:
         file = await files.file(file_id, owner)
-        # Never rendered by a browser as a page of this server's origin, whatever was uploaded.
-        headers = {
-            "content-length": str(file.bytes),
-            "content-disposition": f"attachment; filename*=UTF-8''{quote(file.filename)}",
-            "x-content-type-options": "nosniff",
-        }
-        return StreamingResponse(files.content(file), headers=headers, media_type="application/octet-stream")
+        return file_download(files.content(file), file.filename, file.bytes)
 
     @router.delete("/files/{file_id}", summary="Delete a file")
     async def delete(file_id: str, owner: str = owner_of) -> Response:
