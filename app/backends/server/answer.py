@@ -46,7 +46,8 @@ class AnswerBody:
         self._receiver: AnswerReceiver | None = None
         self._started = False  # has anything been read?
         self._unread: bytes | None = None  # what the task has to decode
-        self._held: list[list[ChunkOrRun]] = []  # chunks that came before there was a receiver
+        self._held: list[ChunkOrRun] = []  # chunks that came before there was a receiver
+        self._held_large = False  # whether they are from a large event
         self._undecoded = 0  # bytes of reads that completed no event
         self._last_chunk = 0.0  # after the finish reason: when the last chunk came, in loop time
         # What to raise after the last chunk. Usually a class: an exception refers to the frames it has passed, so one
@@ -99,7 +100,8 @@ class AnswerBody:
         connection breaks. After a finish reason, a broken connection is a normal end.
         """
         self._receiver = receiver
-        await self._pass_on(self._held)
+        held, self._held = self._held, []
+        await self._pass_on(held, large=self._held_large)
         while self._end is None:
             await self._read()
         if self._end is not StopAsyncIteration:
@@ -156,28 +158,26 @@ class AnswerBody:
 
     async def _decode(self, decode: Callable[..., list[ChunkOrRun]], *data: bytes) -> None:
         """Call a method of the decoder, in a thread if a large event may be complete, and pass the chunks on."""
-        if self._undecoded > TEXT_PIECE:
-            lists = await asyncio.to_thread(lambda: [[chunk] for chunk in in_pieces(decode(*data))])
-        else:
-            chunks = decode(*data)
-            lists = [chunks] if chunks else []
-        if lists:
+        large = self._undecoded > TEXT_PIECE
+        chunks = await asyncio.to_thread(decode, *data) if large else decode(*data)
+        if chunks:
             self._undecoded = 0
             if self._decoder.finished:
                 self._last_chunk = self._loop.time()
-            await self._pass_on(lists)
+            await self._pass_on(chunks, large=large)
         else:
             self._undecoded += sum(map(len, data))
 
-    async def _pass_on(self, lists: list[list[ChunkOrRun]]) -> None:
-        """Pass on lists of chunks one by one, with time for other requests between them; they are removed."""
+    async def _pass_on(self, chunks: list[ChunkOrRun], *, large: bool) -> None:
+        """Pass chunks on; those of a large event in pieces, with time for other requests between them."""
         if self._receiver is None:
-            self._held += lists
-            return
-        while lists:
-            await self._receiver.receive_slowly(lists.pop(0))
-            if lists:
+            self._held, self._held_large = [*self._held, *chunks], self._held_large or large
+        elif large:
+            for chunk in in_pieces(chunks):
+                await self._receiver.receive_slowly([chunk])
                 await asyncio.sleep(0)
+        elif chunks:
+            await self._receiver.receive_slowly(chunks)
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
         """Return what to raise for an incomplete body: a failure, unless the finish reason has been received."""

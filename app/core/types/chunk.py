@@ -187,18 +187,21 @@ def _deltas(delta: ChunkDelta) -> Iterator[ChunkDelta]:
 def _fragments(fragment: CallFragment) -> Iterator[CallFragment]:
     """Yield fragments of the same call with pieces of its arguments; they have the index and the id of the first."""
     function = fragment["function"]
-    first, *others = pieces_of(function.get("arguments") or "", _ARGUMENTS) or ("",)
-    if not others:
+    whole = function.get("arguments") or ""
+    pieces = pieces_of(whole, _ARGUMENTS)
+    first = next(pieces, "")
+    if len(first) == len(whole):
         yield fragment
         return
-    yield {**fragment, "function": {**function, "arguments": first, "whole": function["arguments"] or ""}}
-    for piece in others:
+    yield {**fragment, "function": {**function, "arguments": first, "whole": whole}}
+    for piece in pieces:
         yield {"index": fragment.get("index"), "id": fragment.get("id"), "function": {"arguments": piece}}
 
 
-def pieces_of(text: str, size: int = TEXT_PIECE) -> list[str]:
-    """Return a text in pieces of `size` characters."""
-    return [text[at : at + size] for at in range(0, len(text), size)]
+def pieces_of(text: str, size: int = TEXT_PIECE) -> Iterator[str]:
+    """Yield the pieces, of `size` characters, of a text."""
+    for at in range(0, len(text), size):
+        yield text[at : at + size]
 
 
 def _with_value(container: Any, path: tuple[str | int, ...], value: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.types import chunk
-from app.core.types.chunk import TEXT_PATHS, ChunkRun, in_pieces
+from app.core.types.chunk import TEXT_PATHS, ChunkRun, in_pieces, pieces_of
 from tests.support.build import builder, call, delta, normal
 
 ARGUMENTS = '{"city": "Paris"}'
@@ -36,7 +36,7 @@ CHUNKS = {
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces have three characters."""
-    monkeypatch.setattr(chunk, "pieces_of", lambda text, size=0: [text[at : at + 3] for at in range(0, len(text), 3)])
+    monkeypatch.setattr(chunk, "pieces_of", lambda text, size=0: pieces_of(text, 3))
 
 
 def output(chunks: list[Any]) -> list[Any]:
