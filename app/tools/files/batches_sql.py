@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 import orjson
 
 from app.tools.files import File, Page
 from app.tools.files.batches import MAX_UNFINISHED, BatchLine, ClaimedLine, LineResult, RequestBatch
 from app.tools.files.multipart_sql import ADD_FILE
-from app.tools.files.tables import FileTables, Statement, Steps, single
+from app.tools.files.tables import FileTables, Row, Statement, Steps, single
 
 _COLUMNS = (
     "id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime, status, times, errors, "
@@ -273,7 +272,7 @@ def _times(batch: RequestBatch, status: str) -> Steps[str]:
     return orjson.dumps({**batch.times, status: now}).decode()
 
 
-def _batch_of(row: Sequence[Any]) -> RequestBatch:
+def _batch_of(row: Row) -> RequestBatch:
     fields = [*row]
     metadata, times, errors = fields[7], fields[10], fields[11]
     fields[7] = None if metadata is None else orjson.loads(metadata)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from app.tools.files import File
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
-from app.tools.files.tables import FileTables, Statement, Steps, single
+from app.tools.files.tables import FileTables, Rows, Statement, Steps, single
 
 KEPT = 86_400  # seconds for which an upload that has ended is known
 _SWEPT = 100  # uploads that one statement removes
@@ -142,7 +141,7 @@ def _remove_parts(upload_id: str) -> Steps[None]:
 
 
 def _expire() -> Steps[None]:
-    rows: Sequence[Sequence[Any]] = yield Statement(_OVERDUE)
+    rows: Rows = yield Statement(_OVERDUE)
     for (upload_id,) in rows:
         yield Statement("UPDATE antiphon_multipart_uploads SET status = 'expired' WHERE id = $1", (upload_id,))
         yield from _remove_parts(upload_id)

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from app.tools.files import Page
 
 T = TypeVar("T")
-Rows: TypeAlias = Sequence[Sequence[Any]]
+Row: TypeAlias = Sequence[Any]  # its columns are of the types that the schema names
+Rows: TypeAlias = Sequence[Row]
 
 
 class Statement(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from app.errors import APIError
 from app.storage.migration import Connection
@@ -11,6 +11,7 @@ from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, read_postgres_url
 from app.tools.files import FilesUnavailable, Page, UnknownCursor
 from app.tools.files.postgres.schema import NoVectorsError, migrate_files, migrate_vectors
+from app.tools.files.tables import Row
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class PostgresDatabase:
         self._client = PostgresClient(address, prepare=self._prepare, outage=self._outage, **address.options)
         self._has_vectors = False
 
-    async def fetch(self, query: str, *arguments: object) -> list[Any]:
+    async def fetch(self, query: str, *arguments: object) -> list[Row]:
         """Return the rows of a query."""
         return await self._client.fetch(query, *map(storable, arguments))
 
@@ -66,7 +67,7 @@ class PostgresDatabase:
 
     async def listed(
         self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[list[Any], bool]:
+    ) -> tuple[list[Row], bool]:
         """
         Return the rows of a page, and whether more rows follow; raises `UnknownCursor`.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
 from app.storage.migration import Connection
 from app.tools.files import Page
 from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.index import PostgresIndex
+from app.tools.files.tables import Rows
 from app.tools.files.vector_stores.records import (
     DAY,
     ErrorCode,
@@ -128,14 +128,14 @@ class PostgresVectorStores(SQLVectorStores):
         self._index = PostgresIndex(database)
         self._claim = _CLAIM.format(next=_NEXT.format(queues=self._queues))
 
-    async def _read(self, statement: str, *values: object) -> list[Any]:
+    async def _read(self, statement: str, *values: object) -> Rows:
         return await self._db.fetch(statement, *values)
 
     _write = _read
 
     async def _listed(
         self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[list[Any], bool]:
+    ) -> tuple[Rows, bool]:
         return await self._db.listed(select, table, where, values, page)
 
     async def forget(self, entries: Sequence[Sequence[object]]) -> None:

@@ -17,6 +17,7 @@ import apsw
 from app.tools.files import FilesUnavailable, Page
 from app.tools.files.sqlite.database import Database, listed, numbered, query
 from app.tools.files.sqlite.index import Index, delete_index, last_change
+from app.tools.files.tables import Rows
 from app.tools.files.vector_stores.records import (
     DAY,
     ErrorCode,
@@ -132,7 +133,7 @@ class SQLiteVectorStores(SQLVectorStores):
                 ),
             )
 
-    async def forget(self, entries: Sequence[Sequence[Any]]) -> None:
+    async def forget(self, entries: Rows) -> None:
         for store_id, row in entries:
             await self._in_thread(partial(self._index(store_id).remove, row))
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.tools.files import Page
+from app.tools.files.tables import Row, Rows
 from app.tools.files.vector_stores.records import (
     Attributes,
     Candidate,
@@ -83,7 +84,7 @@ class SQLVectorStores(ABC):
         """
 
     @abstractmethod
-    async def _read(self, statement: str, *values: object) -> Sequence[Sequence[Any]]:
+    async def _read(self, statement: str, *values: object) -> Rows:
         """Return the rows of a statement that changes nothing."""
 
     @abstractmethod
@@ -93,7 +94,7 @@ class SQLVectorStores(ABC):
     @abstractmethod
     async def _listed(
         self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[Sequence[Sequence[Any]], bool]:
+    ) -> tuple[Rows, bool]:
         """Return the rows of a page of a table, and whether more follow; raises `UnknownCursor`."""
 
     @abstractmethod
@@ -204,7 +205,7 @@ class SQLVectorStores(ABC):
         return [number for number, text in rows if matches(decode_fields(text) or {})]
 
 
-def job_of(row: Sequence[Any], claim: str) -> Job:
+def job_of(row: Row, claim: str) -> Job:
     """Return the job of a claimed file from its columns."""
     number, attempt, owner, key, store, file_id, max_tokens, overlap, filename, size = row
     strategy = ChunkingStrategy(max_tokens, overlap)
