@@ -23,13 +23,13 @@ if TYPE_CHECKING:  # the settings import this module, and are to be read at once
     from app.core.stream.answer import AnswerDecoder, ErrorIn
 
 # Posts JSON to a URL, and returns the JSON of the response; raises `BackendError`.
-Post: TypeAlias = "Callable[[httpx.URL, dict[str, Any]], Awaitable[Any]]"
+Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 
 class TokenCounting(Protocol):
     """Counts the tokens of prompts for one server."""
 
-    async def count(self, body: dict[str, Any], post: Post) -> int | None:
+    async def count(self, body: JSONObject, post: Post) -> int | None:
         """Return the number of tokens in the prompt of an encoded question; None if the server cannot count them."""
         ...
 
@@ -40,7 +40,7 @@ class NoTokenCounting:
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
         """There is nothing to ask for."""
 
-    async def count(self, body: dict[str, Any], post: Post) -> int | None:
+    async def count(self, body: JSONObject, post: Post) -> int | None:
         """Return None."""
         return None
 

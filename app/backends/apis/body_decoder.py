@@ -20,11 +20,12 @@ from app.core.bounded_json import loads_in_pieces
 from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.sse.repeats import TextField
+from app.core.types import JSONObject
 from app.core.types.chunk import RawOrRun
 from app.errors import BackendError
 
 # Returns the chunks, or the events, of an answer that came as JSON values; raises `BackendError`.
-Whole: TypeAlias = Callable[[list[dict[str, Any]]], list[RawOrRun]]
+Whole: TypeAlias = Callable[[list[JSONObject]], list[RawOrRun]]
 
 
 class ChunkDecoding(Protocol):
@@ -115,7 +116,7 @@ NO_ANSWER = "The backend's answer is empty."
 _BLANKS = re.compile(r"\s*")
 
 
-def _values(text: bytes) -> list[dict[str, Any]]:
+def _values(text: bytes) -> list[JSONObject]:
     """Parse consecutive JSON values, up to the first invalid one; a list is replaced by its items."""
     check_piece(text)
     try:

@@ -7,12 +7,13 @@ event; the shared fields are encoded once per part. Iterating over a batch yield
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import orjson
 
 from app.core.size import Size
+from app.core.types import JSONMapping
 from app.core.types.request import Event
 
 
@@ -21,7 +22,7 @@ class DeltaFields:
 
     __slots__ = ("_after", "_template", "before", "type")
 
-    def __init__(self, event_type: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def __init__(self, event_type: str, before: JSONMapping, after: JSONMapping) -> None:
         """The events have the fields of `before`, then `delta`, then those of `after`."""
         self.type = event_type
         self.before, self._after = before, after

@@ -34,7 +34,7 @@ from app.core.stream.event_types import (
 )
 from app.core.stream.open_items import OpenCall, OpenItem, OpenPart, OpenPassed
 from app.core.stream.reasoning_encryption import ReasoningEncryption
-from app.core.types import JSONObject, list_field, with_fields
+from app.core.types import JSONMapping, JSONObject, list_field, with_fields
 from app.core.types.chunk import REASONING_CONTENT, StartedItem
 from app.core.types.request import Item, Response
 from app.errors import APIError
@@ -162,7 +162,7 @@ class EventBuilder:
 
     # The output of the model.
 
-    def cite(self, sources: Mapping[str, Mapping[str, Any]]) -> None:
+    def cite(self, sources: Mapping[str, JSONMapping]) -> None:
         """From now on, annotate text that cites these sources, which are keyed by number or URL."""
         if self._citations is None:
             self._citations = Citations()
@@ -316,7 +316,7 @@ class EventBuilder:
         """Emit the events that mark the start of a hosted call's run."""
         self._emit_each(call, call.kind.running)
 
-    def add_item(self, kind: ItemType, fields: Mapping[str, Any]) -> OpenCall:
+    def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
         """Add an item that a tool creates besides its calls; it is open until `end_call`."""
         self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
@@ -326,13 +326,13 @@ class EventBuilder:
         self._emit_each(call, kind.added_events)
         return call
 
-    def progress(self, call: OpenCall, name: str, fields: Mapping[str, Any]) -> None:
+    def progress(self, call: OpenCall, name: str, fields: JSONMapping) -> None:
         """Emit a progress event of a running call or an added item; does nothing after its end."""
         if call in self.running:
             event_type = call.kind.progress[name]
             self._emit(event_type, item_id=call.item["id"], output_index=call.index, **fields)
 
-    def end_call(self, call: OpenCall, status: str, fields: Mapping[str, Any]) -> None:
+    def end_call(self, call: OpenCall, status: str, fields: JSONMapping) -> None:
         """End a running call or an added item with these final fields; does nothing if it has ended already."""
         if call not in self.running:
             return
@@ -345,7 +345,7 @@ class EventBuilder:
 
     # Tools that only the backend has.
 
-    def pass_item(self, item: Mapping[str, Any]) -> OpenPassed:
+    def pass_item(self, item: JSONMapping) -> OpenPassed:
         """Add an item of a tool of the backend as it is, under an id of our own."""
         self.close_item()
         added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
@@ -353,7 +353,7 @@ class EventBuilder:
         self._passed.append(passed)
         return passed
 
-    def pass_event(self, passed: OpenPassed, event: Mapping[str, Any]) -> None:
+    def pass_event(self, passed: OpenPassed, event: JSONMapping) -> None:
         """Emit an event about an item of a tool of the backend; does nothing after its end."""
         if passed in self._passed:
             ours = {"item_id": passed.item["id"], "output_index": passed.index}
@@ -362,7 +362,7 @@ class EventBuilder:
                 event["type"], **{name: ours.get(name, value) for name, value in event.items() if name not in _HEAD}
             )
 
-    def end_passed(self, passed: OpenPassed, item: Mapping[str, Any], upstream: Upstream) -> None:
+    def end_passed(self, passed: OpenPassed, item: JSONMapping, upstream: Upstream) -> None:
         """End an item of a tool of the backend; `upstream` are fields to send back with it."""
         if passed in self._passed:
             self._passed.remove(passed)
@@ -569,11 +569,11 @@ class EventBuilder:
 _HEAD = frozenset({"type", "sequence_number"})  # of events
 
 
-def _without_id(item: Mapping[str, Any]) -> JSONObject:
+def _without_id(item: JSONMapping) -> JSONObject:
     return {name: value for name, value in item.items() if name != "id"}
 
 
-def _length(fields: Mapping[str, Any]) -> int:
+def _length(fields: JSONMapping) -> int:
     """Return the characters of the texts in an item or an event, such as the data of an image."""
     return sum(len(value) for value in fields.values() if isinstance(value, str))
 

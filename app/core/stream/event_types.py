@@ -6,11 +6,11 @@ A new kind is a new row here; tool calls are rows of `app.core.items`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from app.core.items import ItemType
+from app.core.types import JSONMapping
 from app.core.types.hosted import HostedFunction
 
 
@@ -19,7 +19,7 @@ class PartType(NamedTuple):
 
     item: str  # type of the item that contains it
     prefix: str  # of that item's id
-    empty: Mapping[str, Any]  # other fields of the item when it is added
+    empty: JSONMapping  # other fields of the item when it is added
     type: str  # type of the part
     field: str  # the part's field with its text
     list: str  # the item's list that contains the part
@@ -30,14 +30,14 @@ class PartType(NamedTuple):
     part_done: str
     done_fields: tuple[str, ...]  # the fields of the part that the `done` event repeats
     extra: tuple[str, ...] = ()  # lists that every part of this kind has
-    delta_fields: Mapping[str, Any] = MappingProxyType({})  # of each delta event, besides its text
+    delta_fields: JSONMapping = MappingProxyType({})  # of each delta event, besides its text
 
 
 class ToolBinding(NamedTuple):
     """How the call of a function that was sent to the backend appears to the client."""
 
     kind: ItemType
-    fields: Mapping[str, Any]  # of the item: `name`, and `namespace` where the tool has one
+    fields: JSONMapping  # of the item: `name`, and `namespace` where the tool has one
     # The function that the server runs; None for a call that the client runs, or has to approve first.
     hosted: HostedFunction | None = None
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from app.core.size import Size
+from app.core.types import JSONMapping, JSONObject
 
 # The field of encrypted reasoning with what the backend sent, and its name in content of earlier versions.
 UPSTREAM, EARLIER_UPSTREAM = "upstream", "said"
@@ -20,13 +20,13 @@ class ReasoningEncryption:
     own.
     """
 
-    def __init__(self, encrypt: Callable[[dict[str, Any]], str]) -> None:
+    def __init__(self, encrypt: Callable[[JSONObject], str]) -> None:
         """`encrypt` returns JSON content in encrypted form."""
         self.slow = False  # whether the open item has so much text that its content should be prepared
         self._encrypt = encrypt
-        self._calls: dict[str, Mapping[str, Any]] = {}  # fields of calls that are not encrypted yet, by id
+        self._calls: dict[str, JSONMapping] = {}  # fields of calls that are not encrypted yet, by id
         self._characters = 0  # of the open item
-        self._prepared: tuple[dict[str, Any], str] | None = None  # content that was encrypted in advance
+        self._prepared: tuple[JSONObject, str] | None = None  # content that was encrypted in advance
 
     def note_text(self, deltas: Sequence[str]) -> None:
         """Count the text of the open item."""
@@ -35,7 +35,7 @@ class ReasoningEncryption:
             self.slow = True
             self._prepared = None
 
-    def prepare(self, fields: Mapping[str, Any]) -> None:
+    def prepare(self, fields: JSONMapping) -> None:
         """Encrypt the fields of the open item in advance; may take long, and may be called in a thread."""
         if self._prepared is None:
             content = {UPSTREAM: fields}
@@ -46,7 +46,7 @@ class ReasoningEncryption:
         """Whether the content of the open item is encrypted already, so that nothing can be added to it."""
         return self._prepared is not None
 
-    def hold(self, call_id: str, fields: Mapping[str, Any]) -> None:
+    def hold(self, call_id: str, fields: JSONMapping) -> None:
         """Keep the fields of a call, to be encrypted with the next content."""
         self._calls[call_id] = fields
 
@@ -55,7 +55,7 @@ class ReasoningEncryption:
         """Whether there are fields of calls that are not encrypted yet."""
         return bool(self._calls)
 
-    def content(self, fields: Mapping[str, Any]) -> str:
+    def content(self, fields: JSONMapping) -> str:
         """Return the `encrypted_content` of an item with these fields, and with those of calls that were kept."""
         calls, self._calls = self._calls, {}
         content = {UPSTREAM: fields, "calls": calls} if calls else {UPSTREAM: fields}

@@ -6,11 +6,12 @@ from typing import Any
 
 from app.backends.apis.body_decoder import NO_ANSWER
 from app.backends.server.errors import error_in_chunk
+from app.core.types import JSONObject
 from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
 
 
-def completion_chunks(values: list[dict[str, Any]]) -> list[RawOrRun]:
+def completion_chunks(values: list[JSONObject]) -> list[RawOrRun]:
     """Return a completion as one chunk whose `delta` is the message, then `DONE`; raises `BackendError`."""
     chunks = [_as_chunk(value) for value in values]
     if not any(chunk.get("choices") for chunk in chunks):
@@ -18,7 +19,7 @@ def completion_chunks(values: list[dict[str, Any]]) -> list[RawOrRun]:
     return [*chunks, DONE]
 
 
-def _as_chunk(completion: dict[str, Any]) -> RawChunk:
+def _as_chunk(completion: JSONObject) -> RawChunk:
     if "choices" not in completion:  # Cline and Workers AI wrap the completion
         wrapped = (completion.get(name) for name in ("data", "result"))
         completion = next((value for value in wrapped if isinstance(value, dict) and value.get("choices")), completion)

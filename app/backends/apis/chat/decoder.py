@@ -12,6 +12,7 @@ from app.backends.apis.event_decoder import EventDecoder
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.stream.answer import ErrorIn
+from app.core.types import JSONObject
 from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawOrRun
 
 
@@ -82,13 +83,13 @@ class ChatDecoder(EventDecoder):
         return chunks
 
 
-_NO_CHOICE: dict[str, Any] = {}
+_NO_CHOICE: JSONObject = {}
 
 
 def _has_output(delta: Any) -> bool:
     return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
 
 
-def _first(choices: object) -> dict[str, Any]:
+def _first(choices: object) -> JSONObject:
     choice = choices[0] if isinstance(choices, list) else None
     return choice if isinstance(choice, dict) else _NO_CHOICE

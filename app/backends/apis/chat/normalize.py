@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 from app.backends.apis.chat.usage import normal_usage
 from app.core.bounded_json import dumps
 from app.core.stream.reasoning_fragments import FRAGMENTS
+from app.core.types import JSONObject
 from app.core.types.chunk import (
     REASONING_CONTENT,
     CallFragment,
@@ -74,7 +75,7 @@ class Normalizer:
     """Normalises the chunks of one answer; most of them are in the normal form already."""
 
     def __init__(self) -> None:
-        self._usage: dict[str, Any] | None = None
+        self._usage: JSONObject | None = None
         self._has_output = False  # has there been a delta with more than the role?
         self._has_call = False  # has there been a call in `tool_calls`?
         self._legacy_call = False  # calls are in `function_call`
@@ -175,7 +176,7 @@ class Normalizer:
                 return
         yield from self.feed([*run.chunks()])
 
-    def _count(self, chunk: RawChunk, choice: dict[str, object] | None) -> dict[str, Any] | None:
+    def _count(self, chunk: RawChunk, choice: dict[str, object] | None) -> JSONObject | None:
         """
         Return the usage so far, with the last value of each count, if a chunk has any; None otherwise.
 
@@ -200,7 +201,7 @@ class Normalizer:
                 self._cited.add(source["url"])
                 yield source
 
-    def _delta_of(self, choice: dict[str, object]) -> dict[str, Any]:
+    def _delta_of(self, choice: dict[str, object]) -> JSONObject:
         delta = choice.get("delta")
         if not delta and not self._has_output and "message" in choice:
             delta = choice.get("message")  # the whole message; MiniMax repeats it at the end of a stream
@@ -209,7 +210,7 @@ class Normalizer:
         self._has_output = self._has_output or _has_fields(delta)
         return delta
 
-    def _deltas(self, delta: dict[str, Any]) -> Iterator[ChunkDelta]:
+    def _deltas(self, delta: JSONObject) -> Iterator[ChunkDelta]:
         """Yield the deltas of one delta, in the order in which a model generates them: reasoning, text, calls."""
         normal: ChunkDelta = {}
         field, reasoning = _reasoning(delta)
@@ -242,7 +243,7 @@ class Normalizer:
             normal["tool_calls"] = calls
         yield normal
 
-    def _calls(self, delta: dict[str, Any]) -> list[CallFragment]:
+    def _calls(self, delta: JSONObject) -> list[CallFragment]:
         if calls := delta.get("tool_calls"):
             calls = [calls] if isinstance(calls, dict) else calls
             fragments = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
@@ -254,11 +255,11 @@ class Normalizer:
         return []
 
 
-def _has_fields(delta: dict[str, Any]) -> bool:
+def _has_fields(delta: JSONObject) -> bool:
     return any(value for name, value in delta.items() if name != "role")
 
 
-def _first_choice(choices: object) -> dict[str, Any] | None:
+def _first_choice(choices: object) -> JSONObject | None:
     """Return the choice with index 0; a gateway may send others although one was requested."""
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and choice.get("index") in _FIRST:
@@ -281,7 +282,7 @@ def _finish(choice: dict[str, object]) -> str | None:
 _TEXT_FIELDS = {"reasoning_details": "reasoning_details", "thinking_blocks": REASONING_CONTENT}
 
 
-def _reasoning(delta: dict[str, Any]) -> tuple[str, str]:
+def _reasoning(delta: JSONObject) -> tuple[str, str]:
     """Return the name and text of the field with plain reasoning; gateways repeat it under several names."""
     for name in REASONING_FIELDS:
         if (text := delta.get(name)) and isinstance(text, str):
@@ -391,7 +392,7 @@ def _is_plain_logprobs(logprobs: object) -> bool:
     return type(content) is list and bool(content) and type(content[0]) is dict
 
 
-def _logprobs(choice: dict[str, object]) -> dict[str, Any] | None:
+def _logprobs(choice: dict[str, object]) -> JSONObject | None:
     """Return a choice's logprobs in OpenAI's form: `content`, with an object for each token."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
@@ -399,7 +400,7 @@ def _logprobs(choice: dict[str, object]) -> dict[str, Any] | None:
     return logprobs if _objects(logprobs.get("content")) else {"content": _listed(logprobs)}
 
 
-def _listed(logprobs: dict[str, object]) -> list[dict[str, Any]]:
+def _listed(logprobs: dict[str, object]) -> list[JSONObject]:
     """Return logprobs from parallel lists, the form of legacy completions, which Together uses."""
     tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
     if not (isinstance(tokens, list) and isinstance(values, list)):
@@ -411,9 +412,9 @@ def _listed(logprobs: dict[str, object]) -> list[dict[str, Any]]:
     ]
 
 
-def _ranked(top: object) -> list[dict[str, Any]]:
+def _ranked(top: object) -> list[JSONObject]:
     return [{"token": token, "logprob": value} for token, value in top.items()] if isinstance(top, dict) else []
 
 
-def _objects(values: Any) -> list[dict[str, Any]]:
+def _objects(values: Any) -> list[JSONObject]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

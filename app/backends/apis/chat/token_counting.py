@@ -6,12 +6,13 @@ The first request determines which method works, and it is used from then on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
 from app.core.profile import Profile
+from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ class CountingMethod(NamedTuple):
     """One request to which a server may return a number of tokens."""
 
     path: str  # from the root of the server, above the `/v1`
-    build: Callable[[Mapping[str, Any]], dict[str, Any]]
+    build: Callable[[JSONMapping], JSONObject]
     read: Callable[[Any], Any]  # from the response
     then: CountingMethod | None = None  # the next request, built from what was read
 
 
-def _prompt(body: Mapping[str, Any]) -> dict[str, Any]:
+def _prompt(body: JSONMapping) -> JSONObject:
     """Return the fields of a chat request that determine its prompt."""
     names = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort")
     return {name: body[name] for name in names if name in body}
@@ -70,7 +71,7 @@ class Tokenizer:
         self._root = base.copy_with(path=base.path.rstrip("/").removesuffix("/v1") + "/")
         self._methods = COUNTING_METHODS.get(profile.name, ())
 
-    async def count(self, body: Mapping[str, Any], post: Post) -> int | None:
+    async def count(self, body: JSONMapping, post: Post) -> int | None:
         for method in self._methods:
             try:
                 count = await self._call(method, body, post)
@@ -83,7 +84,7 @@ class Tokenizer:
                 return count
         return None
 
-    async def _call(self, method: CountingMethod, body: Mapping[str, Any], post: Post) -> Any:
+    async def _call(self, method: CountingMethod, body: JSONMapping, post: Post) -> Any:
         result = method.read(await post(self._root.join(method.path), method.build(body)))
         if method.then is None or result is None:
             return result

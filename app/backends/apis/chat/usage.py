@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.usage import is_token_count, token_count
 
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
@@ -12,7 +10,7 @@ _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens"
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")  # in them
 
 
-def normal_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
+def normal_usage(usage: JSONMapping) -> JSONObject | None:
     """
     Return the usage in OpenAI's form: all input in `prompt_tokens`, all output in `completion_tokens`, with cached and
     reasoning tokens as parts of them. None if the server reported no counts.
@@ -49,12 +47,12 @@ def normal_usage(usage: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def _names_claude(usage: Mapping[str, Any]) -> bool:
+def _names_claude(usage: JSONMapping) -> bool:
     """Return whether the cached tokens have Claude's field names."""
     return any(token_count(usage.get(name)) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
 
 
-def _details(usage: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+def _details(usage: JSONMapping, *names: str) -> JSONMapping:
     for name in names:
         if isinstance(details := usage.get(name), dict):
             return details

@@ -39,7 +39,7 @@ def _file(part: Part, options: ContentOptions) -> JSONObject:
     made = CHAT_PARTS.parts["input_file"](part, options)
     if made["type"] == "text":
         return made
-    file: dict[str, Any] = made["file"]
+    file: JSONObject = made["file"]
     data = file.get("file_data")
     if data is None:
         source = {"type": "url", "url": file["file_url"]}

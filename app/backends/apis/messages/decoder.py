@@ -20,7 +20,7 @@ from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
 from app.core.stream.answer import ErrorIn
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.chunk import (
     DONE,
     REASONING_CONTENT,
@@ -119,16 +119,16 @@ class MessageReader:
         self.content: list[JSONObject] = []  # the complete blocks, as they are sent back
         self._profile = profile
         self._pauses = 0
-        self._before: Mapping[str, Any] = {}  # the usage before the last pause
-        self._usage: dict[str, Any] = {}
-        self._blocks: dict[int, dict[str, Any]] = {}  # those that are open, by index
+        self._before: JSONMapping = {}  # the usage before the last pause
+        self._usage: JSONObject = {}
+        self._blocks: dict[int, JSONObject] = {}  # those that are open, by index
         self._calls = 0  # so many were begun
         self._length = 0  # characters of the complete blocks of text since the last block that is no text
         self._like: RawChunk | None = None  # what the last run was like, which block it belongs to, and its chunk
-        self._growing: dict[str, Any] = {}
+        self._growing: JSONObject = {}
         self._made: Chunk | None = None
 
-    def read(self, event: Mapping[str, Any]) -> list[Chunk]:
+    def read(self, event: JSONMapping) -> list[Chunk]:
         """Return the chunks of an event."""
         read = _READ.get(str(event.get("type")))
         if read is None:
@@ -143,7 +143,7 @@ class MessageReader:
         self._pauses += 1
         self._before, self._usage = self._total(), {}
 
-    def _total(self) -> dict[str, Any]:
+    def _total(self) -> JSONObject:
         """Return the usage so far, field by field the sum of that before a pause and that after it."""
         names = {*self._before, *self._usage}
         counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
@@ -155,12 +155,12 @@ class MessageReader:
             _DETAILS: {"thinking_tokens": thinking},
         }
 
-    def start(self, event: Mapping[str, Any]) -> list[Chunk]:
+    def start(self, event: JSONMapping) -> list[Chunk]:
         """Keep the usage of the prompt, which is passed on with the usage of the output."""
         self._count(_object(_object(event.get("message")).get("usage")))
         return []
 
-    def _count(self, usage: Mapping[str, Any]) -> None:
+    def _count(self, usage: JSONMapping) -> None:
         self._usage |= {name: value for name, value in usage.items() if value is not None}
 
     def start_block(self, event: Mapping[str, object]) -> list[Chunk]:
@@ -173,7 +173,7 @@ class MessageReader:
             case "tool_use":
                 self._length = 0
                 block["call"], self._calls = self._calls, self._calls + 1
-                name: dict[str, Any] = {"name": _str(block.get("name"))}
+                name: JSONObject = {"name": _str(block.get("name"))}
                 call = {"index": block["call"], "id": _str(block.get("id")), "function": name}
                 return [_chunk(tool_calls=[call])]
             case "thinking":
@@ -185,7 +185,7 @@ class MessageReader:
         self._warn(f"Content of type {label(block.get('type'))} of the backend is not known and was left out.")
         return []
 
-    def _begin(self, block: dict[str, Any], name: str) -> list[Chunk]:
+    def _begin(self, block: JSONObject, name: str) -> list[Chunk]:
         text = _str(block.get(name))
         chunk = self._written(block, name, (text,)) if text else None
         return [chunk] if chunk else []
@@ -194,7 +194,7 @@ class MessageReader:
         if message not in self.warnings:
             self.warnings.append(message)
 
-    def delta(self, event: Mapping[str, Any]) -> list[Chunk]:
+    def delta(self, event: JSONMapping) -> list[Chunk]:
         """Return what a delta adds to its block."""
         delta, block = _object(event.get("delta")), self._blocks.get(_index(event))
         if block is None:
@@ -220,7 +220,7 @@ class MessageReader:
         self._growing["pieces"] += run.texts
         return ChunkRun(cast(RawChunk, self._made), _FIELDS[run.field], run.texts)
 
-    def _written(self, block: dict[str, Any], name: str, texts: Sequence[str]) -> Chunk | None:
+    def _written(self, block: JSONObject, name: str, texts: Sequence[str]) -> Chunk | None:
         """Note texts of a block, and return the chunk of the first; None for texts that the block cannot have."""
         match block.get("type"), name:
             case "text", "text":
@@ -236,7 +236,7 @@ class MessageReader:
                 return _chunk(tool_calls=[{"index": block["call"], "function": {"arguments": texts[0]}}])
         return None
 
-    def stop_block(self, event: Mapping[str, Any]) -> list[Chunk]:
+    def stop_block(self, event: JSONMapping) -> list[Chunk]:
         """Return what is known at the end of a block: its signature, its citations, or that it has no arguments."""
         block = self._blocks.pop(_index(event), None)
         if block is None:
@@ -258,7 +258,7 @@ class MessageReader:
                 return [_chunk(annotations=annotations)] if annotations else []
         return []
 
-    def _signed(self, name: str, block: Mapping[str, Any]) -> list[Chunk]:
+    def _signed(self, name: str, block: JSONMapping) -> list[Chunk]:
         """
         Return a block to be sent back to this server; one without its signature would be refused.
 
@@ -268,7 +268,7 @@ class MessageReader:
             return []
         return [_chunk(reasoning_upstream=bound(self._profile, **{THINKING: self.content[-1]}))]
 
-    def _annotation(self, block: Mapping[str, Any], citation: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _annotation(self, block: JSONMapping, citation: JSONMapping) -> JSONObject | None:
         """Return the citation of a web page; those of documents have no counterpart."""
         url = citation.get("url") or citation.get("source")
         if not isinstance(url, str) or not url.startswith(("https://", "http://")):
@@ -276,7 +276,7 @@ class MessageReader:
         place = {"start_index": block["start"], "end_index": self._length}
         return {"type": "url_citation", "url": url, "title": citation.get("title"), **place}
 
-    def finish(self, event: Mapping[str, Any]) -> list[Chunk]:
+    def finish(self, event: JSONMapping) -> list[Chunk]:
         """Return the stop reason and the usage."""
         delta, reason = _object(event.get("delta")), _object(event.get("delta")).get("stop_reason")
         self._count(_object(event.get("usage")))
@@ -295,7 +295,7 @@ class MessageReader:
         return [chunk]
 
 
-_READ: dict[str, Callable[[MessageReader, Mapping[str, Any]], list[Chunk]]] = {
+_READ: dict[str, Callable[[MessageReader, JSONMapping], list[Chunk]]] = {
     "message_start": MessageReader.start,
     "content_block_start": MessageReader.start_block,
     "content_block_delta": MessageReader.delta,
@@ -306,12 +306,12 @@ _READ: dict[str, Callable[[MessageReader, Mapping[str, Any]], list[Chunk]]] = {
 }
 
 
-def _whole(values: list[dict[str, Any]]) -> list[RawOrRun]:
+def _whole(values: list[JSONObject]) -> list[RawOrRun]:
     """Return the events of a stream for a message that came at once; for anything else, that alone."""
     return [event for value in values for event in _events_of(value)]
 
 
-def _events_of(message: dict[str, Any]) -> list[dict[str, Any]]:
+def _events_of(message: JSONObject) -> list[JSONObject]:
     content = message.get("content")
     if message.get("error") or not isinstance(content, list):
         return [message]
@@ -325,7 +325,7 @@ def _events_of(message: dict[str, Any]) -> list[dict[str, Any]]:
     return [*events, {"type": "message_delta", "delta": ending, "usage": {}}, {"type": "message_stop"}]
 
 
-def _complete(block: Mapping[str, Any]) -> JSONObject:
+def _complete(block: JSONMapping) -> JSONObject:
     """Return a block as it is sent back, with what its deltas added."""
     written = "".join(block["pieces"])
     kept = {name: value for name, value in block.items() if name not in _OWN}
@@ -343,7 +343,7 @@ def _complete(block: Mapping[str, Any]) -> JSONObject:
 _OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # fields of open blocks that are not the server's
 
 
-def message_usage(usage: Mapping[str, Any]) -> dict[str, object] | None:
+def message_usage(usage: JSONMapping) -> dict[str, object] | None:
     """Return the usage in OpenAI's form, in which cached tokens are part of the prompt; None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
         return None
@@ -365,7 +365,7 @@ def _chunk(**delta: Any) -> Chunk:
     return {"choices": [{"delta": cast(ChunkDelta, delta)}]}
 
 
-def _object(value: Any) -> dict[str, Any]:
+def _object(value: Any) -> JSONObject:
     return value if isinstance(value, dict) else {}
 
 
@@ -373,7 +373,7 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _index(event: Mapping[str, Any]) -> int:
+def _index(event: JSONMapping) -> int:
     index = event.get("index")
     return index if isinstance(index, int) else -1
 

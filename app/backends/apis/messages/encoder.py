@@ -7,8 +7,6 @@ Translate a question into a request of Anthropic's Messages API.
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, arranged
 from app.backends.apis.messages.schema import enforceable, input_schema
 from app.backends.apis.messages.thinking import think
@@ -39,7 +37,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
         messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
     behind, messages = arranged(messages)
     blocks = [*system, *behind]
-    body: dict[str, Any] = {
+    body: JSONObject = {
         **_parameters(context, CACHE_FIELDS if cached else frozenset()),
         "model": options.model_map.get(question.model, question.model),
         "max_tokens": context.request.max_output_tokens or options.default_max_tokens,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.core.bounded_json import to_json
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
@@ -22,7 +22,7 @@ _KEPT = ("$ref", "type", "enum", "const", "title", "default", "required")
 _SAID = frozenset({"$schema", "$id", "additionalProperties", "description", "examples", "strict"})  # or of no use
 
 
-def enforceable(schema: Mapping[str, Any]) -> JSONObject:
+def enforceable(schema: JSONMapping) -> JSONObject:
     """Return a schema with what the server enforces; other keywords are in its descriptions."""
     result: JSONObject = {name: schema[name] for name in _KEPT if name in schema}
     for name in _TABLES:
@@ -55,7 +55,7 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def input_schema(parameters: Mapping[str, Any]) -> JSONObject:
+def input_schema(parameters: JSONMapping) -> JSONObject:
     """
     Return the schema of a tool's input, which is an object; the server takes no alternatives at the top.
 

@@ -7,13 +7,13 @@ of `max_tokens`. No model thinks where a call is forced.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from app.core.request.question import TranslationContext
 from app.core.request.roles import Message
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 
 _EFFORTS = {"minimal": "low"}  # others have the same names in both APIs
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
@@ -24,7 +24,7 @@ _ANSWER = 1024  # tokens that a budget leaves for the answer, if there are so ma
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 
-def think(context: TranslationContext, body: dict[str, Any]) -> None:
+def think(context: TranslationContext, body: JSONObject) -> None:
     """Add the thinking that a request asks for, and its effort; remove what cannot be combined with it."""
     reasoning, options = context.request.reasoning, context.options
     asked = reasoning.effort if reasoning else None
@@ -54,7 +54,7 @@ def think(context: TranslationContext, body: dict[str, Any]) -> None:
         _without_sampling(context, body)
 
 
-def _budget(context: TranslationContext, effort: str, body: Mapping[str, Any]) -> JSONObject | None:
+def _budget(context: TranslationContext, effort: str, body: JSONMapping) -> JSONObject | None:
     """Return the thinking with a budget; None if there is too little room for one, or the turn began without it."""
     room = body["max_tokens"] - 1
     if room < _LEAST:
@@ -79,6 +79,6 @@ def _begun_without(messages: Sequence[Message]) -> bool:
     return first is not None and first["type"] not in ("thinking", "redacted_thinking")
 
 
-def _without_sampling(context: TranslationContext, body: dict[str, Any]) -> None:
+def _without_sampling(context: TranslationContext, body: JSONObject) -> None:
     if named := [name for name in _SAMPLING if body.pop(name, None) is not None]:
         context.warnings.add(f"While the model reasons, this backend takes no {', '.join(named)}; left out.")

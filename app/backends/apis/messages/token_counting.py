@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
 from app.core.profile import Profile
+from app.core.types import JSONMapping
 from app.errors import BackendError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class MessagesTokenizer:
         has_it = path.endswith("messages")  # Vertex AI has it elsewhere
         self._url = base.copy_with(path=f"{base.path.rstrip('/')}/{path}/count_tokens") if has_it else None
 
-    async def count(self, body: Mapping[str, Any], post: Post) -> int | None:
+    async def count(self, body: JSONMapping, post: Post) -> int | None:
         if self._url is None:
             return None
         try:

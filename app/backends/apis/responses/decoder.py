@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.usage import normal_usage
@@ -23,6 +22,7 @@ from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
 from app.core.stream.answer import ErrorIn
+from app.core.types import JSONObject
 from app.core.types.chunk import (
     DONE,
     REASONING_CONTENT,
@@ -36,7 +36,7 @@ from app.core.types.chunk import (
 )
 from app.errors import label
 
-_Event = dict[str, Any]
+_Event = JSONObject
 
 # The finish reasons for the reasons of incomplete responses; any other means that the answer was cut short, too.
 _REASONS = {"content_filter": "content_filter"}
@@ -189,7 +189,7 @@ class ResponsesDecoder(EventDecoder):
 
     def _call(self, output: _Output, arguments: str) -> list[ChunkOrRun]:
         """Return the fragment of a call, with its id and name if these have not been there yet."""
-        function: dict[str, Any] = {}
+        function: JSONObject = {}
         fragment: CallFragment = {"index": output.number, "function": function}  # type: ignore[typeddict-item]
         name = output.item.get("name")
         if not output.named and isinstance(name, str) and name:
@@ -379,7 +379,7 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _whole(values: list[dict[str, Any]]) -> list[RawOrRun]:
+def _whole(values: list[JSONObject]) -> list[RawOrRun]:
     """Return the events for a response that came as one JSON value."""
     response = next((value for value in values if isinstance(value.get("output"), list)), None)
     if response is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
@@ -18,6 +17,7 @@ from app.core.request.question import EncodedQuestion, Question, TranslationCont
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools
+from app.core.types import JSONObject
 from app.errors import InvalidRequest, label
 
 ENCRYPTED = "reasoning.encrypted_content"
@@ -133,7 +133,7 @@ def _name_unsent(context: TranslationContext) -> None:
             context.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
 
 
-def _tools(context: TranslationContext, tools: list[dict[str, Any]], choice: object) -> dict[str, object]:
+def _tools(context: TranslationContext, tools: list[JSONObject], choice: object) -> dict[str, object]:
     request, options = context.request, context.options
     if not tools:
         return {}
@@ -160,7 +160,7 @@ def _reasoning(context: TranslationContext) -> dict[str, object]:
     return {"reasoning": fields} if fields else {}
 
 
-def _text(context: TranslationContext, text_format: dict[str, Any] | None) -> dict[str, object]:
+def _text(context: TranslationContext, text_format: JSONObject | None) -> dict[str, object]:
     fields: dict[str, object] = {}
     if text_format:
         schema = text_format.get("json_schema")

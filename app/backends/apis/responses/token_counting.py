@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
 from app.core.profile import Profile
+from app.core.types import JSONObject
 from app.errors import BackendError
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class InputTokenizer:
             self._url = self._url.copy_merge_params(profile.transport.query)
         self._absent = False
 
-    async def count(self, body: dict[str, Any], post: Post) -> int | None:
+    async def count(self, body: JSONObject, post: Post) -> int | None:
         if self._absent:
             return None
         try:

@@ -9,10 +9,10 @@ from app.core.profile import RequestOptions
 from app.core.request.question import TranslationContext
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tools import Function, ToolSet
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import HostedTools
 
-Named = Mapping[str, Any]
+Named = JSONMapping
 
 
 def passed_tools(
@@ -96,7 +96,7 @@ def tool_choice(context: TranslationContext, tools: ToolSet, passed: Sequence[Na
 
 
 def _allowed_tools(
-    sent: Mapping[str, Any], context: TranslationContext, tools: ToolSet, passed: set[str]
+    sent: JSONMapping, context: TranslationContext, tools: ToolSet, passed: set[str]
 ) -> tuple[Choice, object]:
     own = [tool for tool in sent["tools"] if tool["type"] in passed]
     others = [tool for tool in sent["tools"] if tool["type"] not in passed]

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-Annotation: TypeAlias = Mapping[str, Any]
+from app.core.types import JSONMapping
+
+Annotation: TypeAlias = JSONMapping
 
 # Models also write several numbers in one mark, or the name of the source after the number.
 _MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n]{0,100})?】")

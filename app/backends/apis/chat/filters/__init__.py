@@ -22,10 +22,11 @@ from app.backends.apis.chat.filters.think_tags import Splitter
 from app.backends.apis.chat.normalize import FINISH, REASONING_FIELDS
 from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
 from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.chunk import RawChunk
 
-Delta: TypeAlias = dict[str, Any]
-Tools: TypeAlias = Sequence[Mapping[str, Any]]  # of the request
+Delta: TypeAlias = JSONObject
+Tools: TypeAlias = Sequence[JSONMapping]  # of the request
 
 
 class Filter(Protocol):
@@ -309,7 +310,7 @@ class ReasoningAsMessageFilter:
         return delta
 
 
-def _choices(chunk: RawChunk) -> list[dict[str, Any]]:
+def _choices(chunk: RawChunk) -> list[JSONObject]:
     choices = chunk.get("choices")
     return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 

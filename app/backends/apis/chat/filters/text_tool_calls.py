@@ -15,8 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from app.backends.apis.chat.filters.think_tags import overlap
 from app.core.bounded_json import loads
+from app.core.types import JSONMapping
 
-Schema: TypeAlias = Mapping[str, Any]
+Schema: TypeAlias = JSONMapping
 
 
 class TextToolCall(NamedTuple):
