@@ -230,24 +230,22 @@ async def test_file_search_filters_number_and_threshold_apply(place: Place) -> N
     assert "choir.txt (kind: music)" in place.shown(1)
 
 
-@pytest.mark.parametrize(
-    ("tool", "param"),
-    [
-        ({"vector_store_ids": ["vs_none"]}, "tools[0].vector_store_ids[0]"),
-        ({}, "tools[0].vector_store_ids"),
-        ({"vector_store_ids": []}, "tools[0].vector_store_ids"),
-        ({"vector_store_ids": ["x"] * (MOST_STORES + 1)}, "tools[0].vector_store_ids"),
-        ({"vector_store_ids": ["x"], "max_num_results": 99}, "tools[0].max_num_results"),
-        ({"vector_store_ids": ["x"], "filters": {"type": "eq", "key": "a"}}, "tools[0].filters.value"),
-    ],
-)
-async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(
-    place: Place, tool: dict[str, Any], param: str
-) -> None:
-    for options in ({}, {"stream": True}):
-        with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
-            await place.respond(tools=[{"type": "file_search", **tool}], **options)
-        assert str(refused.value.param).startswith(param), refused.value
+INVALID: list[tuple[dict[str, Any], str]] = [
+    ({"vector_store_ids": ["vs_none"]}, "tools[0].vector_store_ids[0]"),
+    ({}, "tools[0].vector_store_ids"),
+    ({"vector_store_ids": []}, "tools[0].vector_store_ids"),
+    ({"vector_store_ids": ["x"] * (MOST_STORES + 1)}, "tools[0].vector_store_ids"),
+    ({"vector_store_ids": ["x"], "max_num_results": 99}, "tools[0].max_num_results"),
+    ({"vector_store_ids": ["x"], "filters": {"type": "eq", "key": "a"}}, "tools[0].filters.value"),
+]
+
+
+async def test_file_search_that_is_invalid_is_refused_before_the_model_is_asked(place: Place) -> None:
+    for tool, param in INVALID:
+        for options in ({}, {"stream": True}):
+            with pytest.raises((openai.BadRequestError, openai.NotFoundError)) as refused:
+                await place.respond(tools=[{"type": "file_search", **tool}], **options)
+            assert str(refused.value.param).startswith(param), (tool, refused.value)
     assert place.backend.asked == []
 
 

@@ -95,35 +95,33 @@ async def test_file_expiry_is_a_field_of_the_form(client: AsyncOpenAI) -> None:
     assert batch.expires_at == batch.created_at + 30 * 86400
 
 
-@pytest.mark.parametrize(
-    ("fields", "files", "param"),
-    [
-        ({"purpose": "user_data"}, {}, "file"),
-        ({}, {"file": ("a", b"a")}, "purpose"),
-        ({"purpose": "fun"}, {"file": ("a", b"a")}, "purpose"),
-        ({"purpose": "user_data"}, {"file": ("a", b"")}, "file"),
-        ({"purpose": "user_data", "expires_after[seconds]": "5"}, {"file": ("a", b"a")}, "expires_after[seconds]"),
-        ({"purpose": "user_data", "expires_after[seconds]": "soon"}, {"file": ("a", b"a")}, "expires_after[seconds]"),
-        (
-            {"purpose": "user_data", "expires_after[anchor]": "created_at"},
-            {"file": ("a", b"a")},
-            "expires_after[seconds]",
-        ),
-        (
-            {"purpose": "user_data", "expires_after[seconds]": "3600", "expires_after[anchor]": "now"},
-            {"file": ("a", b"a")},
-            "expires_after[anchor]",
-        ),
-        ({"purpose": "x" * 5000}, {"file": ("a", b"a")}, "purpose"),
-    ],
-)
-async def test_form_that_is_invalid_is_refused(
-    http: httpx.AsyncClient, fields: dict[str, str], files: dict[str, Any], param: str
-) -> None:
-    answer = await http.post("/files", data=fields, files=files or {"other": ("a", b"a")})
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == param
-    assert (await http.get("/files")).json()["data"] == []
+INVALID_FORMS: list[tuple[dict[str, str], dict[str, Any], str]] = [
+    ({"purpose": "user_data"}, {}, "file"),
+    ({}, {"file": ("a", b"a")}, "purpose"),
+    ({"purpose": "fun"}, {"file": ("a", b"a")}, "purpose"),
+    ({"purpose": "user_data"}, {"file": ("a", b"")}, "file"),
+    ({"purpose": "user_data", "expires_after[seconds]": "5"}, {"file": ("a", b"a")}, "expires_after[seconds]"),
+    ({"purpose": "user_data", "expires_after[seconds]": "soon"}, {"file": ("a", b"a")}, "expires_after[seconds]"),
+    (
+        {"purpose": "user_data", "expires_after[anchor]": "created_at"},
+        {"file": ("a", b"a")},
+        "expires_after[seconds]",
+    ),
+    (
+        {"purpose": "user_data", "expires_after[seconds]": "3600", "expires_after[anchor]": "now"},
+        {"file": ("a", b"a")},
+        "expires_after[anchor]",
+    ),
+    ({"purpose": "x" * 5000}, {"file": ("a", b"a")}, "purpose"),
+]
+
+
+async def test_form_that_is_invalid_is_refused(http: httpx.AsyncClient) -> None:
+    for fields, files, param in INVALID_FORMS:
+        answer = await http.post("/files", data=fields, files=files or {"other": ("a", b"a")})
+        assert answer.status_code == 400, fields
+        assert answer.json()["error"]["param"] == param, fields
+        assert (await http.get("/files")).json()["data"] == [], fields
 
 
 async def test_form_with_several_files_is_refused(http: httpx.AsyncClient) -> None:
@@ -132,29 +130,27 @@ async def test_form_with_several_files_is_refused(http: httpx.AsyncClient) -> No
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, "file")
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type", "status", "code"),
-    [
-        (b"{}", "application/json", 415, "unsupported_content_type"),
-        (b"{}", "multipart/form-data", 415, "unsupported_content_type"),
-        (b"no form at all", FORM, 400, "invalid_body"),
-        (b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\nabc", FORM, 400, "invalid_body"),
-        (b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n--x--\r\n", FORM, 400, "invalid_body"),
-        (b"--x\r\n" + b"A: b\r\n" * 1000 + b"\r\nabc\r\n--x--\r\n", FORM, 400, "invalid_body"),
-        (
-            b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\nabc\r\n" * 100 + b"--x--\r\n",
-            FORM,
-            400,
-            "invalid_body",
-        ),
-    ],
-)
-async def test_body_that_is_no_form_is_refused(
-    http: httpx.AsyncClient, body: bytes, content_type: str, status: int, code: str
-) -> None:
-    answer = await http.post("/files", content=body, headers={"content-type": content_type})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-    assert (await http.get("/files")).json()["data"] == []
+NO_FORMS = [
+    (b"{}", "application/json", 415, "unsupported_content_type"),
+    (b"{}", "multipart/form-data", 415, "unsupported_content_type"),
+    (b"no form at all", FORM, 400, "invalid_body"),
+    (b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\nabc", FORM, 400, "invalid_body"),
+    (b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n--x--\r\n", FORM, 400, "invalid_body"),
+    (b"--x\r\n" + b"A: b\r\n" * 1000 + b"\r\nabc\r\n--x--\r\n", FORM, 400, "invalid_body"),
+    (
+        b"--x\r\nContent-Disposition: form-data; name=a\r\n\r\nabc\r\n" * 100 + b"--x--\r\n",
+        FORM,
+        400,
+        "invalid_body",
+    ),
+]
+
+
+async def test_body_that_is_no_form_is_refused(http: httpx.AsyncClient) -> None:
+    for body, content_type, status, code in NO_FORMS:
+        answer = await http.post("/files", content=body, headers={"content-type": content_type})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), body
+        assert (await http.get("/files")).json()["data"] == [], body
 
 
 async def test_file_that_is_too_large_is_refused_before_it_is_read(http: httpx.AsyncClient) -> None:

@@ -257,72 +257,72 @@ async def test_search_results_are_best_first_without_bad_ones(client: AsyncOpenA
     assert raw.http_response.json()["search_query"] == ["a", "b"]
 
 
-@pytest.mark.parametrize("query", ['"', "a AND", "NEAR(", "*", "text:x", "-", "()", "'", "a\0b", "%"])
-async def test_search_query_is_no_language(client: AsyncOpenAI, query: str) -> None:
+async def test_search_query_is_no_language(client: AsyncOpenAI) -> None:
     store = await filled(client, a="a b text x")
-    assert {*await found(client, store, query)} <= {"a"}
+    for query in ['"', "a AND", "NEAR(", "*", "text:x", "-", "()", "'", "a\0b", "%"]:
+        assert {*await found(client, store, query)} <= {"a"}, query
 
 
-@pytest.mark.parametrize(
-    ("text", "query"),
-    [
-        ("東京は日本の首都です。", "日本の首都"),
-        ("대한민국의 수도는 서울이다.", "수도는"),
-        ("Crème brûlée is a dessert.", "creme brulee"),
-        ("def get_user_name(self): return self.userName", "user name"),
-        ("class HTTPServerError(Exception): ...", "server error"),
-        ("She was running to the houses.", "run house"),
-        ("राजधानी दिल्ली है", "दिल्ली"),
-    ],
-)
-async def test_search_finds_words_of_many_kinds(client: AsyncOpenAI, text: str, query: str) -> None:
-    store = await filled(client, this=text, other="Nothing of that kind stands here.")
-    assert (await found(client, store, query))[:1] == ["this"]
+WORDS = [
+    ("東京は日本の首都です。", "日本の首都"),
+    ("대한민국의 수도는 서울이다.", "수도는"),
+    ("Crème brûlée is a dessert.", "creme brulee"),
+    ("def get_user_name(self): return self.userName", "user name"),
+    ("class HTTPServerError(Exception): ...", "server error"),
+    ("She was running to the houses.", "run house"),
+    ("राजधानी दिल्ली है", "दिल्ली"),
+]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
-        ("", {"expires_after": {"days": 0}}, "expires_after.days"),
-        ("", {"metadata": {"a": 1}}, "metadata.a"),
-        (
-            "",
-            {"chunking_strategy": {"type": "static", "static": {"max_chunk_size_tokens": 5}}},
-            "chunking_strategy.static.max_chunk_size_tokens",
-        ),
-        (
-            "",
-            {"chunking_strategy": {"type": "static", "static": {"max_chunk_size_tokens": 100}}},
-            "chunking_strategy.static",
-        ),
-        ("/{id}", {"expires_after": {"days": "x"}}, "expires_after.days"),
-        ("/{id}/files", {}, "file_id"),
-        ("/{id}/files", {"file_id": "file-none"}, "file_id"),
-        ("/{id}/files", {"file_id": "f", "attributes": {"a": [1]}}, "attributes.a"),
-        ("/{id}/file_batches", {}, None),
-        ("/{id}/file_batches", {"file_ids": ["file-none"]}, "file_ids[0]"),
-        ("/{id}/file_batches", {"files": [{"file_id": "file-none"}]}, "files[0].file_id"),
-        ("/{id}/search", {}, "query"),
-        ("/{id}/search", {"query": ""}, "query"),
-        ("/{id}/search", {"query": "a", "max_num_results": 51}, "max_num_results"),
-        ("/{id}/search", {"query": "a", "filters": {"type": "like", "key": "a", "value": "b"}}, "filters.type"),
-        (
-            "/{id}/search",
-            {"query": "a", "filters": {"type": "and", "filters": [{"type": "eq"}]}},
-            "filters.filters[0].key",
-        ),
-        ("/{id}/search", {"query": "a", "ranking_options": {"score_threshold": 2}}, "ranking_options.score_threshold"),
-    ],
-)
-async def test_vector_store_field_that_is_invalid_is_named(
-    client: AsyncOpenAI, http: httpx.AsyncClient, path: str, body: dict[str, Any], param: str | None
-) -> None:
+async def test_search_finds_words_of_many_kinds(client: AsyncOpenAI) -> None:
+    first = {}
+    for text, query in WORDS:
+        store = await filled(client, this=text, other="Nothing of that kind stands here.")
+        first[query] = (await found(client, store, query))[:1]
+    assert first == {query: ["this"] for _, query in WORDS}
+
+
+INVALID: list[tuple[str, dict[str, Any], str | None]] = [
+    ("", {"expires_after": {"days": 0}}, "expires_after.days"),
+    ("", {"metadata": {"a": 1}}, "metadata.a"),
+    (
+        "",
+        {"chunking_strategy": {"type": "static", "static": {"max_chunk_size_tokens": 5}}},
+        "chunking_strategy.static.max_chunk_size_tokens",
+    ),
+    (
+        "",
+        {"chunking_strategy": {"type": "static", "static": {"max_chunk_size_tokens": 100}}},
+        "chunking_strategy.static",
+    ),
+    ("/{id}", {"expires_after": {"days": "x"}}, "expires_after.days"),
+    ("/{id}/files", {}, "file_id"),
+    ("/{id}/files", {"file_id": "file-none"}, "file_id"),
+    ("/{id}/files", {"file_id": "f", "attributes": {"a": [1]}}, "attributes.a"),
+    ("/{id}/file_batches", {}, None),
+    ("/{id}/file_batches", {"file_ids": ["file-none"]}, "file_ids[0]"),
+    ("/{id}/file_batches", {"files": [{"file_id": "file-none"}]}, "files[0].file_id"),
+    ("/{id}/search", {}, "query"),
+    ("/{id}/search", {"query": ""}, "query"),
+    ("/{id}/search", {"query": "a", "max_num_results": 51}, "max_num_results"),
+    ("/{id}/search", {"query": "a", "filters": {"type": "like", "key": "a", "value": "b"}}, "filters.type"),
+    (
+        "/{id}/search",
+        {"query": "a", "filters": {"type": "and", "filters": [{"type": "eq"}]}},
+        "filters.filters[0].key",
+    ),
+    ("/{id}/search", {"query": "a", "ranking_options": {"score_threshold": 2}}, "ranking_options.score_threshold"),
+]
+
+
+async def test_vector_store_field_that_is_invalid_is_named(client: AsyncOpenAI, http: httpx.AsyncClient) -> None:
     store = await client.vector_stores.create()
-    answer = await http.post(f"/vector_stores{path.format(id=store.id)}", json=body)
-    assert answer.status_code in (400, 404)
-    error = answer.json()["error"]
-    assert (error["param"] or "").startswith(param or ""), error
-    assert bool(error["param"]) is bool(param)
+    for path, body, param in INVALID:
+        answer = await http.post(f"/vector_stores{path.format(id=store.id)}", json=body)
+        assert answer.status_code in (400, 404), (path, body)
+        error = answer.json()["error"]
+        assert (error["param"] or "").startswith(param or ""), (path, body, error)
+        assert bool(error["param"]) is bool(param), (path, body, error)
 
 
 async def test_vector_store_of_another_owner_is_not_found(server: str, client: AsyncOpenAI) -> None:
