@@ -267,10 +267,10 @@ def check_id(item: Item, param: str) -> None:
         raise InvalidRequest(message, param=param, code="invalid_value")
 
 
-def _key(conversation_id: str, param: str | None = None) -> str:
+def _key(conversation_id: str) -> str:
     key = chain_key(conversation_id) if conversation_id.startswith("conv_") else None
     if key is None:
-        raise _not_found(conversation_id, param)
+        raise _not_found(conversation_id)
     return key
 
 

@@ -23,10 +23,11 @@ def need_status(exchange: HTTPExchange, statuses: Container[int], what: str = "T
     need(exchange.status in statuses and not exchange.error, f"{what} is answered with {exchange.outcome()}", exchange)
 
 
-def need_code(exchange: HTTPExchange, code: str = "previous_response_not_found") -> None:
-    """Raise `Broken` unless the error has this code."""
+def need_unknown_previous(exchange: HTTPExchange) -> None:
+    """Raise `Broken` unless the error says that the response to continue is not known."""
     found = exchange.refusal.get("code")
-    need(found == code, f"The code is {found!r}: {exchange.outcome()}", exchange, exchange.frames[-1:] or None)
+    detail = f"The code is {found!r}: {exchange.outcome()}"
+    need(found == "previous_response_not_found", detail, exchange, exchange.frames[-1:] or None)
 
 
 def need_turn(exchange: HTTPExchange, what: str = "The turn") -> None:

@@ -97,17 +97,16 @@ class VerifiedServer:
         *,
         key: str | None = KEY,
         headers: dict[str, str] | None = None,
-        until: Callable[[bytes], bool] | None = None,
     ) -> HTTPExchange:
         """
         Send a request and return the exchange, whatever comes; a busy server is asked again.
 
-        `key` is the name of the key to show. The answer is read until `until` says that it is enough.
+        `key` is the name of the key to show.
         """
         for last in range(_TRIES):
             exchange = HTTPExchange(method, f"{self.url}{path}", body, key if key in self.keys else None)
             async with self._free:
-                await self._exchange(exchange, headers or {}, until)
+                await self._exchange(exchange, headers or {})
             wait = exchange.headers.get("retry-after", "")
             if exchange.status not in (429, 503) or not wait.isdigit() or last == _TRIES - 1:
                 break
@@ -115,9 +114,7 @@ class VerifiedServer:
         self._note(exchange, path)
         return exchange
 
-    async def _exchange(
-        self, exchange: HTTPExchange, headers: dict[str, str], until: Callable[[bytes], bool] | None
-    ) -> None:
+    async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
         self.requests += 1
         content = exchange.body if isinstance(exchange.body, bytes) else None
         if exchange.body is not None and content is None:
@@ -132,8 +129,6 @@ class VerifiedServer:
                 exchange.status, exchange.headers = answer.status_code, answer.headers
                 async for data in answer.aiter_bytes():
                     exchange.content += data
-                    if until and until(exchange.content):
-                        break
         except TimeoutError:
             exchange.error = f"There was no end of the answer within {self._timeout:g} seconds."
         except httpx.HTTPError as error:
@@ -154,10 +149,10 @@ class VerifiedServer:
             self.stored[f"/responses/{response['id']}"] = None
 
     @asynccontextmanager
-    async def websocket(self, *, key: str | None = KEY) -> AsyncIterator[SocketTurns]:
+    async def websocket(self) -> AsyncIterator[SocketTurns]:
         """Open a WebSocket. Raises `Unsupported` if the server has none, and `Unclear` if there is no answer."""
         url = re.sub(r"^http", "ws", f"{self.url}/responses")
-        name = key if key in self.keys else None
+        name = KEY if KEY in self.keys else None
         headers = {"Authorization": f"Bearer {self.keys[name]}"} if name else {}
         exchange = HTTPExchange("GET", url, key=name, sent=["(the handshake)"])
         self.requests += 1

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.expect import INVALID, need_code, need_schema, need_status, need_turn
+from app.verify.expect import INVALID, need_schema, need_status, need_turn, need_unknown_previous
 from app.verify.rows import CheckFunction, Unclear, check_row, need
 from app.verify.samples import response_id, user_message
 from app.verify.schema import FORMAT_SCHEMA, event_schemas
@@ -290,7 +290,7 @@ async def _reconnect(server: VerifiedServer) -> None:
         first = response_id(await _turn_completed(socket, server, store=False, input=word))
     async with server.websocket() as socket:
         again = "Try to continue after reconnect. Reply with exactly: reconnected"
-        need_code(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
         anew = "The previous store:false chain could not continue after reconnect. Start a new response and reply with "
         turn = await _turn(socket, server, store=False, input=[user_message(f"{anew}exactly: recovered")])
         need_turn(turn, "The new turn")
@@ -300,7 +300,7 @@ async def _reconnect(server: VerifiedServer) -> None:
 async def _unknown(server: VerifiedServer) -> None:
     async with server.websocket() as socket:
         question = "This should fail because the previous response is missing."
-        need_code(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
+        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
 
 
 @_suite_row("websocket-failed-continuation-evicts-cache", "A failed continuation evicts what it continued.")
@@ -317,7 +317,7 @@ async def _evicts(server: VerifiedServer) -> None:
         refused = failed.refusal or failed.response.get("status") == "failed"
         need(refused, f"An output that answers no call is answered with {failed.outcome()}", failed)
         again = "Try to continue after the failed turn. Reply with exactly: stale"
-        need_code(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
 
 
 @_suite_row("websocket-compact-new-chain", "A compacted conversation begins a new chain.")

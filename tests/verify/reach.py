@@ -94,7 +94,7 @@ class _AskingServer(VerifiedServer):
         return await super().send(method, path, body, key=key, headers=headers, **options)
 
     @contextlib.asynccontextmanager
-    async def websocket(self, *, key: str | None = KEY) -> AsyncIterator[SocketTurns]:
+    async def websocket(self) -> AsyncIterator[SocketTurns]:
         self._sockets.add(_asker.get())
-        async with super().websocket(key=key) as turns:
+        async with super().websocket() as turns:
             yield turns

@@ -28,7 +28,6 @@ MAX_UNFINISHED = 100  # batches of one owner
 WINDOW = 86_400  # seconds of the only `completion_window`, 24h
 
 BatchEndpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
-BATCH_ENDPOINTS: tuple[BatchEndpoint, ...] = ("/v1/responses", "/v1/chat/completions", "/v1/embeddings")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.expect import NOT_FOUND, REFUSED, need_code, need_longer, need_status, request_row
+from app.verify.expect import NOT_FOUND, REFUSED, need_longer, need_status, need_unknown_previous, request_row
 from app.verify.rows import Broken, Unclear, Unsupported, check_row, need
 from app.verify.samples import NO_RESPONSE, SHORT, input_tokens, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
 
 _PREVIOUS = "Open Responses specification, previous_response_id"
-_CHAINING = "Open Responses specification, Stateful Conversations"
 _API = "OpenAI API reference, "
 _CREATE = f"{_API}Create a model response, "
 
@@ -149,7 +148,7 @@ request_row(
 async def _previous_code(server: VerifiedServer) -> None:
     given(await server.once(_continued), "previous_response_id", "store")
     exchange = await server.respond(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=samples.LIMIT)
-    need_code(exchange)
+    need_unknown_previous(exchange)
 
 
 @check_row(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.expect import need_code, need_laws, need_longer, need_schema, need_turn
+from app.verify.expect import need_laws, need_longer, need_schema, need_turn, need_unknown_previous
 from app.verify.rows import Unsupported, check_row, need
 from app.verify.samples import LIMIT, NO_RESPONSE, SHORT, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
@@ -143,7 +143,7 @@ async def _reconnects(server: VerifiedServer) -> None:
     async with server.websocket() as socket:
         exchange = await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
         again = await socket.turn(max_output_tokens=LIMIT)
-    need_code(exchange)
+    need_unknown_previous(exchange)
     need_turn(again, "The turn after it")
 
 
@@ -161,7 +161,7 @@ async def _unknown(server: VerifiedServer) -> HTTPExchange:
 async def _refuses_unknown(server: VerifiedServer) -> None:
     given(await server.once(_turn))
     exchange = await server.once(_unknown)
-    need_code(exchange)
+    need_unknown_previous(exchange)
 
 
 @check_row(
@@ -196,7 +196,7 @@ async def _evicts(server: VerifiedServer) -> None:
         if failed.response:
             raise Unsupported("The server takes an output that answers no call.", failed)
         exchange = await socket.turn(input=SHORT, previous_response_id=first_id, max_output_tokens=16)
-    need_code(exchange)
+    need_unknown_previous(exchange)
 
 
 @check_row(
