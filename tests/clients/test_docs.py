@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.clients.answers import saying
+from tests.clients.opencode.test_opencode import OFFLINE
 from tests.clients.program import HERE, PACKAGES, Ended, installed, interpreter, run
 from tests.clients.table import ROWS, with_table
 from tests.support.message_events import MessagesUpstream, message_stream, text_block
@@ -94,8 +95,7 @@ async def test_opencode_lines_of_the_docs_work(server: str, upstream: Upstream, 
     upstream.always(saying("Hello there."))
     (tmp_path / "opencode.json").write_text(block("opencode", "json").replace(ADDRESS, server))
     program = installed("opencode-linux-x64-baseline") / "bin" / "opencode"
-    env = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
-    ended = await run(str(program), "run", "--pure", "--title", "A task", "Hello!", env=env, cwd=tmp_path)
+    ended = await run(str(program), "run", "--pure", "--title", "A task", "Hello!", env=OFFLINE, cwd=tmp_path)
     assert "Hello there." in ended.out, ended.err
 
 

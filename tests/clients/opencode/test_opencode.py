@@ -21,6 +21,8 @@ from tests.support.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, st
 
 # The program itself, as it is published for one kind of machine; the package `opencode-ai` chooses among such.
 PACKAGE = "opencode-linux-x64-baseline"
+# It asks the network for nothing: models, itself, and a package for plugins, which it would install in each directory.
+OFFLINE = {"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1", "npm_config_offline": "true"}
 
 
 class Opencode(NamedTuple):
@@ -33,7 +35,7 @@ class Opencode(NamedTuple):
         return await run(
             str(installed(PACKAGE) / "bin" / "opencode"),
             *("run", "--pure", "--auto", "--thinking", "--format", "json", "--title", "A task", prompt),
-            env={"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"},
+            env=OFFLINE,
             cwd=self.place,
         )
 
