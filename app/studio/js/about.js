@@ -1,6 +1,7 @@
 // What is configured and what is up, and how to point a client at this server.
 
 import { baseUrl, getJson, key, serverUrl } from "./lib/api.js";
+import { askForKey } from "./lib/dialog.js";
 import { byId, copyButton, h } from "./lib/dom.js";
 import { plain } from "./lib/text.js";
 
@@ -11,7 +12,7 @@ export class About {
       const [about, ready, models] = await Promise.all([getJson("antiphon/about"), readiness(), getJson("models").catch(() => ({ data: [] }))]);
       place.replaceChildren(...page(about, ready, models.data[0]?.id ?? "demo"));
     } catch (error) {
-      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      askForKey(error);
       place.replaceChildren(h("p", { class: "failure" }, plain(error.message)));
     }
   }

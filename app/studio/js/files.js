@@ -1,7 +1,7 @@
 // Files and vector stores: upload, index, search, delete.
 
 import { getJson, send, upload } from "./lib/api.js";
-import { confirmed } from "./lib/dialog.js";
+import { askForKey, confirmed } from "./lib/dialog.js";
 import { announce, button, byId, copyButton, h, icon } from "./lib/dom.js";
 import { bytes, card, dataTable } from "./lib/tables.js";
 import { count, many, plain, when } from "./lib/text.js";
@@ -69,7 +69,7 @@ export class Files {
       if (busy) this.timer = setTimeout(() => this.#refresh(), EVERY);
     } catch (error) {
       if (!this.visible || this.id !== id) return;
-      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      askForKey(error);
       const absent = error.code === "unknown_url";
       byId("files-title").textContent = "Files";
       if (absent) for (const button of ["files-upload", "store-new"]) byId(button).disabled = true;

@@ -4,6 +4,7 @@ import { About } from "./about.js";
 import { Compare } from "./compare.js";
 import { Files } from "./files.js";
 import { getJson, key } from "./lib/api.js";
+import { askForKey } from "./lib/dialog.js";
 import { announce, button, byId, h } from "./lib/dom.js";
 import { plain } from "./lib/text.js";
 import { Now } from "./now.js";
@@ -58,7 +59,7 @@ async function loadModels() {
   } catch (error) {
     nameModel(true);
     byId("model-problem").textContent = error.message;
-    if (error.status === 401) byId("key-dialog").showModal();
+    askForKey(error);
   }
 }
 

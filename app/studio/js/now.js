@@ -1,22 +1,26 @@
 // What the server does now: backends, running responses, containers and vector stores.
 
 import { getJson, send } from "./lib/api.js";
+import { askForKey } from "./lib/dialog.js";
 import { announce, button, byId, h } from "./lib/dom.js";
 import { bytes, card, dataTable, tiles } from "./lib/tables.js";
 import { count, plain, seconds, when } from "./lib/text.js";
+import { Watch } from "./lib/watch.js";
 
 const EVERY = 2000; // ms between two looks
 const STATES = { up: "ok", down: "failed", paused: "busy" };
 
 export class Now {
+  constructor() {
+    this.watch = new Watch(() => this.#refresh(), EVERY);
+  }
+
   show() {
-    this.visible = true;
-    this.#watch();
+    this.watch.start();
   }
 
   hide() {
-    this.visible = false;
-    clearTimeout(this.timer);
+    this.watch.stop();
   }
 
   reset() {
@@ -24,16 +28,7 @@ export class Now {
     byId("now-body").replaceChildren();
   }
 
-  #watch() {
-    clearTimeout(this.timer);
-    if (!this.visible) return;
-    this.#refresh().finally(() => {
-      this.timer = setTimeout(() => this.#watch(), EVERY);
-    });
-  }
-
   async #refresh() {
-    if (document.hidden) return;
     const place = byId("now-body");
     try {
       const now = await getJson("antiphon/now");
@@ -49,7 +44,7 @@ export class Now {
       else if (region) place.querySelector(`[aria-label="${region}"].table`)?.focus({ preventScroll: true });
     } catch (error) {
       this.seen = "";
-      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      askForKey(error);
       place.replaceChildren(h("p", { class: "failure", role: "alert" }, plain(error.message)));
     }
   }
@@ -101,7 +96,7 @@ export class Now {
     } catch (error) {
       announce(error.message);
     }
-    this.#watch();
+    this.watch.again();
   }
 }
 

@@ -1,12 +1,13 @@
 // Look back: the recent responses of one's key, and all there is of one of them.
 
 import { getJson, send, stream } from "./lib/api.js";
-import { confirmed } from "./lib/dialog.js";
+import { askForKey, confirmed } from "./lib/dialog.js";
 import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
 import { LiveResponse } from "./lib/live.js";
 import { requestOf } from "./lib/stored.js";
 import { money } from "./lib/tables.js";
 import { count, cut, many, plain, seconds, when } from "./lib/text.js";
+import { Watch } from "./lib/watch.js";
 import { itemView, itemViews } from "./parts/items.js";
 import { json, translationView } from "./parts/translation.js";
 import { failureView } from "./talk.js";
@@ -20,6 +21,7 @@ const RUNNING = new Set(["queued", "in_progress"]);
 
 export class Responses {
   constructor({ onopen }) {
+    this.watch = new Watch(() => this.#refresh(), EVERY);
     this.onopen = onopen; // continue a chain in Talk
     this.entries = [];
     this.seen = "";
@@ -44,7 +46,6 @@ export class Responses {
 
   // The view is shown, maybe with a response.
   async show(id) {
-    this.visible = true;
     this.refused = id === "refused";
     byId("search").hidden = this.refused;
     for (const [kind, chosen] of [["stored", !this.refused], ["refused", this.refused]]) {
@@ -56,16 +57,15 @@ export class Responses {
     else byId("refused-empty").hidden = true;
     if (this.refused) this.#close();
     this.seen = "";
-    this.#watch();
+    this.watch.start();
     if (this.refused) return;
     if (id && id !== this.id) await this.#open(id);
     else if (!id) this.#close();
   }
 
   hide() {
-    this.visible = false;
+    this.watch.stop();
     this.abort?.abort();
-    clearTimeout(this.timer);
   }
 
   // Forget what another key has seen.
@@ -87,7 +87,7 @@ export class Responses {
     byId("filters-count").textContent = count(set);
     this.entries = [];
     this.seen = "";
-    this.#watch();
+    this.watch.again();
   }
 
   #close() {
@@ -98,16 +98,7 @@ export class Responses {
     this.#mark();
   }
 
-  #watch() {
-    clearTimeout(this.timer);
-    if (!this.visible) return;
-    this.#refresh().finally(() => {
-      this.timer = setTimeout(() => this.#watch(), EVERY);
-    });
-  }
-
   async #refresh() {
-    if (document.hidden) return;
     const { query, refused } = this;
     try {
       const page = await getJson(refused ? "antiphon/refusals?limit=100" : `antiphon/responses?limit=${PAGE}${query}`);
@@ -129,7 +120,7 @@ export class Responses {
       if (!rest.length) this.#cut(page);
       this.#draw();
     } catch (error) {
-      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      askForKey(error);
       byId("recent-problem").textContent = error.message;
     }
   }

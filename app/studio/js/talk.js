@@ -2,6 +2,7 @@
 
 import { Conversations, chainOf } from "./conversations.js";
 import { ApiError, getJson, send, stream } from "./lib/api.js";
+import { askForKey } from "./lib/dialog.js";
 import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
 import { advice } from "./lib/errors.js";
 import { LiveResponse } from "./lib/live.js";
@@ -124,7 +125,7 @@ export class Talk {
       if (this.address === id) this.#continueFrom(data);
     } catch (error) {
       if (this.address !== id) return;
-      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      askForKey(error);
       this.list.replaceChildren(h("div", { class: "missing" }, h("h2", {}, "This conversation cannot be opened"), failureView(error),
         error.status === 404 ? h("p", { class: "note" }, "It may have been deleted, have expired, or belong to another key.") : null));
     }
@@ -327,7 +328,7 @@ export class Talk {
       turn.stopped = true;
     } else {
       turn.failure = error instanceof ApiError ? error : new ApiError(error.message);
-      if (turn.failure.status === 401) byId("key-dialog").showModal();
+      askForKey(turn.failure);
     }
   }
 

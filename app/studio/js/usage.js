@@ -1,6 +1,7 @@
 // What has been used, what it cost, and how fast it was: by this key, or by all if it has the right `admin`.
 
 import { getJson } from "./lib/api.js";
+import { askForKey } from "./lib/dialog.js";
 import { announce, byId, h } from "./lib/dom.js";
 import { plot } from "./lib/plot.js";
 import { bar, card, dataTable, money, short, tiles } from "./lib/tables.js";
@@ -37,7 +38,7 @@ export class Usage {
       place.replaceChildren(...page({ used, hours, budgets: budgets.data, times, group }));
     } catch (error) {
       if (this.asked !== asked) return;
-      if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+      askForKey(error);
       place.replaceChildren(h("p", { class: "failure", role: "alert" }, plain(error.message)));
     }
   }

@@ -1,6 +1,6 @@
 // Questions to the user, each in a dialog.
 
-import { button, h } from "./dom.js";
+import { button, byId, h } from "./dom.js";
 
 // Ask before something that cannot be undone. Resolves to true if the dialog's verb was chosen; Escape and Cancel are false.
 export function confirmed({ title, text, verb, danger = true }) {
@@ -28,4 +28,9 @@ function ask(title, body, verb, kind, props = {}) {
     document.body.append(dialog);
     dialog.showModal();
   });
+}
+
+// Ask for a key where the server has refused the one that there is, or that there is none.
+export function askForKey(error) {
+  if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
 }
