@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from app.core.sse.text_references import weight_of_deltas
+from app.core.sse.late_events import weight_of_deltas
 from app.core.stream.event_batch import EventBatch
 
 

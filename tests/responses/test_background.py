@@ -18,17 +18,18 @@ import pytest
 from openresponses_types.types import ResponseResource
 
 from app.assembly.parts import build_store
-from app.core import bounded_json
+from app.core import size
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.turns import Turn
+from app.core.sse import late_events
 from app.core.sse import log as frames
-from app.core.sse import text_references
-from app.core.sse.text_references import LogEncoder, split_batch
+from app.core.sse.late_events import LogEncoder, split_batch
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.core.types.response import new_response
-from app.errors import BackendError
+from app.errors import BackendError, NotFound
 from app.responses.background import EventSubscription, worker
-from app.stores.event_log import LoggingStore, RunKey
+from app.responses.background.subscription import GONE
+from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
 from tests.support.build import builder, call, delta, finish, story, whole
@@ -390,12 +391,12 @@ def test_background_large_events_are_translated_in_pieces(dialect: Dialect, monk
 
 
 @pytest.mark.parametrize("name", ["memory", "sqlite"])
-async def test_background_large_texts_are_stored_once(
+async def test_background_large_texts_are_in_every_event_for_followers(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (text_references, bounded_json):
+    for module in (size, late_events):
+        monkeypatch.setattr(module, "LARGE", 1000)
         monkeypatch.setattr(module, "TEXT_PIECE", 1000)
-    monkeypatch.setattr("app.core.size.LARGE", 100)
     text = "A large answer. " * 100
     store_url = f"sqlite:///{tmp_path}/store.db" if name == "sqlite" else "memory://"
     async with serving(Scripted([delta(content=text)]), store_url=store_url) as http:
@@ -407,18 +408,45 @@ async def test_background_large_texts_are_stored_once(
             assert await events_of(http, created["id"], starting_after=number) == events[number + 1 :]
 
 
-def test_background_batch_parts_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (text_references, bounded_json):
+async def test_background_late_events_of_large_texts_are_sent_when_the_response_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (size, late_events):
+        monkeypatch.setattr(module, "LARGE", 1000)
         monkeypatch.setattr(module, "TEXT_PIECE", 1000)
-    monkeypatch.setattr("app.core.size.LARGE", 1000)
+    go, text = asyncio.Event(), "A large answer. " * 100
+    backend = Scripted([delta(content=text), call(0, "c", "f", "{}"), go])
+    async with serving(backend, {"user-agent": "OpenAI/Python 2"}, heartbeat=0.05) as http:
+        created = (await http.post("/responses", json=ASK)).json()
+        async with http.stream("GET", f"/responses/{created['id']}?stream=true") as following:
+            body = ""
+            async for piece in following.aiter_text():
+                body += piece
+                if (
+                    not go.is_set() and body.count("event: keepalive") > 1
+                ):  # the text has ended, but the response has not
+                    assert "response.output_text.delta" in body
+                    assert "response.output_text.done" not in body
+                    go.set()
+        events = [event for event in parsed(body) if event["type"] != "keepalive"]
+        assert events == await events_of(http, created["id"])
+    laws.check(events)
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["message", "function_call"]
+
+
+def test_background_batch_parts_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (size, late_events):
+        monkeypatch.setattr(module, "LARGE", 1000)
+        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
     made = builder()
     made.start()
     for length in (100, 300, 300, 2000, 100):
         made.text("x" * length)
     made.complete()
-    events = made.take()
-    parts = [*split_batch(events)]
-    assert [event for part in parts for event in part] == [*events]
+    batch = made.take()
+    events = [*batch]
+    parts = [*split_batch(batch)]
+    assert [event for part in parts for event in part] == events
     deltas = [[len(event["delta"]) for event in part if "delta" in event] for part in parts]
     assert [lengths for lengths in deltas if lengths] == [[100], [300, 300], [2000], [100]]
     done = [part for part in parts if part.last["type"] == "response.output_text.done"]
@@ -626,12 +654,13 @@ async def test_restart_finds_runs_left_behind(tmp_path: Path) -> None:
 
 
 async def test_run_ended_for_a_dead_worker_has_its_large_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (text_references, bounded_json):
+    for module in (size, late_events):
+        monkeypatch.setattr(module, "LARGE", 1000)
         monkeypatch.setattr(module, "TEXT_PIECE", 1000)
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
     assert isinstance(store, LoggingStore)
-    log, encoder = store.log(ttl=1000, lease=0.001), LogEncoder()
+    log, encoder = store.log(ttl=1000, lease=0.001), LogEncoder(lambda: made.response)
     run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
     request = CreateResponse(model="m", input="Hi", background=True)
     made = builder(request)
@@ -731,8 +760,46 @@ async def test_background_responses_at_once_do_not_mix() -> None:
 
 
 async def test_heartbeat_before_all_events_has_a_number_that_an_event_may_have() -> None:
+    following = subscription(MemoryStore(ttl=60).log(ttl=60, lease=1), RunKey("a", "resp_1"))
+    assert following.keepalive() == [{"type": "keepalive", "sequence_number": 0}]
+
+
+def subscription(log: EventLog, run: RunKey) -> EventSubscription:
+    """Return the events of a run that has not ended, and whose response is not stored."""
+
     async def ended(run: RunKey) -> bool:
         return False
 
-    following = EventSubscription(MemoryStore(ttl=60).log(ttl=60, lease=1), RunKey("a", "resp_1"), -1, ended, 1)
-    assert following.keepalive() == [{"type": "keepalive", "sequence_number": 0}]
+    async def response() -> None:
+        return None
+
+    return EventSubscription(log, run, -1, ended, response, 1)
+
+
+async def test_events_that_version_0_2_stored_with_references_end_the_stream_with_an_error() -> None:
+    log, run = MemoryStore(ttl=60).log(ttl=60, lease=60), RunKey("a", "resp_1")
+    await log.begin(run, "w")
+    await log.append(run, "w", Batch(0, 0, b'event: x\ndata: {"delta":"Hello"}\n\n'))
+    await log.append(run, "w", Batch(1, 1, b'event: y\ndata: {"text":"\0000 0 {\0"}\n\n'))
+    sent = b"".join([data async for data in subscription(log, run).batches()])
+    events = frames.decode_events(sent)
+    assert [event.get("type") for event in events] == [None, "error"]
+    assert (events[1]["sequence_number"], events[1]["message"]) == (1, GONE)
+
+
+async def test_event_whose_texts_are_gone_with_the_response_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (size, late_events):
+        monkeypatch.setattr(module, "LARGE", 100)
+        monkeypatch.setattr(module, "TEXT_PIECE", 100)
+    made = builder()
+    made.start()
+    made.text("A large answer. " * 100)
+    made.complete()
+    made.end()
+    encoder = LogEncoder(lambda: made.response)
+    [*_, last] = [encoder.encode(part) for part in split_batch(made.take())]
+    following = subscription(MemoryStore(ttl=60).log(ttl=60, lease=60), RunKey("a", "resp_1"))
+    pieces = following.pieces(last, DIALECTS["openai"])
+    assert pieces
+    with pytest.raises(NotFound, match="no longer stored"):
+        await anext(pieces)

@@ -18,14 +18,14 @@ def sse_pieces(events: EventBatch) -> Iterator[bytes] | None:
 
     Returns None for events that are not large.
     """
-    return _pieces(events) if events.size.large else None
+    return (piece for event in events for piece in event_pieces(event)) if events.size.large else None
 
 
-def _pieces(events: EventBatch) -> Iterator[bytes]:
-    for event in events:
-        yield b"event: %b\ndata: " % event["type"].encode()
-        yield from pieces_of_json(event)
-        yield b"\n\n"
+def event_pieces(event: Event) -> Iterator[bytes]:
+    """Encode an event in pieces."""
+    yield b"event: %b\ndata: " % event["type"].encode()
+    yield from pieces_of_json(event)
+    yield b"\n\n"
 
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:

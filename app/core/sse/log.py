@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import orjson
 
 from app.core.dialects import Dialect
+from app.core.sse.encoder import event_pieces
 from app.core.types.request import Event
 
 # Encoded JSON has no line breaks, so a blank line ends a frame, and `event:` at the start of a line begins one.
@@ -41,6 +42,13 @@ def pieces_in_dialect(data: bytes, dialect: Dialect) -> Iterator[bytes]:
         for begin in range(at + _HEAD, end, _PIECE):
             yield data[begin : min(begin + _PIECE, end)]
         at = end
+
+
+def event_in_dialect(event: Event, dialect: Dialect) -> Iterator[bytes]:
+    """Yield an event in a dialect, in pieces."""
+    pieces = event_pieces(event)
+    yield translate_dialect(next(pieces) + next(pieces), dialect)
+    yield from pieces
 
 
 def translate_dialect(data: bytes, dialect: Dialect) -> bytes:

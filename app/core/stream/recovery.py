@@ -14,7 +14,7 @@ from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import PartType
 from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
-from app.core.types import list_field, with_fields
+from app.core.types import JSONObject, list_field, with_fields
 from app.core.types.request import Event, Item, Response
 from app.errors import APIError
 
@@ -76,7 +76,8 @@ class RecoveredBuilder(EventBuilder):
                 self._call_at(event).pieces.append(event["delta"])
             case type_ if type_ in _ARGUMENTS_DONE:
                 call = self._call_at(event)
-                call.item = with_fields(call.item, {str(call.kind.field): event.get(str(call.kind.field))})
+                field = str(call.kind.field)
+                call.item = with_fields(call.item, {field: event.get(field, call.written)})
                 self._calls.remove(call)
                 self.running.append(call)
             case type_ if type_ in _RESTORED:
@@ -103,11 +104,19 @@ class RecoveredBuilder(EventBuilder):
             self._open = OpenItem(index, item, ())
 
     def _item_done(self, index: int, item: Item) -> None:
-        self.response["output"][index] = item
+        texts = {name: value for name, value in self._texts_at(index).items() if name not in item}
+        self.response["output"][index] = with_fields(item, texts)
         self._calls = [call for call in self._calls if call.index != index]
         self.running = [call for call in self.running if call.index != index]
         if self._open and self._open.index == index:
             self._open = None
+
+    def _texts_at(self, index: int) -> JSONObject:
+        """Return the texts of an item so far: the log may have its end without those that were in deltas."""
+        if self._open and self._open.index == index:
+            return {name: parts for name in ("summary", "content") if (parts := list_field(self._open.item, name))}
+        calls = [call for call in (*self._calls, *self.running) if call.index == index]
+        return {call.kind.field: call.kind.value(call.written) for call in calls if call.kind.field and call.pieces}
 
     def _part(self, event: Event, *, added: bool) -> None:
         assert self._open
@@ -120,7 +129,8 @@ class RecoveredBuilder(EventBuilder):
         else:
             part = self._part_at(event)
             self._open.parts.remove(part)
-            parts = [*list_field(self._open.item, row.list), content]
+            whole = content if row.field in content else part.content()
+            parts = [*list_field(self._open.item, row.list), whole]
             self._open.item = with_fields(self._open.item, {row.list: parts})
 
     def _part_at(self, event: Event) -> OpenPart:

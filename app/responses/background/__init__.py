@@ -18,17 +18,17 @@ import math
 import random
 import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import partial
 
 from app.core.history.turns import Turn
 from app.core.size import Size
 from app.core.sse import log as frames
-from app.core.sse.text_references import split_references
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.types.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.off_loop import off_loop
-from app.responses.background.subscription import EventSubscription, stored_text
+from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.responses.images import load_images, turn_changes
@@ -142,11 +142,10 @@ class Background:
 
     async def follow(self, run: RunKey, after: int) -> EventSubscription | None:
         """Return the events of a run after a sequence number; None if they are not stored."""
-        return (
-            None
-            if await self._log.state(run) == "absent"
-            else EventSubscription(self._log, run, after, self.ended, self._lease)
-        )
+        if await self._log.state(run) == "absent":
+            return None
+        response = partial(self._response, run, self._workers.get(run))
+        return EventSubscription(self._log, run, after, self.ended, response, self._lease)
 
     async def aclose(self, grace: float = 0) -> None:
         """Wait up to `grace` seconds for the runs and fail the rest. To be called before the store is closed."""
@@ -220,9 +219,7 @@ class Background:
             self._ending.discard(run)
 
     async def _end_claimed(self, run: RunKey) -> None:
-        record = await self._store.get(*run)
-        stored = await off_loop(Size.of_json(record), Turn.of, record) if record else None
-        turn = stored and await load_images(self._store, owner_of(run.bucket), stored)
+        turn = await self._turn(run)
         events = [event async for event in self._events(run)]
         if not turn or (turn.response["status"] in TERMINAL and not events):
             await self._log.delete(run)  # there is nothing to end
@@ -243,24 +240,26 @@ class Background:
             await self.webhooks.announce(builder.response)
         await self._log.append(run, self._worker, batch_of(builder.take()))
 
+    async def _response(self, run: RunKey, work: RunWorker | None) -> Response | None:
+        """Return the response of a run: that of its worker, if it ended in this process, or the stored one."""
+        if work and work.response["status"] in TERMINAL:
+            return work.response
+        turn = await self._turn(run)
+        return turn.response if turn else None
+
+    async def _turn(self, run: RunKey) -> Turn | None:
+        """Return the stored turn of a run, with its images."""
+        record = await self._store.get(*run)
+        stored = await off_loop(Size.of_json(record), Turn.of, record) if record else None
+        return stored and await load_images(self._store, owner_of(run.bucket), stored)
+
     async def _events(self, run: RunKey) -> AsyncGenerator[Event, None]:
         last = -1
         while batches := await self._log.read(run, last):
             for batch in batches:
-                data = await self._with_texts(run, batch.data)
-                for event in await off_loop(Size.of_json(data), frames.decode_events, data):
+                for event in await off_loop(Size.of_json(batch.data), frames.decode_events, batch.data):
                     yield event
             last = batches[-1].last
-
-    async def _with_texts(self, run: RunKey, data: bytes) -> bytes:
-        """Return events of a log with the texts that they refer to."""
-        pieces = []
-        for part in split_references(data):
-            if isinstance(part, bytes):
-                pieces.append(part)
-            else:
-                pieces += [piece async for piece in stored_text(self._log, run, part, self._lease)]
-        return b"".join(pieces)
 
 
 @contextlib.contextmanager

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
 
 from app.core.dialects import Dialect
-from app.core.size import LARGE
+from app.core.size import Size
 from app.core.sse import encoder
 from app.core.sse import log as frames
-from app.core.sse.text_references import TextReference, has_references, split_references
-from app.core.types.request import Event
+from app.core.sse.late_events import lacks_texts, with_texts
+from app.core.types.request import Event, Response
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist
 from app.stores.event_log import Batch, EventLog, RunKey
 
 logger = logging.getLogger(__name__)
+
+_POLL = 0.1  # seconds
 
 GONE = "The events of this response are no longer stored."
 
@@ -26,13 +28,24 @@ class EventSubscription:
     """The events of a run after some sequence number, encoded as SSE."""
 
     def __init__(
-        self, log: EventLog, run: RunKey, after: int, ended: Callable[[RunKey], Awaitable[bool]], lease: float
+        self,
+        log: EventLog,
+        run: RunKey,
+        after: int,
+        ended: Callable[[RunKey], Awaitable[bool]],
+        response: Callable[[], Awaitable[Response | None]],
+        lease: float,
     ) -> None:
-        """`ended` returns whether a run has ended, and ends it if its worker has died; `lease` is in seconds."""
+        """
+        `ended` returns whether a run has ended, and ends it if its worker has died; `response` returns its response.
+
+        `lease` is in seconds.
+        """
         self.last = after  # sequence number of the last event so far
         self._log = log
         self._run = run
         self._ended = ended
+        self._response = response
         self._lease = lease  # seconds; also the timeout of store operations
 
     def keepalive(self) -> list[Event]:
@@ -49,6 +62,10 @@ class EventSubscription:
                 batches.reverse()
                 while batches:  # each is freed when it is sent, since it may be large
                     first, last, data, ends = batches.pop()
+                    if b"\0" in data:  # version 0.2.0 had references there, and its logs live for an hour
+                        raise NotFound(GONE)
+                    if lacks_texts(data) and "response" not in frames.decode_events(data)[0]:
+                        await self._wait_until_ended()
                     yield frames.events_after(data, first, self.last)
                     del data
                     self.last = last
@@ -59,7 +76,7 @@ class EventSubscription:
                 ended = ended or (not found and await persist(lambda: self._ended(self._run), self._lease))
             if await self._log.state(self._run) == "absent":
                 yield self._error(NotFound(GONE))
-        except StoreUnavailable as error:
+        except (NotFound, StoreUnavailable) as error:
             yield self._error(error)
         except Exception:
             logger.exception("unexpected error", extra={"response_id": self._run.id})
@@ -69,18 +86,27 @@ class EventSubscription:
         """
         Return an iterator over the pieces of large events in a dialect, None for others.
 
-        It raises `NotFound` and `StoreUnavailable` if a text that is stored with earlier events cannot be read.
+        It raises `NotFound` and `StoreUnavailable` if the response with the texts of an event cannot be read.
         """
-        return self._pieces(data, dialect) if len(data) > LARGE or has_references(data) else None
+        return self._pieces(data, dialect) if lacks_texts(data) or Size(len(data)).large else None
 
     async def _pieces(self, data: bytes, dialect: Dialect) -> AsyncGenerator[bytes, None]:
-        for part in split_references(data):
-            if isinstance(part, bytes):
-                for piece in frames.pieces_in_dialect(part, dialect):
-                    yield piece
-            else:
-                async for piece in stored_text(self._log, self._run, part, self._lease):
-                    yield piece
+        if not lacks_texts(data):
+            pieces = frames.pieces_in_dialect(data, dialect)
+        elif response := await persist(self._response, self._lease):
+            pieces = frames.event_in_dialect(with_texts(frames.decode_events(data)[0], response), dialect)
+            del response
+        else:
+            raise NotFound(GONE)
+        for piece in pieces:
+            yield piece
+
+    async def _wait_until_ended(self) -> None:
+        """Wait for the stored response to have the items whose events are without their texts."""
+        for pause in itertools.repeat(_POLL):
+            if await persist(lambda: self._ended(self._run), self._lease):
+                break
+            await asyncio.sleep(pause)
 
     async def _read(self, wait: float) -> list[Batch]:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)
@@ -96,20 +122,3 @@ class EventSubscription:
             "error": error.payload(),
         }
         return encoder.encode_sse([event])
-
-
-async def stored_text(log: EventLog, run: RunKey, text: TextReference, patience: float) -> AsyncGenerator[bytes, None]:
-    """
-    Yield a text of a log in pieces.
-
-    Raises `NotFound` if the log was deleted, and `StoreUnavailable` after `patience` seconds of retries.
-    """
-    after = text.first - 1
-    while after < text.last:
-        batches = await persist(partial(log.read, run, after), patience)
-        if not batches:
-            raise NotFound(GONE)
-        for batch in itertools.takewhile(lambda batch: batch.first <= text.last, batches):
-            for piece in text.pieces(batch.data):
-                yield piece
-        after = batches[-1].last

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from app.core.history.turns import Turn
 from app.core.size import LARGE
 from app.core.sse.encoder import encode_sse
-from app.core.sse.text_references import LogEncoder, split_batch
+from app.core.sse.late_events import LogEncoder, split_batch
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
@@ -99,8 +99,13 @@ class RunWorker:
         self._timeout = timeout
         self._announce = announce
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
-        self._encoder = LogEncoder()
+        self._encoder = LogEncoder(lambda: run.response)
         self._unwritten = Outbox(LARGE)
+
+    @property
+    def response(self) -> Response:
+        """The response as it is now."""
+        return self._run.response
 
     async def queue(self) -> Response:
         """Store the response, start its log, and return the queued response."""
