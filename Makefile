@@ -5,7 +5,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-JOBS ?= 3
+# Workers of pytest: two for each of two cores, as many tests wait for other processes.
+JOBS ?= 4
 
 # Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
 CLIENTS := .venv-clients
@@ -69,7 +70,7 @@ check: $(VENV)/serve.stamp ## check the settings, the backend, the store and the
 test: lint types unit smoke ## run every check and every test
 
 quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
-	$(BIN)/python -m pytest -q -n $(JOBS) tests/core tests/stores/test_contract.py tests/test_layers.py $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/core tests/stores/test_contract.py tests/test_layers.py $(ARGS)
 
 test-clients: $(VENV)/test.stamp ## run real clients against it; ARGS="-k codex" to choose
 	@$(MAKE) --no-print-directory --jobs 2 $(CLIENT_STAMPS)
@@ -83,7 +84,7 @@ types: $(VENV)/test.stamp ## mypy --strict
 	$(BIN)/mypy --strict app
 
 unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
-	$(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, to check its answers
 	$(BIN)/python -m tests.bench.bench --smoke

@@ -42,6 +42,25 @@ ssl.create_default_context = _create_context_once
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+# Files with tests that take seconds. Others are left for the end of a run, when the workers share what there is.
+FIRST = (
+    "tests/load/",
+    "tests/faults/",
+    "tests/studio/",
+    "tests/cli/test_cli.py",
+    "tests/end_to_end/test_changed_keys.py",
+    "tests/end_to_end/test_replicas.py",
+    "tests/tools/files/test_processes.py",
+    "tests/tools/files/ingestion/test_worker.py",
+    "tests/tools/web_search/test_pages.py",
+    "tests/api/test_huge_",
+    "tests/verify/test_checks.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+
 
 @pytest.fixture(autouse=True)
 def no_log_context() -> Iterator[None]:
