@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import resource
 import ssl
@@ -14,6 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from app.observability import log_context
+from app.process import collect_seldom
+
+# The garbage collector would traverse all that is imported and collected again and again, for a third of the time.
+gc.disable()
 
 pytest_plugins = ["tests.support.redis_server", "tests.support.postgres_server"]
 
@@ -60,6 +65,11 @@ FIRST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    collect_seldom()  # as a server does
 
 
 @pytest.fixture(autouse=True)
