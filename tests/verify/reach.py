@@ -60,10 +60,11 @@ class Reach:
 
     def _record(self, reply: Reply, sent: Sent) -> None:
         rewritten = replace(reply)
-        if rewritten.streams:
-            rewritten.events = rewritten.events
-        elif rewritten.content:
-            rewritten.json = rewritten.json
+        with contextlib.suppress(ValueError):  # it is no JSON
+            if rewritten.streams:
+                rewritten.events = rewritten.events
+            elif rewritten.content:
+                rewritten.json = rewritten.json
         self._exchanges.append((sent, replace(reply, headers=dict(reply.headers)), rewritten))
 
     def _used_by(self, asker: str) -> set[str]:
