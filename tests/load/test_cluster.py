@@ -77,6 +77,7 @@ async def test_conversations_go_on_while_their_slots_move(nodes: Cluster) -> Non
         nonlocal moved
         async with asyncio.timeout(300):
             while moved < 100:
+                await asyncio.sleep(0.005)  # in the beginning, there may be nothing
                 for slot in nodes.used():
                     await nodes.move(slot, pause=0.005)
                     moved += 1
