@@ -46,6 +46,8 @@ from app.tools import StartingTool
 if TYPE_CHECKING:
     from app.observability.tracing import Tracing
 
+CANCELLATION = 5.0  # seconds that requests may take to end after they are cancelled
+
 DESCRIPTION = """
 The [Open Responses](https://www.openresponses.org) API, answered by any model server.
 
@@ -141,6 +143,7 @@ async def _running(
         if reload and isinstance(responses.backend, Router):
             hangup = SettingsReload(settings, reload, responses.backend, api)
             stack.enter_context(reloading_at_hangup(hangup))
+        stack.push_async_callback(end.until_idle, CANCELLATION)
         if worker := build_batch_worker(settings, api, background):
             worker.start()
             stack.push_async_callback(worker.aclose)

@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import httpx
 import pytest
 
 from app.api.uvicorn import http as uvicorn_http
 from app.main import create_app
+from app.stores import Change
+from app.stores.memory import MemoryStore
 from tests.support.build import delta
 from tests.support.scripted import Scripted
-from tests.support.serving import serving, settings
+from tests.support.serving import antiphon, serving, settings
+from tests.support.upstream import HANG, Upstream, chunk, sse, upstream
+
+__all__ = ["upstream"]
 
 ASK = (
     b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n"
@@ -26,7 +32,7 @@ async def stopping(*already: bytes) -> AsyncIterator[tuple[asyncio.StreamReader,
     """A connection on which some bytes were sent to a server, that was then told to stop and takes no other one."""
     app = create_app(settings(), backend=Scripted([delta(content="Hello")]))
     serve = serving(app, http="app.api.uvicorn.http:Http", ws="app.api.uvicorn.websocket:Socket")
-    async with contextlib.AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         address = httpx.URL(await stack.enter_async_context(serve))
         reader, writer = await asyncio.open_connection(address.host, address.port)
         for data in already:
@@ -69,6 +75,40 @@ async def test_connection_without_a_request_at_shutdown_is_closed_soon(monkeypat
     async with stopping() as (reader, _):
         async with asyncio.timeout(60):
             assert await reader.read() == b""
+
+
+class SlowStore(MemoryStore):
+    """A store that needs more time for a response than it takes to close the application."""
+
+    closed = False
+
+    async def apply(self, *changes: Change) -> bool:
+        if any(name.startswith("resp_") for change in changes for name in change.put):
+            await asyncio.sleep(1)
+            assert not self.closed
+        return await super().apply(*changes)
+
+    async def aclose(self) -> None:
+        self.closed = True
+        await super().aclose()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_store_at_shutdown_is_closed_after_cancelled_requests_have_ended(
+    upstream: Upstream, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    upstream.always(sse(chunk("Hel"), HANG))
+    store = SlowStore(ttl=1000)
+    async with httpx.AsyncClient(timeout=60) as http:
+        async with antiphon(store=store, backend_url=upstream.url) as url:
+            body = {"model": "m", "input": "Hi", "stream": stream}
+            asking = asyncio.create_task(http.post(f"{url}/v1/responses", json=body))
+            async with asyncio.timeout(60):
+                while not (upstream.requests and upstream.requests[0].sent > 1):
+                    await asyncio.sleep(0.01)
+        await asyncio.wait({asking})
+    assert store.closed
+    assert not [record for record in caplog.records if "unexpected" in record.message]
 
 
 async def test_websocket_at_shutdown_is_not_opened() -> None:

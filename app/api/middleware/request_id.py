@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.api.errors import RAISED, STOPPED, error_response, refuse, unexpected
 from app.api.middleware.host import host_error
 from app.api.middleware.paths import normalized_path, nul_error
+from app.api.uvicorn.shutdown import STATE_KEY, Shutdown
 from app.errors import APIError
 from app.observability import log_context
 from app.observability.metrics import Metrics
@@ -53,10 +54,17 @@ class RequestId:
         scope["path"] = normalized_path(scope["path"])
         error = host_error(scope) or nul_error(scope)
         app = partial(refuse, error) if error else self._app
-        if line:
-            await self._http(app, request_id, line, scope, receive, send)
-            return
-        await self._websocket(app, scope, receive, send)
+        stopping: Shutdown | None = scope.get("state", {}).get(STATE_KEY)
+        if stopping:
+            stopping.request_begins()
+        try:
+            if line:
+                await self._http(app, request_id, line, scope, receive, send)
+            else:
+                await self._websocket(app, scope, receive, send)
+        finally:
+            if stopping:
+                stopping.request_ends()
 
     async def _websocket(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         start = time.perf_counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +16,29 @@ class Shutdown:
 
     def __init__(self) -> None:
         self._since: float | None = None
+        self._requests = 0  # that are being answered
+        self._answered = asyncio.Event()
+
+    def request_begins(self) -> None:
+        """Note that a request is being answered, until `request_ends`."""
+        self._requests += 1
+
+    def request_ends(self) -> None:
+        """Note that a request has been answered, or cancelled."""
+        self._requests -= 1
+        self._answered.set()
+
+    async def until_idle(self, seconds: float) -> None:
+        """
+        Wait until no request is being answered, or some seconds have passed.
+
+        uvicorn does not wait for the requests that it cancels after the grace period, and these store their responses.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._requests:
+                    self._answered.clear()
+                    await self._answered.wait()
 
     def left(self, grace: float) -> float:
         """Return the seconds that are left of `grace`; all of them if the shutdown has not begun."""
