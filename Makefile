@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Workers of pytest: two for each of two cores, as many tests wait for other processes.
-JOBS ?= 4
+JOBS ?= 3
 
 # Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
 CLIENTS := .venv-clients
