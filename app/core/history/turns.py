@@ -33,9 +33,9 @@ class Turn(NamedTuple):
     images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
     measures: Mapping[str, object] | None = None  # times and cost of a response that has ended
 
-    def record(self) -> bytes:
+    def record(self, size: Size | None = None) -> bytes:
         """
-        Return the turn as it is stored.
+        Return the turn as it is stored; `size` is its size, if that is known.
 
         The text of a reasoning item is usually the text that the backend sent. Then it is stored once, in the item.
         """
@@ -44,7 +44,7 @@ class Turn(NamedTuple):
         if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:
             others = {item_id: _without(name, self.upstream[item_id]) for item_id, name in same.items()}
             turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
-        return dumps_sized(turn, self.size)
+        return dumps_sized(turn, self.size if size is None else size)
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""
