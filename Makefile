@@ -4,6 +4,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Where it is set, as in images, each of hundreds of processes would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # Workers of pytest: two for each of two cores, as many tests wait for other processes.
 JOBS ?= 3
