@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.core.bounded_json import dumps, pieces_of_json
+from app.core.bounded_json import dumps, pieces_sized
 from app.core.size import Size
 from app.off_loop import off_loop
 
@@ -21,9 +21,10 @@ def json_response(value: object, headers: Mapping[str, str] | None = None) -> Re
 async def sized_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
     """Return a 200 with `value` as its JSON body; a large one is encoded off the event loop, and sent in pieces."""
     size = Size.of(value)
-    if not size.large:
-        return json_response(value, headers)
-    return LargeResponse(await off_loop(size, lambda: [*pieces_of_json(value)]), headers)
+    pieces = await off_loop(size, pieces_sized, value, size)
+    if len(pieces) == 1:
+        return Response(pieces[0], headers=headers, media_type="application/json")
+    return LargeResponse(pieces, headers)
 
 
 class LargeResponse(Response):

@@ -282,6 +282,11 @@ def dumps_sized(value: object, size: Size, encode: Callable[[object], bytes] = d
     return dumps_in_pieces(value) if size.large else encode(value)
 
 
+def pieces_sized(value: object, size: Size) -> list[bytes]:
+    """Encode a value of some size like `dumps`: as one piece, and a large one as several."""
+    return [*pieces_of_json(value)] if size.large else [dumps(value)]
+
+
 def dumps_strictly(value: object) -> bytes:
     """Encode a value that may have `EncodedJSON` in it; raises `TypeError` for what has no form in JSON."""
     return orjson.dumps(value, default=_fragment)

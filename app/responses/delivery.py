@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from app.core.size import LARGE
 from app.core.sse.late_events import weight_of_deltas
 from app.core.stream.event_batch import EventBatch
 
@@ -47,12 +48,11 @@ class Outbox:
     """
     A delivery whose events a task takes when it has time, batch by batch; what came meanwhile is one batch.
 
-    It is full while the untaken events have more than `limit` characters.
+    It is full while the untaken events are large.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self) -> None:
         self.full = False
-        self._limit = limit
         self._batches: deque[EventBatch] = deque()
         self._size = 0  # characters of delta events
         self._has_news = asyncio.Event()
@@ -64,7 +64,7 @@ class Outbox:
         else:
             self._batches.append(events)
         self._size += sum(weight_of_deltas(entry) for entry in events.entries if isinstance(entry, tuple))
-        self.full = self._size > self._limit
+        self.full = self._size > LARGE
         self._has_news.set()
 
     async def ready(self) -> None:

@@ -11,7 +11,6 @@ from starlette.requests import Request
 
 from app.api.passthrough.plain_form import reads_as_model
 from app.api.request_body import BodyLimits, load_json, read_as
-from app.core.size import Size
 from app.errors import InvalidRequest
 
 _Span: TypeAlias = tuple[int, int]  # the start and the end of a value, in bytes
@@ -28,10 +27,10 @@ class JSONBody:
     replayable = True
     media_type = b"application/json"  # without a charset: the body was read as UTF-8
 
-    def __init__(self, data: bytes, fields: dict[str, object], spans: list[_Span] | None = None) -> None:
-        """`spans`: those of `model`, if they are known."""
+    def __init__(self, data: bytes, fields: dict[str, object], span: _Span | None = None) -> None:
+        """`span`: of the value of `model`, if the object has one."""
         self._data = data
-        self._spans = spans
+        self._span = span
         self.length: int | None = len(data)
         self.fields = fields
 
@@ -44,11 +43,10 @@ class JSONBody:
             # Backends differ in which of several fields they take, and some ignore case: it must be the one that is
             # checked and charged here.
             variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
-            once = data.count(b'"model"') < 2 and not _ESCAPED_LETTER.search(data)
-            spans = None if once and not Size.of_json(data).large else [*_model_spans(data)]
-            if variants not in ([], [_MODEL]) or (spans and len(spans) > 1):
+            spans = [*_model_spans(data)] if variants == [_MODEL] else []
+            if len(variants) > 1 or len(spans) != len(variants):
                 raise InvalidRequest("The body has the field 'model' twice.", param="model", code="invalid_value")
-            return cls(data, fields, spans)
+            return cls(data, fields, *spans)
 
         return await read_as(request, parsed, limits)
 
@@ -65,13 +63,13 @@ class JSONBody:
     def with_model(self, model: str) -> JSONBody:
         """Return the body with another model in place of its own, or as its first field; no other byte changes."""
         data, encoded = self._data, json.dumps(model).encode()
-        spans = [*_model_spans(data)] if self._spans is None else self._spans
-        if spans:
-            ((start, end),) = spans
-            return JSONBody(data[:start] + encoded + data[end:], self.fields)
-        start = data.index(b"{") + 1
-        separator = b"," if self.fields else b""
-        return JSONBody(b'%b"model":%b%b%b' % (data[:start], encoded, separator, data[start:]), self.fields)
+        if self._span:
+            start, end = self._span
+            before, after = data[:start], data[end:]
+        else:
+            at = data.index(b"{") + 1
+            before, after = data[:at] + b'"model":', (b"," if self.fields else b"") + data[at:]
+        return JSONBody(before + encoded + after, self.fields, (len(before), len(before) + len(encoded)))
 
     def content(self) -> bytes:
         """Return the bytes."""
@@ -79,7 +77,12 @@ class JSONBody:
 
 
 def _model_spans(data: bytes) -> Iterator[_Span]:
-    """Yield the span of each value of the field `model`, a string or a constant, in a valid JSON object."""
+    """Yield the span of each value of the field `model`, a string or a constant, in a valid JSON object that has it."""
+    if data.count(b'"model"') == 1 and not _ESCAPED_LETTER.search(data):
+        field = _TOKENS.match(data, data.index(b'"model"'))
+        assert field
+        yield _value_span(field)
+        return
     depth = 0
     for token in _TOKENS.finditer(data):
         first = token[0][:1]
@@ -90,4 +93,8 @@ def _model_spans(data: bytes) -> Iterator[_Span]:
         elif depth == 1 and (value := token[1]):
             name = token[0][: -len(value)]
             if name == b'"model"' or (b"\\" in name and json.loads(name) == _MODEL):
-                yield token.end() - len(value.lstrip(b" \t\r\n:")), token.end()
+                yield _value_span(token)
+
+
+def _value_span(field: re.Match[bytes]) -> _Span:
+    return field.end() - len(field[1].lstrip(b" \t\r\n:")), field.end()

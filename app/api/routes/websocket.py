@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,9 +21,10 @@ from app.api.errors import refuse, report
 from app.api.request_body import body_too_large
 from app.api.routes.websocket_frames import STEER, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
-from app.core.bounded_json import dumps, pieces_of_json
+from app.core.bounded_json import dumps
 from app.core.dialects import dialect_of
-from app.core.size import LARGE, Size
+from app.core.size import Size
+from app.core.sse.encoder import message_pieces
 from app.core.stream.event_batch import EventBatch
 from app.core.types.ids import bucket_of
 from app.errors import APIError, InvalidRequest, TooManyRequests
@@ -226,7 +227,7 @@ class WebSocketConnection:
 
     async def _send_run(self, run: Run, stream_id: str | None) -> None:
         """Send the events of a response; raises `APIError` if it fails before the first one."""
-        outbox = Outbox(LARGE)
+        outbox = Outbox()
         making = asyncio.ensure_future(run.generate(outbox, self._api.open_after))
         making.add_done_callback(lambda _: outbox.close())
         try:
@@ -281,10 +282,15 @@ class WebSocketConnection:
                 await asyncio.sleep(self._api.heartbeat)
 
     async def _send_events(self, events: EventBatch, stream_id: str | None) -> None:
-        send = self._send_in_pieces if events.size.large else self._send
+        more = {} if stream_id is None else {"stream_id": stream_id}
+        messages = message_pieces(events, more) if self._send_fragment else None
         async with self._send_lock:
-            for event in events:
-                await send(event if stream_id is None else {**event, "stream_id": stream_id})
+            if messages is None:
+                for event in events:
+                    await self._send({**event, **more} if more else event)
+            else:
+                for message in messages:
+                    await self._send_in_pieces(message)
             self._last_sent = asyncio.get_running_loop().time()
 
     async def _send(self, frame: Mapping[str, object]) -> None:
@@ -293,12 +299,9 @@ class WebSocketConnection:
         except RuntimeError as error:  # the other task has received the disconnect
             raise WebSocketDisconnect(1006) from error
 
-    async def _send_in_pieces(self, frame: Mapping[str, object]) -> None:
-        """Send a message that may be large, with time for other tasks between its pieces."""
-        if self._send_fragment is None:
-            await self._send(frame)
-            return
-        pieces = pieces_of_json(frame)
+    async def _send_in_pieces(self, pieces: Iterator[bytes]) -> None:
+        """Send a message as fragments, with time for other tasks between them."""
+        assert self._send_fragment
         piece = next(pieces)
         self._in_message = True
         try:

@@ -1,4 +1,4 @@
-"""Encode events as server-sent events."""
+"""Encode events as server-sent events, and large ones in pieces, also as the messages of a WebSocket."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from app.core.bounded_json import dumps, pieces_of_json
 from app.core.stream.event_batch import EventBatch
+from app.core.types import JSONMapping
 from app.core.types.request import Event
 
 DONE_FRAME = b"data: [DONE]\n\n"
@@ -19,6 +20,11 @@ def sse_pieces(events: EventBatch) -> Iterator[bytes] | None:
     Returns None for events that are not large.
     """
     return (piece for event in events for piece in event_pieces(event)) if events.size.large else None
+
+
+def message_pieces(events: EventBatch, more: JSONMapping) -> Iterator[Iterator[bytes]] | None:
+    """Return the pieces of each event with some more fields as JSON, like `sse_pieces`; None if they are not large."""
+    return (pieces_of_json({**event, **more}) for event in events) if events.size.large else None
 
 
 def event_pieces(event: Event) -> Iterator[bytes]:

@@ -30,6 +30,11 @@ def lacks_texts(data: bytes) -> bool:
     return data.startswith(_MARK)
 
 
+def leaves_in_pieces(data: bytes) -> bool:
+    """Return whether a batch of the log is sent in pieces: one that is large, or will be with its texts."""
+    return lacks_texts(data) or Size(len(data)).large
+
+
 def with_texts(event: Mapping[str, Any], response: Response) -> Event:
     """Return an event with the texts that it lacks, from the response to which it belongs."""
     stored: Mapping[str, Any] = response

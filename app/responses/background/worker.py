@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
 from app.core.history.turns import Turn
-from app.core.size import LARGE
 from app.core.sse.encoder import encode_sse
 from app.core.sse.late_events import LogEncoder, split_batch
 from app.core.stream.event_batch import EventBatch
@@ -100,7 +99,7 @@ class RunWorker:
         self._announce = announce
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
         self._encoder = LogEncoder(lambda: run.response)
-        self._unwritten = Outbox(LARGE)
+        self._unwritten = Outbox()
 
     @property
     def response(self) -> Response:
