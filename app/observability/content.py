@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import orjson
 
@@ -56,7 +55,7 @@ def _written(item: JSONMapping) -> str:
     return orjson.dumps({"input": item.get("input")}).decode()
 
 
-def _message(message: Any) -> JSONObject:
+def _message(message: object) -> JSONObject:
     if not isinstance(message, dict) or not {"role", "type"} & message.keys():  # of an API that is not known here
         return {"role": "user", "parts": [{"type": "text", "content": text} for text in _texts(message)]}
     if message.get("type", "message") != "message":

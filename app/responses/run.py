@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.core.dialects import DIALECTS, Dialect
@@ -239,7 +238,7 @@ class Run:
             logger.log(level, "response ended", extra=fields)
         self._log_content("response content", output=response["output"])
 
-    def _log_content(self, event: str, **fields: Any) -> None:
+    def _log_content(self, event: str, **fields: object) -> None:
         # By the logger's own level, not the effective one: "`store: false` is not stored anywhere, nor logged."
         if content.level == logging.DEBUG and self.response["store"]:
             content.debug(event, extra={"response_id": self.response["id"], **fields})

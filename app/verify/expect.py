@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from typing import Any
 
 from app.verify.exchange import HTTPExchange
 from app.verify.laws import STREAM_LAWS
@@ -63,7 +62,7 @@ def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: s
     need(found >= alone + least, f"The model was given {found} tokens, and {alone} without {what}.", exchange)
 
 
-def request_row(row_id: str, title: str, law: str, source: str, statuses: Container[int], **fields: Any) -> None:
+def request_row(row_id: str, title: str, law: str, source: str, statuses: Container[int], **fields: object) -> None:
     """Register a check that a request with these fields is answered with one of these statuses."""
 
     async def run(server: VerifiedServer) -> None:

@@ -69,11 +69,11 @@ class VerifiedServer:
         """Forget what was asked once, as it was asked in vain."""
         self._once.clear()
 
-    def body(self, **fields: Any) -> RequestFields:
+    def body(self, **fields: object) -> RequestFields:
         """Return the body of a request for a response. It is not stored unless `store` says so."""
         return {"model": self.model, "input": "Say hello.", "store": False, **fields}
 
-    async def respond(self, **fields: Any) -> HTTPExchange:
+    async def respond(self, **fields: object) -> HTTPExchange:
         """Ask for a response, as one JSON document unless `stream` says otherwise."""
         return await self.send("POST", "/responses", self.body(**fields))
 
@@ -211,7 +211,7 @@ class SocketTurns:
         self._url = url
         self._key = key
 
-    async def turn(self, **fields: Any) -> HTTPExchange:
+    async def turn(self, **fields: object) -> HTTPExchange:
         """Ask for a response, and return everything up to its terminal event, or the error."""
         return await self.frames({"type": "response.create", **self._server.body(**fields)})
 

@@ -246,12 +246,12 @@ async def _compact_no_model(server: VerifiedServer) -> None:
     need_status(exchange, INVALID)
 
 
-async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: Any) -> HTTPExchange:
+async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
     """Ask for a response with these fields and no others on a WebSocket."""
     return _fits(await socket.frames({"type": "response.create", "model": server.model, **fields}))
 
 
-async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields: Any) -> HTTPExchange:
+async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
     exchange = await _turn(socket, server, **fields)
     need_turn(exchange)
     _completed(exchange)

@@ -45,7 +45,7 @@ class NoTokenCounting:
         return None
 
 
-def _same(value: Any) -> Any:
+def _same(value: object) -> Any:
     return value
 
 

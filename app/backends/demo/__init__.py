@@ -95,7 +95,7 @@ def demo_answer(body: JSONObject) -> tuple[float, Iterator[Chunk]]:
 def _chunks(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Chunk]:
     envelope: Chunk = {"id": f"chatcmpl-{digest}", "model": str(body.get("model"))}
 
-    def chunk(delta: ChunkDelta, logprobs: Any = None, reason: str | None = None) -> Chunk:
+    def chunk(delta: ChunkDelta, logprobs: object = None, reason: str | None = None) -> Chunk:
         return {**envelope, "choices": [{"delta": delta, "logprobs": logprobs, "finish_reason": reason}]}
 
     budget = _Budget(body.get("max_completion_tokens") or body.get("max_tokens"))

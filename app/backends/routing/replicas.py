@@ -430,7 +430,7 @@ class Place:
     async def __aenter__(self) -> Replica:
         return await self.take()
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self.close(error)
 
 

@@ -249,7 +249,7 @@ class _Failover(Generic[_Answer]):
             raise
         return self
 
-    async def __aexit__(self, kind: Any, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if self._place:
                 await self._place.close(error)

@@ -529,13 +529,14 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
 
 def _bound(response: httpx.Response) -> None:
     if is_compressed(response):
+        assert isinstance(response.stream, httpx.AsyncByteStream)
         response.stream = _BoundedStream(response.stream)
 
 
 class _BoundedStream(httpx.AsyncByteStream):
     """A compressed body in small pieces, since httpx decompresses each piece as a whole."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
         self._stream = stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -38,7 +37,7 @@ class Endpoint:
         self._path = options.path or self.api.path
         self._url = None if MODEL in self._path else under(base, self._path, profile)
 
-    def url(self, model: Any) -> httpx.URL:
+    def url(self, model: object) -> httpx.URL:
         """Return the URL for a model, whose name may be a segment of the path; raises `BackendError`."""
         if self._url:
             return self._url

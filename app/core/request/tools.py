@@ -348,7 +348,7 @@ def _described(tool: ToolFields, about: str) -> ToolFields:
     return {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))} if about else tool
 
 
-def _is_named(tool: Any) -> bool:
+def _is_named(tool: object) -> bool:
     """Return whether a tool has a valid name of its own."""
     if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
         return False

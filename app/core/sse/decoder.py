@@ -214,7 +214,7 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
     return lines if len(lines) > 1 else _BORDER.split(text)
 
 
-def _chunk(name: bytes, value: Any) -> RawChunk | None:
+def _chunk(name: bytes, value: object) -> RawChunk | None:
     """Return the frame as a chunk, or None for anything else: a ping, a list of ids, a bare word, broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # Gemini
@@ -225,7 +225,7 @@ def _chunk(name: bytes, value: Any) -> RawChunk | None:
     return value if not name or "choices" in value or value.get("error") else None
 
 
-def _event(name: bytes, value: Any) -> RawChunk | None:
+def _event(name: bytes, value: object) -> RawChunk | None:
     """Return the frame of an API that names its events, with the name as `type`, which some servers leave out."""
     if not isinstance(value, dict):
         return {"type": "error", "error": value or "unknown error"} if name == b"error" else None
@@ -247,7 +247,7 @@ def _lenient(data: bytes) -> Any:
     return json.loads(string, parse_constant=_CONSTANTS.get, parse_float=_float)
 
 
-def encodable(value: Any) -> Any:
+def encodable(value: object) -> Any:
     """Return a JSON value with surrogate pairs joined and unpaired surrogates replaced by U+FFFD."""
     return _SurrogateJoiner().walk((), value, {})
 
@@ -280,7 +280,7 @@ class _SurrogateJoiner:
         waiting, self.pending = self.pending, {}
         return [*map(_replacement, waiting)]
 
-    def walk(self, path: _Path, value: Any, waiting: dict[_Path, str]) -> Any:
+    def walk(self, path: _Path, value: object, waiting: dict[_Path, str]) -> Any:
         """Return a value that can be encoded, its strings prefixed with the `waiting` surrogate of their path."""
         if isinstance(value, str):
             return self._string(path, waiting.pop(path, "") + value)
@@ -325,7 +325,7 @@ def _character(pair: re.Match[str]) -> str:
     return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
-def _place(position: int, value: Any) -> int:
+def _place(position: int, value: object) -> int:
     index = value.get("index") if isinstance(value, dict) else None
     return index if isinstance(index, int) else position
 

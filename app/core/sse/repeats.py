@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import orjson
 
@@ -130,7 +130,7 @@ def chat_text(chunk: RawChunk) -> str | None:
     return names[0] if len(names) == 1 and names[0] in TEXT_PATHS and type(delta[names[0]]) is str else None
 
 
-def _is_arguments(calls: Any) -> bool:
+def _is_arguments(calls: object) -> bool:
     """Return whether the `tool_calls` of a delta are a piece of the arguments of one call, and nothing else."""
     if type(calls) is not list or len(calls) != 1 or type(call := calls[0]) is not dict or call.get("id"):
         return False

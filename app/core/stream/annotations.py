@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from app.core.types import JSONObject
 from app.core.types.chunk import CitedSource
@@ -41,7 +40,7 @@ def whole_citation(source: CitedSource) -> JSONObject:
     return {"type": "url_citation", "url": source["url"], "start_index": 0, "end_index": 0, "title": source["title"]}
 
 
-def flat_logprobs(logprobs: Any) -> list[JSONObject]:
+def flat_logprobs(logprobs: object) -> list[JSONObject]:
     """Return a choice's logprobs; some servers omit the bytes, send null, or add fields of their own."""
     return [
         {**_logprob(token), "top_logprobs": [_logprob(top) for top in _objects(token.get("top_logprobs"))]}
@@ -49,7 +48,7 @@ def flat_logprobs(logprobs: Any) -> list[JSONObject]:
     ]
 
 
-def _objects(values: Any) -> list[JSONObject]:
+def _objects(values: object) -> list[JSONObject]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
@@ -61,5 +60,5 @@ def _logprob(token: JSONObject) -> JSONObject:
     return {"token": text, "logprob": logprob if type(logprob) in (int, float) else 0.0, "bytes": encoded}
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     return max(0, int(value)) if isinstance(value, int) else 0

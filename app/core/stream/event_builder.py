@@ -247,7 +247,7 @@ class EventBuilder:
     def _open_reasoning(self) -> OpenItem | None:
         return self._open if self._open and self._open.item["type"] == "reasoning" else None
 
-    def call(self, call_id: str, binding: ToolBinding, **upstream: Any) -> OpenCall:
+    def call(self, call_id: str, binding: ToolBinding, **upstream: object) -> OpenCall:
         """Open a call of a function; `upstream` are the other fields that the backend sent with it."""
         if upstream and self._encryption and binding.kind.call_id:  # those of hosted calls go with the result
             self._encrypt_with_reasoning(self._encryption, call_id, upstream)
@@ -424,7 +424,7 @@ class EventBuilder:
         if step_id:
             self.framework("step_completed", step_id=step_id, kind=kind)
 
-    def framework(self, event_type: str, **fields: Any) -> None:
+    def framework(self, event_type: str, **fields: object) -> None:
         """Emit an `antiphon:*` event; does nothing for callers that do not include `antiphon:events`."""
         if self.framework_events:
             self._emit(f"antiphon:{event_type}", source="framework", **fields)
@@ -455,7 +455,7 @@ class EventBuilder:
 
     # Private.
 
-    def _emit(self, event_type: str, **fields: Any) -> None:
+    def _emit(self, event_type: str, **fields: object) -> None:
         event = {"type": event_type, "sequence_number": self._sequence_number, **fields}
         self._events.entries.append(event)  # type: ignore[arg-type]  # its fields depend on its type
         self._sequence_number += 1

@@ -87,12 +87,12 @@ class SessionReport:
         self._lifecycle = lifecycle
         self._call = call
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, **fields: object) -> None:
         """Emit an event of the call's item."""
         assert self._call
         self._items.progress(self._call, name, fields)
 
-    def add(self, item_type: str, **fields: Any) -> AddedItem:
+    def add(self, item_type: str, **fields: object) -> AddedItem:
         """Add an item to the output."""
         return AddedItem(self._items, self._items.add_item(ITEM_TYPES[item_type], fields))
 
@@ -129,7 +129,7 @@ class AddedItem:
         self._items = items
         self._item = item
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, **fields: object) -> None:
         """Emit an event of the item."""
         self._items.progress(self._item, name, fields)
 

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest, NotFound
@@ -139,7 +139,7 @@ class Containers(ABC):
         """Return a container; raises `NotFound`."""
 
     @abstractmethod
-    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> Container:
+    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: object) -> Container:
         """
         Return the container of a conversation, creating it if there is none. Raises the errors of `create`.
 

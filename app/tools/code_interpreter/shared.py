@@ -96,7 +96,7 @@ class SharedContainers(Containers):
         except TimeoutError:
             raise ContainerFailed from None
 
-    async def _do(self, operation: str, **fields: Any) -> Any:
+    async def _do(self, operation: str, **fields: object) -> Any:
         """Run an operation here or on the host; raises the errors of the operation, and `ContainerFailed`."""
         host = await self._connect()
         if isinstance(host, LocalContainers):

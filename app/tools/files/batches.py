@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Protocol, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -257,7 +257,7 @@ def usage_counts(usage: JSONObject | None) -> tuple[int, int, int, int]:
     if not isinstance(usage, dict):
         return 0, 0, 0, 0
 
-    def count(source: Any, *names: str) -> int:
+    def count(source: object, *names: str) -> int:
         values = (source.get(name) for name in names) if isinstance(source, dict) else ()
         return next((value for value in values if isinstance(value, int) and value > 0), 0)
 

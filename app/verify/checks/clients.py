@@ -210,7 +210,7 @@ def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str,
     check_row(row_id, title, law, source)(run)
 
 
-def _function(name: str, **fields: Any) -> dict[str, Any]:
+def _function(name: str, **fields: object) -> dict[str, Any]:
     parameters = {"type": "object", "properties": {}, "additionalProperties": False}
     return {"type": "function", "name": name, "description": f"{name}.", "parameters": parameters, **fields}
 

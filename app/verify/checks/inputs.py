@@ -15,7 +15,7 @@ _PARAM = "Open Responses schema, "
 _ITEMS = "Open Responses specification, Items"
 
 
-def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: Any) -> None:
+def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: object) -> None:
     """Register a check that an input is answered; `optional` are words by which a server says that it has no such."""
 
     async def run(server: VerifiedServer) -> None:
@@ -29,7 +29,7 @@ def _text(text: str) -> dict[str, Any]:
     return {"type": "input_text", "text": text}
 
 
-def _assistant(content: object, **fields: Any) -> dict[str, Any]:
+def _assistant(content: object, **fields: object) -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "content": content, **fields}
 
 

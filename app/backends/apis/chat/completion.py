@@ -29,7 +29,7 @@ def _as_chunk(completion: JSONObject) -> RawChunk:
     return {**completion, "choices": [_as_delta(choice) for choice in choices]}
 
 
-def _as_delta(choice: Any) -> Any:
+def _as_delta(choice: object) -> Any:
     if not isinstance(choice, dict) or "message" not in choice or choice.get("delta"):
         return choice
     rest = {name: value for name, value in choice.items() if name != "message"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.chat.filters import filters
@@ -86,7 +84,7 @@ class ChatDecoder(EventDecoder):
 _NO_CHOICE: JSONObject = {}
 
 
-def _has_output(delta: Any) -> bool:
+def _has_output(delta: object) -> bool:
     return isinstance(delta, dict) and any(value for name, value in delta.items() if name != "role")
 
 

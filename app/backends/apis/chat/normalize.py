@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from app.backends.apis.chat.usage import normal_usage
 from app.core.bounded_json import dumps
@@ -293,7 +293,7 @@ def _reasoning(delta: JSONObject) -> tuple[str, str]:
 _PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference", "image_url", "audio", "tool_use"})
 
 
-def _content(content: Any) -> str | list[ChunkDelta]:
+def _content(content: object) -> str | list[ChunkDelta]:
     """Return text, or the deltas of content in parts: Mistral and Databricks send reasoning as parts."""
     if content is None or isinstance(content, str | bool):
         return content if isinstance(content, str) else ""
@@ -310,7 +310,7 @@ def _content(content: Any) -> str | list[ChunkDelta]:
     return deltas
 
 
-def _part_text(part: Any) -> tuple[str, str]:
+def _part_text(part: object) -> tuple[str, str]:
     """Return the text and the reasoning of a content part."""
     if isinstance(part, str):
         return part, ""
@@ -324,7 +324,7 @@ def _part_text(part: Any) -> tuple[str, str]:
     return (text if isinstance(text, str) else ""), ""
 
 
-def _are_plain_calls(calls: Any) -> bool:
+def _are_plain_calls(calls: object) -> bool:
     if type(calls) is not list:
         return False
     for call in calls:
@@ -353,7 +353,7 @@ def _fragment(fragment: dict[str, object]) -> CallFragment:
     return normal
 
 
-def _index(value: Any) -> int | None:
+def _index(value: object) -> int | None:
     """Return an index, which some servers write as a string or a float."""
     if isinstance(value, int):
         return value
@@ -362,17 +362,17 @@ def _index(value: Any) -> int | None:
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
-def _text(value: Any) -> str | None:
+def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _arguments(value: Any) -> str:
+def _arguments(value: object) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else dumps(value).decode()
 
 
-def _cited(citations: Any, results: object) -> Iterator[CitedSource]:
+def _cited(citations: object, results: object) -> Iterator[CitedSource]:
     """
     Yield the sources that a server lists with an answer: URLs, or objects with a `url`.
 
@@ -416,5 +416,5 @@ def _ranked(top: object) -> list[JSONObject]:
     return [{"token": token, "logprob": value} for token, value in top.items()] if isinstance(top, dict) else []
 
 
-def _objects(values: Any) -> list[JSONObject]:
+def _objects(values: object) -> list[JSONObject]:
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

@@ -361,15 +361,15 @@ def message_usage(usage: JSONMapping) -> dict[str, object] | None:
     }
 
 
-def _chunk(**delta: Any) -> Chunk:
+def _chunk(**delta: object) -> Chunk:
     return {"choices": [{"delta": cast(ChunkDelta, delta)}]}
 
 
-def _object(value: Any) -> JSONObject:
+def _object(value: object) -> JSONObject:
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -378,5 +378,5 @@ def _index(event: JSONMapping) -> int:
     return index if isinstance(index, int) else -1
 
 
-def _str(value: Any) -> str:
+def _str(value: object) -> str:
     return value if isinstance(value, str) else ""

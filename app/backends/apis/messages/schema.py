@@ -47,11 +47,11 @@ def enforceable(schema: JSONMapping) -> JSONObject:
     return result
 
 
-def _inner(schema: Any) -> Any:
+def _inner(schema: object) -> Any:
     return enforceable(schema) if isinstance(schema, Mapping) else schema
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -77,9 +77,9 @@ def input_schema(parameters: JSONMapping) -> JSONObject:
     return {**schema, "type": "object"}
 
 
-def _is_schema(value: Any) -> bool:
+def _is_schema(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _in_all(name: Any, choices: list[Mapping[str, object]]) -> bool:
+def _in_all(name: object, choices: list[Mapping[str, object]]) -> bool:
     return all(name in _list(choice.get("required")) for choice in choices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from app.backends.apis.responses.tools import native_name
 from app.core.items import ITEM_TYPES, as_json_object
@@ -220,7 +220,7 @@ class _Conversation:
         return f"input[{own}]{field}" if own >= 0 else "previous_response_id"
 
 
-def _text(text: Any) -> JSONObject:
+def _text(text: object) -> JSONObject:
     return {"type": "input_text", "text": text}
 
 

@@ -113,7 +113,7 @@ def _allowed_tools(
     return Choice(tools.functions, allowed=names), value
 
 
-def _native(value: Any, tools: ToolSet, options: RequestOptions) -> object:
+def _native(value: object, tools: ToolSet, options: RequestOptions) -> object:
     """Return a `tool_choice` of Chat Completions as the Responses API has it."""
     if value == "any":
         return "required"

@@ -110,7 +110,7 @@ def _error(status: int, fields: JSONObject, wait: float | None, secret: str | No
     return error
 
 
-def _read(value: Any) -> JSONObject:
+def _read(value: object) -> JSONObject:
     """Return the fields of an error that exist: `message`, `code`, `type`, `param` and `http`, the status."""
     if isinstance(value, str):
         nested = _parse(value) if value.startswith("{") else None  # another server's error as the message

@@ -117,7 +117,7 @@ class CumulativeDeltaFilter:
             changes["tool_calls"] = [self._call(index, n, call) for n, call in enumerate(calls)]
         return {**delta, **changes} if changes else delta
 
-    def _detail(self, index: int, position: int, detail: Any) -> Any:
+    def _detail(self, index: int, position: int, detail: object) -> Any:
         if not isinstance(detail, dict) or not isinstance(detail.get("text"), str):
             return detail
         position_key = (index, "detail", _index(detail.get("index"), position))
@@ -133,7 +133,7 @@ class CumulativeDeltaFilter:
             self._seen.pop(position_key, None)  # another call at the same position
         return {**call, "function": {**function, "arguments": self._new(position_key, function["arguments"])}}
 
-    def _new(self, key: Any, text: str) -> str:
+    def _new(self, key: object, text: str) -> str:
         seen = self._seen.get(key, "")
         if text.startswith(seen):
             self._seen[key] = text
@@ -315,7 +315,7 @@ def _choices(chunk: RawChunk) -> list[JSONObject]:
     return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 
 
-def _index(index: Any, otherwise: int) -> Any:
+def _index(index: object, otherwise: int) -> Any:
     """Return an index as it is written, or `otherwise` if it is invalid."""
     return index if isinstance(index, int | str) else otherwise
 

@@ -140,7 +140,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _value(text: str, schema: Any) -> Any:
+def _value(text: str, schema: object) -> Any:
     if isinstance(schema, dict) and schema.get("type") == "string":
         return text
     try:
@@ -166,7 +166,7 @@ def _json(body: str) -> Iterator[Piece]:
     yield from map(_from_object, values)
 
 
-def _from_object(value: Any) -> TextToolCall:
+def _from_object(value: object) -> TextToolCall:
     call = value if isinstance(value, dict) else {}
     arguments: Any = next((call[name] for name in ("arguments", "parameters") if name in call), {})
     return TextToolCall(str(call.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
