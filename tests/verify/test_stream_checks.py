@@ -1,0 +1,64 @@
+"""The checks of streams: which answers they look at, and what they tell of an event."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.backends.demo import DemoBackend
+from app.main import create_app
+from app.verify.runner import VerifyReport, chosen_checks, verify_server
+from app.verify.server import ServerAccess
+from tests.support.serving import serving, settings
+from tests.verify.broken_server import BrokenServer, Fault, Reply, Sent
+
+
+def cuts_off(answer: Reply, sent: Sent) -> bool:
+    """Return whether an answer is that of the sample that is cut off, one of several streams."""
+    return answer.streams and sent.asks(max_output_tokens=16)
+
+
+def a_document(answer: Reply, sent: Sent) -> None:
+    if cuts_off(answer, sent):
+        answer.json = answer.events[-1]["response"]
+        answer.headers["content-type"] = "application/json"
+
+
+def a_refusal(answer: Reply, sent: Sent) -> None:
+    if cuts_off(answer, sent):
+        answer.status, answer.content = 500, b"data: broken\n\n"
+
+
+def events_without_names(answer: Reply, sent: Sent) -> None:
+    if answer.streams:
+        answer.content = answer.content.replace(b"event: response.", b"id: ")
+
+
+def events_of_other_names(answer: Reply, sent: Sent) -> None:
+    if answer.streams:
+        answer.content = answer.content.replace(b"event: response.", b"event: message.")
+
+
+async def verified(fault: Fault, *checks: str) -> VerifyReport:
+    app = create_app(settings(), backend=DemoBackend())
+    async with serving(BrokenServer(app, fault)) as url:  # type: ignore[arg-type]
+        return await verify_server(ServerAccess(f"{url}/v1", "demo"), chosen_checks(checks))
+
+
+@pytest.mark.parametrize("reply", [a_document, a_refusal])
+async def test_sample_that_is_not_streamed_is_left_out_of_the_checks_of_streams(reply: object) -> None:
+    report = await verified(Fault("", "", reply=reply), "stream.*")  # type: ignore[arg-type]
+    assert {result.check.id: result.detail for result in report.results if result.verdict != "pass"} == {}
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (events_without_names, "There is no event field, and the type 'response.created'."),
+        (events_of_other_names, "The event field is 'message.created', and the type 'response.created'."),
+    ],
+)
+async def test_event_whose_name_is_not_its_type_is_told_with_both(reply: object, told: str) -> None:
+    report = await verified(Fault("", "", reply=reply), "stream.event-name")  # type: ignore[arg-type]
+    (result,) = report.results
+    assert result.verdict == "fail"
+    assert result.detail.partition("\n")[0] == told
