@@ -31,14 +31,16 @@ _few, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 _enough = 8192 if _most == resource.RLIM_INFINITY else min(8192, _most)
 resource.setrlimit(resource.RLIMIT_NOFILE, (max(_few, _enough), _most))
 
-# Each client of httpx would read all certificates that certifi has, which takes longer than most tests. They share one
-# context: what they set in it, they set to the same.
+# Each client of httpx would read all certificates of a list, which takes longer than most tests. Those of a list share
+# one context: what they set in it, they set to the same.
 _create_context = ssl.create_default_context
-_public = functools.cache(functools.partial(_create_context, cafile=certifi.where()))
+_lists = {certifi.where(), os.environ.get("SSL_CERT_FILE")}
+_public = functools.cache(lambda cafile: _create_context(cafile=cafile))
 
 
 def _create_context_once(*args: Any, **options: Any) -> ssl.SSLContext:
-    return _public() if not args and options == {"cafile": certifi.where()} else _create_context(*args, **options)
+    public = not args and options.keys() == {"cafile"} and options["cafile"] in _lists
+    return _public(options["cafile"]) if public else _create_context(*args, **options)
 
 
 ssl.create_default_context = _create_context_once

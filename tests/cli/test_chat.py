@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 
+from tests.support import fork_server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, serving
@@ -25,17 +25,9 @@ WEATHER = [{"type": "function", "name": "get_weather", "parameters": {"propertie
 async def typed(place: Path, *arguments: str, input: str = "") -> tuple[int, str, str]:
     """Run the command in an empty directory; return its status, output and errors."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "app", *arguments),
-        cwd=place,
-        env=inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"},
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate(input.encode())
-    return process.returncode or 0, output.decode(), errors.decode()
+    variables = inherited | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    ended = await asyncio.to_thread(fork_server.run, *arguments, cwd=place, env=variables, input=input)
+    return ended.returncode, ended.stdout, ended.stderr
 
 
 async def newest(url: str) -> dict[str, Any]:

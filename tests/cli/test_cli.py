@@ -1,4 +1,4 @@
-"""The command line, as it is typed: every test runs `python -m app` in an empty directory."""
+"""The command line: every test runs `python -m app` in an empty directory."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ from websockets.sync.client import connect
 from app import __version__
 from app.settings.example import env_example
 from tests.bench.servers import UPSTREAM, running
+from tests.support import fork_server
+from tests.support.fork_server import Process
 from tests.support.ports import free_port
 from tests.support.store_places import Place, place_of
 from tests.support.upstream import Upstream
@@ -39,10 +41,15 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def run(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return fork_server.run(*arguments, cwd=place, env=environment(**variables), timeout=TIMEOUT)
+
+
+def run_anew(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as it is typed, in a Python that starts for it."""
     return subprocess.run(
         [sys.executable, "-m", "app", *arguments],
         cwd=place,
-        env=environment(**variables),
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=TIMEOUT,
@@ -50,18 +57,14 @@ def run(place: Path, *arguments: str, **variables: str) -> subprocess.CompletedP
 
 
 @contextmanager
-def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def served(place: Path, *arguments: str, **variables: str) -> Iterator[tuple[Process, str]]:
     """Run `serve` on a free port; yield the process and its address, once it answers."""
     port = free_port()
     log = place / "serve.log"
     with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", "--port", str(port), *arguments],
-            cwd=place,
-            env=environment(**variables),
-            stdin=subprocess.DEVNULL,
-            stderr=stderr,
-        )
+        command = ("serve", "--port", str(port), *arguments)
+        given = environment(**variables)
+        process = fork_server.start(*command, cwd=place, env=given, stdin=subprocess.DEVNULL, stderr=stderr)
     try:
         address = f"http://127.0.0.1:{port}"
         until = time.monotonic() + TIMEOUT
@@ -82,7 +85,7 @@ def log_of(place: Path) -> str:
     return (place / "serve.log").read_text()
 
 
-def wait_for_log(process: subprocess.Popen[bytes], place: Path, words: str, *, times: int = 1) -> None:
+def wait_for_log(process: Process, place: Path, words: str, *, times: int = 1) -> None:
     """Wait until the log of a running server has `words` as many times, once for each worker."""
     until = time.monotonic() + TIMEOUT
     while log_of(place).count(words) < times:
@@ -100,7 +103,7 @@ def ask(url: str, body: object = None) -> dict[str, object]:
 
 def test_version_is_printed(tmp_path: Path) -> None:
     for command in ("version", "--version"):
-        assert run(tmp_path, command).stdout.startswith(f"antiphon {__version__} ")
+        assert run_anew(tmp_path, command).stdout.startswith(f"antiphon {__version__} ")
 
 
 def test_help_imports_nothing_that_only_other_commands_need(tmp_path: Path) -> None:
@@ -132,8 +135,8 @@ def test_serve_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
 
 
 def test_completion_that_is_not_offered_is_no_option(tmp_path: Path) -> None:
-    assert "completion" not in run(tmp_path, "--help").stdout
-    assert run(tmp_path, "--install-completion").returncode == 2
+    assert "completion" not in run_anew(tmp_path, "--help").stdout
+    assert run_anew(tmp_path, "--install-completion").returncode == 2
 
 
 def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
@@ -202,7 +205,7 @@ def test_check_with_an_invalid_table_of_a_tool_says_what_would_be_valid(
 
 def test_serve_at_a_port_in_use_ends(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        refused = run(tmp_path, "serve", "--port", str(taken.getsockname()[1]))
+        refused = run_anew(tmp_path, "serve", "--port", str(taken.getsockname()[1]))
         port = taken.getsockname()[1]
     assert refused.returncode == 1
     assert refused.stderr == f"ANTIPHON_PORT: cannot listen on http://127.0.0.1:{port}: address already in use\n"
@@ -223,6 +226,7 @@ def test_serve_at_a_free_port_names_it(tmp_path: Path) -> None:
     finally:
         process.terminate()
         process.wait(TIMEOUT)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

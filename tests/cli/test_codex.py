@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.cli import codex
+from tests.support import fork_server
 from tests.support.serving import antiphon
 
 ROOT = Path(__file__).parents[2]
@@ -50,14 +50,10 @@ def test_codex_at_a_server_with_web_search_has_it() -> None:
 async def test_codex_asks_a_remote_server_for_web_search(tools: dict[str, Any], shown: str, tmp_path: Path) -> None:
     async with antiphon(tools=tools, api_keys="right") as url:
         for key, expected in (("right", shown), ("wrong", "disabled")):
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "app", "codex", "--url", f"{url}/v1", "--print"),
-                cwd=tmp_path,
-                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), codex.KEY: key},
-                stdout=asyncio.subprocess.PIPE,
-            )
-            printed, _ = await process.communicate()
-            assert tomllib.loads(printed.decode())["web_search"] == expected
+            command = ("codex", "--url", f"{url}/v1", "--print")
+            variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), codex.KEY: key}
+            printed = await asyncio.to_thread(fork_server.run, *command, cwd=tmp_path, env=variables)
+            assert tomllib.loads(printed.stdout)["web_search"] == expected
 
 
 def test_codex_options_equal_the_printed_lines() -> None:

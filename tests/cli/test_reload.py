@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.test_cli import TIMEOUT, environment, log_of, run, served, wait_for_log
+from tests.support import fork_server
 from tests.support.ports import free_port
 
 KEY = '[keys.alice]\nhash = "sha256:{}"\n'.format("0" * 64)
@@ -56,15 +56,9 @@ def test_reload_with_workers_reports_the_refusal_of_each(tmp_path: Path) -> None
 
 def test_reload_while_workers_start_waits_for_them(tmp_path: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "app", "serve", "--workers", "2", "--store-url", "sqlite:///shared.db"]
+    command = ("serve", "--workers", "2", "--store-url", "sqlite:///shared.db", "--port", str(port))
     with (tmp_path / "serve.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--port", str(port)],
-            cwd=tmp_path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stderr=log,
-        )
+        process = fork_server.start(*command, cwd=tmp_path, env=environment(), stdin=subprocess.DEVNULL, stderr=log)
     try:
         wait_for_log(process, tmp_path, "Started parent process")
         reloaded = run(tmp_path, "reload", "--port", str(port))

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from tests.faults.servers import stop_between_transactions
 from tests.responses.test_background import ASK, events_of, until, until_ended
 from tests.support import laws
 from tests.support.build import story
+from tests.support.fork_server import Process, start
 from tests.support.ports import free_port
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
@@ -31,7 +30,6 @@ from tests.support.upstream import DONE, Upstream, call, chunk, finish, sse, ups
 
 __all__ = ["upstream"]  # a fixture
 
-ROOT = Path(__file__).parents[2]
 LEASE = 2.0  # for a process that is to die; the others have one that they cannot lose by being slow
 
 TOOLS = [{"type": "function", "name": "f"}]
@@ -40,7 +38,7 @@ TOOLS = [{"type": "function", "name": "f"}]
 class Replica:
     """One server in a process of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], http: httpx.AsyncClient) -> None:
+    def __init__(self, process: Process, http: httpx.AsyncClient) -> None:
         self.process = process
         self.http = http
 
@@ -97,7 +95,7 @@ def process(store_url: str, backend: Upstream, variables: dict[str, object]) -> 
     }
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
     environment |= {f"ANTIPHON_{name}": str(value) for name, value in given.items()}
-    running = subprocess.Popen([sys.executable, "-m", "app", "serve"], cwd=ROOT, env=environment)
+    running = start("serve", env=environment)
     try:
         yield running, f"http://127.0.0.1:{port}"
     finally:

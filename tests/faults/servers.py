@@ -15,16 +15,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.fork_server import Process, start
 from tests.support.ports import free_port
 
-ROOT = Path(__file__).parent.parent.parent
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
 
 class Server:
     """`antiphon serve` at some URL."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+    def __init__(self, process: Process, url: str) -> None:
         self.process = process
         self.url = url
 
@@ -55,8 +55,7 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ANTIPHON_")}
     environment["ANTIPHON_USAGE_JOURNAL"] = "off"  # tests clear the stores that their servers were killed with
     environment |= {f"ANTIPHON_{name.upper()}": str(value) for name, value in given.items()}
-    command = [sys.executable, "-m", "app", "serve", *options]
-    running = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    running = start("serve", *options, env=environment, stdout=subprocess.DEVNULL)
     served = Server(running, f"http://127.0.0.1:{port}")
     try:
         _await(served)

@@ -5,6 +5,7 @@ Running Antiphon
     serving         the application on a real socket, in this process
     sockets         a WebSocket client that checks every event
     ports           ports for servers that run in processes of their own
+    fork_server     Antiphon in such processes, which have imported it already
 
 Backends
     scripted        a backend in this process that follows a script

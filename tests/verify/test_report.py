@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,6 +17,7 @@ from app.verify.exchange import HTTPExchange
 from app.verify.report import VerifyProgress, as_json, as_junit, print_report
 from app.verify.rows import Broken, Check, CheckResult, Unclear, Unsupported
 from app.verify.runner import VerifyReport
+from tests.support import fork_server
 from tests.support.serving import serving, settings
 from tests.support.sockets import listening
 from tests.verify.broken_server import BrokenServer, Fault, Reply, Sent
@@ -132,9 +132,7 @@ def test_check_end_gives_its_verdict() -> None:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "app", "verify", *arguments], capture_output=True, text=True, check=False, timeout=120
-    )
+    return fork_server.run("verify", *arguments)
 
 
 async def test_command_with_all_checks_passed_exits_0_and_writes_both_files(tmp_path: Path) -> None:
