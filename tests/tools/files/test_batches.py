@@ -240,14 +240,13 @@ INVALID: list[tuple[list[Any], str, int | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "code", "number"), INVALID)
-async def test_invalid_file_fails_before_anything_is_asked(
-    database: FilePlace, model: Model, lines: list[Any], code: str, number: int | None
-) -> None:
+async def test_invalid_file_fails_before_anything_is_asked(database: FilePlace, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
-        batch = await ended(client, await submit(client, lines))
-        assert batch.status == "failed" and batch.failed_at and batch.errors and batch.errors.data
-        assert [(error.code, error.line) for error in batch.errors.data] == [(code, number)]
+        batches = [await submit(client, lines) for lines, _, _ in INVALID]
+        for submitted, (_, code, number) in zip(batches, INVALID, strict=True):
+            batch = await ended(client, submitted)
+            assert batch.status == "failed" and batch.failed_at and batch.errors and batch.errors.data
+            assert [(error.code, error.line) for error in batch.errors.data] == [(code, number)]
     assert model.asked == []
 
 
