@@ -31,7 +31,6 @@ from app.assembly.reloading import SettingsReload
 from app.assembly.routes import add_middleware, add_routes
 from app.assembly.tools import build_tools
 from app.backends import Backend
-from app.backends.routing.router import Router
 from app.observability.activity import Activity
 from app.observability.labels import ModelLabels
 from app.observability.metrics import Metrics
@@ -77,7 +76,7 @@ def create_app(
     reload: Callable[[], Settings] | None = None,
 ) -> FastAPI:
     """
-    Return the application for `settings`; tests pass a backend, a store or tracing of their own.
+    Return the application for `settings`; tests pass a store or tracing of their own, or a backend in place of all.
 
     `reload` reads the settings again on SIGHUP: see `SettingsReload`.
     """
@@ -85,16 +84,16 @@ def create_app(
     tracing = tracing or build_tracing(settings)
     observers = [observer for observer in (metrics, tracing) if observer]
     hooks = build_hooks(metrics, tracing)
-    backend = hooks.wrap(backend, "default", "1") if backend else build_backend(settings, hooks)
-    labels = ModelLabels(backend.models, backend.model_label if isinstance(backend, Router) else lambda name: None)
+    router = build_backend(settings, hooks, backend)
+    labels = ModelLabels(router.models, router.model_label)
     for observer in observers:
         observer.models = labels
     store = store or build_store(settings)
     measured = metrics.store(store) if metrics else store
     background = build_background(settings, store, measured)
-    activity = Activity(store, backends=backend.state if isinstance(backend, Router) else lambda: [])
+    activity = Activity(store, backends=router.state)
     responses = Responses(
-        backend,
+        router,
         measured,
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
@@ -106,9 +105,10 @@ def create_app(
     api = build_context(settings, responses, build_limits(settings, metrics), accounting, activity)
 
     document = None if settings.docs == "off" else "/openapi.json"
-    running = partial(_running, settings, api, background, observers, labels, reload)
+    hangup = SettingsReload(settings, reload, router, api) if reload else None
+    running = partial(_running, settings, api, background, observers, labels, hangup)
     app = Documented(**ABOUT, openapi_url=document, lifespan=lambda app: running())
-    add_middleware(app, settings, api, metrics, tracing, add_routes(app, settings, api, metrics))
+    add_middleware(app, settings, api, metrics, tracing, add_routes(app, settings, api, metrics, router))
     return app
 
 
@@ -119,7 +119,7 @@ async def _running(
     background: Background | None,
     observers: Sequence[Metrics | Tracing],
     labels: ModelLabels,
-    reload: Callable[[], Settings] | None,
+    hangup: SettingsReload | None,
 ) -> AsyncIterator[dict[str, object]]:
     """Start the parts of the application, and close them in the opposite order: what others use is closed last."""
     responses, end = api.responses, shutdown.Shutdown()
@@ -140,8 +140,7 @@ async def _running(
             if isinstance(tool, StartingTool):
                 tool.start(api.account_of)
             stack.push_async_callback(tool.aclose)
-        if reload and isinstance(responses.backend, Router):
-            hangup = SettingsReload(settings, reload, responses.backend, api)
+        if hangup:
             stack.enter_context(reloading_at_hangup(hangup))
         stack.push_async_callback(end.until_idle, CANCELLATION)
         if worker := build_batch_worker(settings, api, background):

@@ -82,9 +82,13 @@ def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHook
     return RoutingHooks(wrap, metrics.queued, metrics.health) if metrics else RoutingHooks(wrap)
 
 
-def build_backend(settings: Settings, hooks: RoutingHooks = RoutingHooks()) -> Router:  # noqa: B008 (frozen)
-    """Return a router to the configured backends."""
-    return Router(settings.served(), _backend, hooks)
+def build_backend(
+    settings: Settings,
+    hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
+    backend: Backend | None = None,
+) -> Router:
+    """Return a router to the configured backends, or to one that takes the place of each."""
+    return Router(settings.served(), (lambda _: backend) if backend else _backend, hooks)
 
 
 def _backend(settings: BackendSettings) -> Backend:

@@ -27,7 +27,6 @@ from app.api.routes import metrics as operation
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
 from app.assembly.parts import build_memory
-from app.backends import Backend
 from app.backends.routing.router import Router
 from app.core.types.hosted import needs_table
 from app.importing import import_object
@@ -51,9 +50,11 @@ RESOURCES = {
 }
 
 
-def add_routes(app: Documented, settings: Settings, api: ApiContext, metrics: Metrics | None) -> Sequence[Route]:
+def add_routes(
+    app: Documented, settings: Settings, api: ApiContext, metrics: Metrics | None, backends: Router
+) -> Sequence[Route]:
     """Add all endpoints and pages; return the routes of the backend's endpoints, for `add_middleware`."""
-    _add_endpoints(app, settings, api)
+    _add_endpoints(app, settings, api, backends)
     _add_pages(app, api.responses, settings, metrics)
     passed = passthrough_routes(api, "/v1", "") if settings.passthrough else []
     app.router.routes.extend(passed)
@@ -62,7 +63,7 @@ def add_routes(app: Documented, settings: Settings, api: ApiContext, metrics: Me
     return passed
 
 
-def _add_endpoints(app: Documented, settings: Settings, api: ApiContext) -> None:
+def _add_endpoints(app: Documented, settings: Settings, api: ApiContext, backends: Router) -> None:
     """Add the endpoints of the API, with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
@@ -74,7 +75,7 @@ def _add_endpoints(app: Documented, settings: Settings, api: ApiContext) -> None
     )
     routers.append(websocket.routes(api, connections, partial(build_memory, settings)))
     routers.append(activity_routes(api))
-    routers.append(inspection_routes(api, partial(about, settings, api.responses)))
+    routers.append(inspection_routes(api, partial(about, settings, api.responses, backends)))
     for router in routers:
         app.endpoints.include_router(router, prefix="/v1", tags=["responses"])
     for prefix in ("/v1", ""):
@@ -167,12 +168,12 @@ def add_middleware(
     app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused)
 
 
-def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str, object]:
+def about(settings: Settings, responses: Responses, backends: Router, caller: Caller) -> dict[str, object]:
     """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to a caller."""
     return {
         "object": "antiphon.about",
         "version": __version__,
-        "backends": _describe(responses.backend),
+        "backends": backends.describe(),
         "store": {"kind": settings.store_url.partition("://")[0], "ttl": settings.store_ttl},
         "tools": offered_tools(responses.tools, caller),
         "file_search": offers_file_search(responses.tools, caller),
@@ -181,9 +182,3 @@ def about(settings: Settings, responses: Responses, caller: Caller) -> dict[str,
         "key_required": settings.has_keys,
         "metrics": settings.metrics != "off",
     }
-
-
-def _describe(backend: Backend) -> list[dict[str, object]]:
-    if isinstance(backend, Router):
-        return backend.describe()
-    return [{"name": "default", "profile": backend.profile("").name, "url": None, "models": ["*"]}]
