@@ -1,8 +1,9 @@
-"""Ends tasks of asyncio."""
+"""Ends tasks of asyncio, and waits for events."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 
@@ -12,3 +13,10 @@ async def cancel(*tasks: asyncio.Future[Any]) -> list[Exception]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return [result for result in results if isinstance(result, Exception)]
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, or some seconds have passed."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):  # `wait_for` may lose a cancellation, before Python 3.12
+            await event.wait()

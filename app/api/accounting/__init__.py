@@ -29,6 +29,7 @@ from app.core.types import Usage
 from app.errors import StoreUnavailable, TooManyRequests, UnstorableValue
 from app.observability.labels import BoundedLabels
 from app.stores.usage import Spending, UsageLedger, UsageRow
+from app.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 
@@ -200,9 +201,7 @@ class Accounting:
             while self._pending:
                 wait = self._next_write - asyncio.get_running_loop().time()
                 if wait > 0 and not self._closing:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(wait):
-                            await self._flush.wait()
+                    await wait_for_event(self._flush, wait)
                 self._flush.clear()
                 self._next_write = asyncio.get_running_loop().time() + WRITE_INTERVAL
                 rows = [UsageRow(*names, *counts) for names, counts in self._pending.items()]

@@ -22,7 +22,7 @@ from app.api.batches.input import read_lines
 from app.api.batches.requests import LineRequests, PutOff
 from app.backends import LOW_PRIORITY
 from app.observability import log_context
-from app.tasks import cancel
+from app.tasks import cancel, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
 from app.tools.files.batches import Batches, ClaimedLine, LineResult, RequestBatch
 from app.tools.files.uploads import ContentWriter
@@ -87,9 +87,7 @@ class BatchWorker:
                 pass  # the store has logged it
             except Exception:
                 logger.exception("no request of a batch could be claimed")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_INTERVAL):
-                    await self._wakeup.wait()
+            await wait_for_event(self._wakeup, LOOK_INTERVAL)
 
     def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         del self._running[key]

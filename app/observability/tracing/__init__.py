@@ -37,6 +37,7 @@ from app.observability.lifecycle import ResponseLifecycle, RoundRecord, ToolCall
 from app.observability.tracing.backends import TracedBackend
 from app.observability.tracing.requests import TracedRequests
 from app.observability.tracing.spans import RoundSpan, conversation_attribute, harmless, mark_failed
+from app.tasks import wait_for_event
 
 FLUSH_TIMEOUT = 5.0  # seconds to export pending data when the server shuts down
 
@@ -166,6 +167,4 @@ class Tracing:
 
         # A daemon thread, so that an unavailable collector does not delay the end of the process.
         threading.Thread(target=send, daemon=True).start()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_TIMEOUT):
-                await sent.wait()
+        await wait_for_event(sent, FLUSH_TIMEOUT)

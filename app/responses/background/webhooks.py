@@ -26,6 +26,7 @@ from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import StoreUnavailable
 from app.stores import Change, Store
+from app.tasks import wait_for_event
 
 if TYPE_CHECKING:
     import httpx
@@ -146,11 +147,7 @@ class Webhooks:
                 pass
             except Exception:
                 logger.exception("unexpected error")
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_for_event(self._wake, pause)
 
     async def _begin_due(self) -> float:
         """Start the attempts that are due; returns the seconds until the next check."""

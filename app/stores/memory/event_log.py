@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
+from app.tasks import wait_for_event
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 
@@ -114,11 +115,7 @@ class MemoryLog:
         if log is None:
             return []
         if wait and not log.ended and (not log.batches or log.batches[-1].last <= after):
-            try:
-                async with asyncio.timeout(wait):
-                    await log.grown.wait()
-            except TimeoutError:
-                return []
+            await wait_for_event(log.grown, wait)
         return log.batches[bisect_right(log.batches, after, key=lambda batch: batch.last) :]
 
     async def orphans(self) -> list[RunKey]:

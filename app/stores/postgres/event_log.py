@@ -15,6 +15,7 @@ from typing import Any
 from app.storage.postgres import PostgresClient
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 from app.stores.postgres.schema import CHANNEL
+from app.tasks import wait_for_event
 
 _FIND = """
 SELECT ended, leased > clock_timestamp() FROM antiphon_runs
@@ -99,9 +100,7 @@ class PostgresLog:
                 pause = _LISTENING_PAUSE if await self._notifications.listen() else _PAUSE
                 if batches := await self._look(run, after):
                     break
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(left, pause)):
-                        await notified.wait()
+                await wait_for_event(notified, min(left, pause))
                 batches = await self._look(run, after)
         return batches
 

@@ -20,7 +20,7 @@ import orjson
 
 from app.errors import APIError, TooManyRequests
 from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
-from app.tasks import cancel
+from app.tasks import cancel, wait_for_event
 from app.tools import Account
 from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
@@ -83,9 +83,7 @@ class Ingestion:
             except FilesUnavailable:
                 job = None
             if job is None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(POLL):
-                        await wakeup.wait()
+                await wait_for_event(wakeup, POLL)
                 continue
             wakeup.set()  # there may be more files
             try:
