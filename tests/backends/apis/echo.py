@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from app.backends.apis import Codec
+from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
-from app.backends.apis.event_decoder import EventDecoder
 from app.core.profile import Profile
 from app.core.request import encoded_question, name_unsent, read_question
 from app.core.request.messages import ConversationReader
@@ -39,7 +39,7 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     return encoded_question(read.context, body, read.choice)
 
 
-class EchoDecoder(EventDecoder):
+class EchoDecoder(APIDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:

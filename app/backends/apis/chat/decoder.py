@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.chat.filters import filters
 from app.backends.apis.chat.normalize import NO_REASON, Normalizer
-from app.backends.apis.event_decoder import EventDecoder
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.stream.answer import ErrorIn
@@ -14,7 +14,7 @@ from app.core.types import JSONObject
 from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawOrRun
 
 
-class ChatDecoder(EventDecoder):
+class ChatDecoder(APIDecoder):
     """Decodes the bytes of one answer, detects errors, and converts what servers send differently."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
-from app.backends.apis.event_decoder import EventDecoder
 from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
 from app.core.bounded_json import dumps
@@ -52,7 +52,7 @@ _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta
 _FIELDS = {"text": "content", "thinking": REASONING_CONTENT, "partial_json": "arguments"}  # of chunks
 
 
-class MessagesDecoder(EventDecoder):
+class MessagesDecoder(APIDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:

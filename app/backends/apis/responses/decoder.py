@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.usage import normal_usage
-from app.backends.apis.event_decoder import EventDecoder
 from app.backends.apis.responses.items import NATIVE, passed_items
 from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
@@ -57,7 +57,7 @@ class _Output:
     item: _Event = field(default_factory=dict)
 
 
-class ResponsesDecoder(EventDecoder):
+class ResponsesDecoder(APIDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:

@@ -1,4 +1,4 @@
-"""What the decoders of answers have in common, whatever the API."""
+"""What the decoders of all APIs of model servers have in common."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from app.core.types.chunk import ChunkOrRun, RawOrRun
 from app.errors import BackendError
 
 
-class EventDecoder(ABC):
-    """Decodes the bytes of one answer into the chunks of its events: see `AnswerDecoder`."""
+class APIDecoder(ABC):
+    """Decodes the bytes of one answer of an API into chunks, up to its end or an error: see `AnswerDecoder`."""
 
     def __init__(self, body: BodyDecoder, error_in: ErrorIn) -> None:
         self.done = False
