@@ -56,7 +56,6 @@ class PageQuery(ForwardQuery):
         self.before = before
 
     def page(self) -> Page:
-        """Return the requested page; raises `InvalidRequest`."""
         return parse_page(self.limit, self.order, self.after, self.before)
 
 

@@ -123,7 +123,6 @@ class NoAnswer:
         return self.builder.response["usage"] or {}
 
     def abort(self, error: APIError | None) -> None:
-        """End the response as failed, or as cancelled without an error."""
         _abort(self.builder, error)
         self.builder.response["usage"] = usage_of(None, {}, [])
 
@@ -142,7 +141,6 @@ class OneAnswer:
 
     @property
     def body(self) -> JSONObject:
-        """The request to the backend."""
         return self._query.body
 
     async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
@@ -155,7 +153,6 @@ class OneAnswer:
         return usage or self._query.usage(self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
-        """End the response as failed, or as cancelled without an error."""
         if self.builder.response["status"] == "queued":
             self.builder.start()
         self._query.reader.calls.end(cut=True)

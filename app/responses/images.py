@@ -28,11 +28,9 @@ from app.stores import Change, images_bucket
 
 
 class RecordSource(Protocol):
-    """What records are read from: a store, or layers of them."""
+    """What records are read from, by the same method: a `Store`, or layers of several."""
 
-    async def get(self, bucket: str, name: str) -> bytes | None:
-        """Return one record, and renew the bucket."""
-        ...
+    async def get(self, bucket: str, name: str) -> bytes | None: ...
 
 
 async def turn_changes(

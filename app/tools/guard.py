@@ -375,7 +375,6 @@ class GuardedTransport(httpx.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close every connection."""
         await self._http.aclose()
 
 

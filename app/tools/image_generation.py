@@ -117,7 +117,6 @@ class ImageGenerationTool:
         self._api = api
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
-        """Return the declaration without options."""
         return [{"type": "image_generation"}]
 
     @classmethod
@@ -360,7 +359,6 @@ class ImagesAPI:
         return self._http.stream("POST", "images/edits", data=form, files=files)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
 

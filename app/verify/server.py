@@ -195,7 +195,6 @@ class VerifiedServer:
         return left
 
     async def aclose(self) -> None:
-        """Close the connections."""
         for asked in self._once.values():
             asked.cancel()
         await asyncio.gather(*self._once.values(), return_exceptions=True)

@@ -46,7 +46,6 @@ class ModelField(FormReader):
         self._delimiters = Delimiters(boundary)
 
     def parse(self, data: bytes) -> None:
-        """Parse the next bytes; raises `InvalidRequest`."""
         self._delimiters.feed(data)
         super().parse(data)
 
@@ -209,7 +208,6 @@ class FormBody:
 
     @property
     def replayable(self) -> bool:
-        """Whether the form can still be sent from its start."""
         return self._form.replayable
 
     def with_model(self, model: str) -> FormBody:

@@ -174,7 +174,6 @@ class Router(Backend):
         await first_good(pool.check() for pool in self._pools.values())
 
     async def aclose(self) -> None:
-        """Close all connections."""
         for leaving in self._leaving.values():
             leaving.cancel()
         await asyncio.gather(*self._leaving.values(), return_exceptions=True)

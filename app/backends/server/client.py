@@ -218,7 +218,6 @@ class ModelServer(Backend):
             return
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._http.aclose()
 
     async def answer(self, question: Question, *, whole: bool = False) -> tuple[AnswerBody, list[str]]:

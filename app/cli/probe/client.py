@@ -122,7 +122,6 @@ class ProbedServer:
         )
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
     async def models(self) -> tuple[list[dict[str, object]], str]:

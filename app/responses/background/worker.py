@@ -40,22 +40,18 @@ class SaveTurn(Protocol):
 
 
 class BackgroundJob(Protocol):
-    """The run of a response, as the worker uses it."""
+    """What the worker uses of a `Run`."""
 
     key: RunKey
     response: Response
 
-    def queue(self) -> EventBatch:
-        """Mark the response as queued and return the events."""
-        ...
+    def queue(self) -> EventBatch: ...
 
     def watched(self) -> AbstractContextManager[None]:
         """Return a context that notifies the observers of the response's start and end."""
         ...
 
-    def turn(self) -> Turn:
-        """Return the turn to store, with the response in its current state."""
-        ...
+    def turn(self) -> Turn: ...
 
     async def generate(self, delivery: EventWriter, open_after: float | None = None) -> None:
         """Generate the response and deliver its events."""

@@ -155,7 +155,6 @@ class PostgresStore:
         return bool(await self._client.fetch(_ADD, bucket, self._ttl, name, record, images_bucket(bucket)))
 
     async def apply(self, *changes: Change) -> bool:
-        """Make changes in one transaction; return False, without any change, if a required record is missing."""
         put = [
             (place, name, record, change.entries.get(name))
             for place, change in enumerate(changes, 1)

@@ -198,7 +198,6 @@ class SQLiteStore:
         return await self._writes.write(lambda db: _add(db, bucket, name, record, times))
 
     async def apply(self, *changes: Change) -> bool:
-        """Make changes in one transaction; return False, without any change, if a required record is missing."""
         now = self._clock()
         times = {"now": now, "until": now + self._ttl}
         return await self._writes.write(lambda db: _apply(db, changes, times))

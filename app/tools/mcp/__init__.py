@@ -69,7 +69,6 @@ class MCPTool:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPTool:
-        """Create the tool from its table; raises `ValueError`."""
         require_packages(["mcp"], "mcp")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
 

@@ -84,7 +84,6 @@ class MCPCodeInterpreter:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
-        """Create the tool from its table; raises `ValueError`."""
         settings = read_table(MCPCodeSettings, table)
         require_packages(["mcp"], "mcp")
         servers = read_settings(host.tables.get("mcp", {}), host.environment, host.directory).servers

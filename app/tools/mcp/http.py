@@ -78,7 +78,6 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Close every connection."""
         await self._http.aclose()
 
 

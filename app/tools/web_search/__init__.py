@@ -97,7 +97,6 @@ class WebSearchTool:
         self._provider = provider
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
-        """Return the declaration without options."""
         return [{"type": "web_search"}]
 
     @classmethod

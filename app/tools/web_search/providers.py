@@ -211,7 +211,6 @@ class HTTPSearchProvider:
             )
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
 

@@ -86,7 +86,6 @@ class PostgresDatabase:
         return page.cut(await self.fetch(statement, *values))
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def _prepare(self, connection: Connection) -> None:

@@ -49,7 +49,6 @@ class AutoChunking(_Body):
     type: Literal["auto"] = "auto"
 
     def strategy(self) -> ChunkingStrategy:
-        """Return the strategy."""
         return ChunkingStrategy()
 
 
@@ -73,7 +72,6 @@ class StaticChunking(_Body):
     static: Sizes
 
     def strategy(self) -> ChunkingStrategy:
-        """Return the strategy."""
         return ChunkingStrategy(self.static.max_chunk_size_tokens, self.static.chunk_overlap_tokens)
 
 
