@@ -169,6 +169,11 @@ def check_known(content: object, param: str) -> None:
         raise InvalidRequest(message, param=param, code="invalid_value")
 
 
+def param_in_item(place: int, field: str) -> str:
+    """Return the `param` of an error in an item, by its place in the input; negative for items of earlier turns."""
+    return f"input[{place}]{field}" if place >= 0 else "previous_response_id"
+
+
 def texts(parts: Sequence[ChatPart]) -> list[str]:
     """Return the texts of the text parts."""
     return [part["text"] for part in parts if part["type"] == "text"]

@@ -28,6 +28,7 @@ from app.core.request.content import (
     check_known,
     joined_text,
     media,
+    param_in_item,
     read_content,
     string_or_parts,
     text_content,
@@ -307,11 +308,9 @@ class ConversationReader:
 
     def function_call_output(self, position: int, item: Item) -> None:
         call = self.paired.callers.get(position)
-        if call is None:
-            if introduction := self.paired.introduction(item, self.warnings):
+        if call is None or call in self.paired.late:
+            if introduction := self.paired.introduction(position, self.warnings):
                 self.output_as_message(position, introduction)
-        elif call in self.paired.late:
-            self.output_as_message(position, f"The result of the tool call {label(item['call_id'])}:")
         elif (turn := self.open) and turn.calls and turn.calls[0] <= call < position:
             turn.waiting -= 1
             if not turn.waiting:
@@ -448,9 +447,7 @@ class ConversationReader:
         return InvalidRequest(error.message, param=self.place(position, f".{name}{error.where}"))
 
     def place(self, position: int, field: str) -> str:
-        """Return the `param` of an error; an item of an earlier turn is not in the request's input."""
-        own = self.places[position]
-        return f"input[{own}]{field}" if own >= 0 else "previous_response_id"
+        return param_in_item(self.places[position], field)
 
 
 class CachedConversationReader(ConversationReader):

@@ -154,13 +154,16 @@ class PairedCalls:
         answers = self._answers.get(output["call_id"], ())
         return [answer for answer in answers if self._items[answer].get("output") == output.get("output")]
 
-    def introduction(self, output: Item, warnings: Warnings) -> str:
+    def introduction(self, position: int, warnings: Warnings) -> str:
         """
-        Return how the user message begins that has an output which answers no call; "" if it is not needed.
+        Return how the user message begins that has an output which is late, or answers no call; "" if it is not needed.
 
         Inventing a call would misrepresent the model. A second, different output for a call may correct the first, so
         both are sent.
         """
+        output = self._items[position]
+        if position in self.callers:
+            return f"The result of the tool call {label(output['call_id'])}:"
         if self.repeated(output):
             return ""
         name = label(output["call_id"])

@@ -11,7 +11,7 @@ from app.core.items import ITEM_TYPES, as_json_object
 from app.core.items.readings import HOSTED, NOTES
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.call_ids import CallIds
-from app.core.request.content import ChatPart, PartError, check_known, read_content
+from app.core.request.content import ChatPart, PartError, check_known, param_in_item, read_content
 from app.core.request.messages import compacted_past, lenient_content
 from app.core.request.question import TranslationContext
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields
@@ -167,11 +167,9 @@ class _Conversation:
 
     def output(self, position: int, item: Item) -> None:
         call = self.paired.callers.get(position)
-        if call is None:
-            if introduction := self.paired.introduction(item, self.warnings):
+        if call is None or call in self.paired.late:
+            if introduction := self.paired.introduction(position, self.warnings):
                 self.output_as_message(position, introduction)
-        elif call in self.paired.late:
-            self.output_as_message(position, f"The result of the tool call {label(item['call_id'])}:")
         elif call < position:
             self.output_of(call, position)
 
@@ -215,9 +213,7 @@ class _Conversation:
         return [{**_PARTS[made["type"]](made, part), **kept} for made in read_content([part], options, self.warnings)]
 
     def place(self, position: int, field: str) -> str:
-        """Return the `param` of an error; an item of an earlier turn is not in the request's input."""
-        own = self.places[position]
-        return f"input[{own}]{field}" if own >= 0 else "previous_response_id"
+        return param_in_item(self.places[position], field)
 
 
 def _text(text: object) -> JSONObject:
