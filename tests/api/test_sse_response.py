@@ -264,3 +264,29 @@ async def test_server_error_ends_the_stream_at_the_next_item() -> None:
     with pytest.raises(OSError, match="gone"):
         await serving
     assert client.written == []
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_item_that_cannot_be_encoded_ends_the_stream_with_the_bytes_of_breaks(reads: bool) -> None:
+    async def breaks(error: Exception) -> bytes:
+        return f"broken by a {type(error).__name__}".encode()
+
+    client, answer = Client(), Answer(breaks=breaks)
+    serving = await answer.serve(client)
+    if not reads:
+        client.reads.clear()
+    answer.stream.send(b"0")
+    answer.stream.send("text")  # type: ignore[arg-type]
+    answer.stream.send(b"1")
+    client.reads.set()
+    await serving
+    assert client.written == [b"0", b"broken by a TypeError"]
+
+
+async def test_item_that_cannot_be_encoded_is_the_error_of_a_stream_without_breaks() -> None:
+    client, answer = Client(), Answer()
+    serving = await answer.serve(client)
+    answer.stream.send("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        await serving
+    assert client.written == []

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 import pytest_asyncio
+from starlette.types import Message, Receive, Scope, Send
 
 from app.api.uvicorn.http import Http
 from app.main import create_app
@@ -89,6 +90,35 @@ async def test_answer_keeps_its_status_and_bytes(
     head, _, received = (await ask(url)).partition(b"\r\n\r\n")
     assert (int(head.split()[1]), received) == (status, body)
     assert b"x-trailer" not in head.lower() and b"link" not in head.lower()
+
+
+@pytest.mark.parametrize(
+    ("answer", "written"),
+    [
+        (b"Content-Length: 3\r\n\r\nabc", [(b"abc", False)]),
+        (b"Content-Length: 0\r\n\r\n", [(b"", False)]),
+        (b"\r\nabc", [(b"abc", True), (b"", False)]),
+    ],
+    ids=["whole", "empty", "of unknown length"],
+)
+async def test_answer_ends_with_its_last_bytes_where_their_number_is_known(
+    up: Upstream, answer: bytes, written: list[tuple[bytes, bool]]
+) -> None:
+    app = create_app(settings(backend_url=up.url, backend_retries=0))
+    seen: list[tuple[bytes, bool]] = []
+
+    async def recorded(scope: Scope, receive: Receive, send: Send) -> None:
+        async def record(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                seen.append((message["body"], message.get("more_body", False)))
+            await send(message)
+
+        await app(scope, receive, record)
+
+    up.say(b"HTTP/1.1 200 OK\r\n" + answer, CLOSE)
+    async with serving(recorded) as url:  # type: ignore[arg-type]
+        await ask(url)
+    assert seen == written
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,21 @@ def test_hosted_functions_are_offered_by_flat_names_without_a_warning() -> None:
     assert chat.bindings["lab__add"].hosted is ADD
 
 
+def test_deferred_hosted_function_is_offered_once_a_search_has_found_it() -> None:
+    deferred = [HostedFunction(name, "mcp_call", namespace="lab", deferred=True) for name in ("add", "subtract")]
+    search = HostedFunction("tool_search", "tool_search_call")
+    hosted = HostedTools([(search, {"tool_search"}), *((one, {"mcp"}) for one in deferred)], {0}, {"mcp"})
+    tools = [{"type": "mcp", "server_label": "lab", "defer_loading": True}]
+    assert [*ask(hosted=hosted, tools=tools).bindings] == ["tool_search"]
+    found = {
+        "type": "tool_search_output",
+        "call_id": "call_1",
+        "execution": "server",
+        "tools": [{"type": "namespace", "name": "lab", "tools": [{"type": "function", "name": "add"}]}],
+    }
+    assert [*ask(found, hosted=hosted, tools=tools).bindings] == ["tool_search", "lab__add"]
+
+
 def test_function_of_the_client_keeps_its_name() -> None:
     own = {"type": "function", "name": "web_search"}
     chat = ask(tools=[*DECLARED, own])

@@ -96,3 +96,15 @@ def test_events_of_other_blocks_with_the_same_text_are_not_taken_for_each_other(
         chunk["choices"][0]["delta"].get("content") for chunk in chunks if chunk is not DONE and chunk.get("choices")
     ]
     assert [piece for piece in written if piece] == ["aa", "bb", "cc", "dd", "ee"]
+
+
+def test_content_of_an_unknown_type_is_left_out_with_one_warning_for_each_type() -> None:
+    sent = events(*(text() for _ in range(3)), text("Hi."))
+    starts = [event for event in sent if event["type"] == "content_block_start"]
+    for event, type_ in zip(starts, ("hologram", "hologram", "smell"), strict=False):
+        event["content_block"] = {"type": type_}
+    chunks, decoder = decoded(b"".join(map(frame, sent)), [])
+    assert "Hi." in [chunk["choices"][0]["delta"].get("content") for chunk in chunks[:-1] if chunk.get("choices")]
+    assert decoder.warnings == [
+        f"Content of type '{type_}' of the backend is not known and was left out." for type_ in ("hologram", "smell")
+    ]
