@@ -18,9 +18,13 @@ def json_response(value: object, headers: Mapping[str, str] | None = None) -> Re
     return Response(dumps(value), headers=headers, media_type="application/json")
 
 
-async def sized_response(value: object, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a 200 with `value` as its JSON body; a large one is encoded off the event loop, and sent in pieces."""
-    size = Size.of(value)
+async def sized_response(value: object, headers: Mapping[str, str] | None = None, size: Size | None = None) -> Response:
+    """
+    Return a 200 with `value` as its JSON body; a large one is encoded off the event loop, and sent in pieces.
+
+    `size` is its size, if that is known.
+    """
+    size = Size.of(value) if size is None else size
     pieces = await off_loop(size, pieces_sized, value, size)
     if len(pieces) == 1:
         return Response(pieces[0], headers=headers, media_type="application/json")

@@ -395,11 +395,10 @@ def size_of(value: object) -> int:
     """Return the bytes that a JSON value takes in memory; names of fields are left out, since objects share them."""
     size = 0
     values = [value]
-    while values:
-        value = values.pop()
-        size += sys.getsizeof(value)
-        if isinstance(value, dict):
-            values += value.values()
-        elif isinstance(value, list | tuple):
-            values += value
+    for inner in values:  # which grows meanwhile
+        size += sys.getsizeof(inner)
+        if isinstance(inner, dict):
+            values += inner.values()
+        elif isinstance(inner, (list, tuple)):
+            values += inner
     return size

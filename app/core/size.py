@@ -55,22 +55,31 @@ class Size:
 
 def counts(value: Any, most_characters: int, most_values: int) -> tuple[int, int]:
     """
-    Return the characters of the strings in a JSON value and the number of values, up to where a limit is passed.
+    Return the characters of the strings in a JSON value and the number of values, or of some of them if there are more
+    than a limit.
 
     JSON in bytes has more characters than a piece, so that it is a piece of its own.
     """
     characters = 0
     values = [value]
-    for seen, inner in enumerate(values, 1):  # which grows meanwhile
+    for inner in values:  # which grows meanwhile
         kind = type(inner)
         if kind is str:
             characters += len(inner)
-        elif kind is dict or isinstance(inner, Mapping):
+            continue
+        if kind in _SCALARS:
+            continue
+        if kind is dict:
             values += inner.values()
         elif kind is bytes:
             characters += max(len(inner), TEXT_PIECE + 1)
-        elif kind is list or isinstance(inner, (list, tuple)):
+        elif isinstance(inner, (list, tuple)):
             values += inner
-        if characters > most_characters or seen > most_values:
+        elif isinstance(inner, Mapping):
+            values += inner.values()
+        if len(values) > most_values or characters > most_characters:
             break
-    return characters, seen
+    return characters, len(values)
+
+
+_SCALARS = frozenset({int, float, bool, type(None)})

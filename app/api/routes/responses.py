@@ -28,6 +28,7 @@ from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.replay import ReplayedBuilder
 from app.core.types.request import TERMINAL, CreateResponse, Event
+from app.core.types.response import response_size
 from app.errors import APIError, InvalidRequest, NotFound
 from app.responses import Caller, Run
 from app.responses.background import EventSubscription
@@ -222,7 +223,8 @@ async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
 
 async def complete_response(run: Run) -> Response:
     """Return the finished response as JSON."""
-    return await sized_response(await run.drain(), warning_headers(run.warnings))
+    response = await run.drain()
+    return await sized_response(response, warning_headers(run.warnings), response_size(response))
 
 
 async def compacted_response(run: Run) -> Response:

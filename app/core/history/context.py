@@ -52,9 +52,13 @@ class NewInput:
     warnings: Warnings = field(default_factory=Warnings)
 
 
-def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:
+def continue_past(
+    past: Past, new_input: NewInput, request: CreateResponse, key: str, prefixes: Sequence[TranslatedPrefix] = ()
+) -> RequestContext:
     """
     Return the context of a request. `key` is that of the chain that the response will be in.
+
+    `prefixes` are of the past.
 
     Raises `InvalidRequest`, with the field at fault, for input that does not fit the conversation.
     """
@@ -72,11 +76,16 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
     if past.response_ids:
         check_outputs(past.items, new)
         new = drop_repetitions(past.items, new, warnings)
-    return join(past, new, new_input, key, decisions)
+    return join(past, new, new_input, key, decisions, prefixes)
 
 
 def join(
-    past: Past, new: list[Item], new_input: NewInput, key: str, decisions: Decisions = NO_DECISIONS
+    past: Past,
+    new: list[Item],
+    new_input: NewInput,
+    key: str,
+    decisions: Decisions = NO_DECISIONS,
+    prefixes: Sequence[TranslatedPrefix] = (),
 ) -> RequestContext:
     """Return the context of new items that fit the conversation; a trigger of a compaction is not among its items."""
     compacts = is_compaction(new)
@@ -98,12 +107,13 @@ def join(
         model=past.model,
         items=items,
         new=new,
-        upstream=new_input.upstream | new_input.decrypted,
+        upstream=new_input.upstream | new_input.decrypted if new_input.decrypted else new_input.upstream,
         decrypted=new_input.decrypted,
         compacts=compacts,
         warnings=warnings,
         decisions=decisions,
         configuration=configuration,
+        prefixes=prefixes if shared else (),
         shared=shared,
         images=past.images,
     )

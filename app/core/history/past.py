@@ -74,12 +74,8 @@ class Past:
 
 
 def _has_file(item: Item) -> bool:
-    return any(_is_file(part) for name in ("content", "output") for part in _parts(item.get(name)))
-
-
-def _parts(content: object) -> Sequence[object]:
-    return content if isinstance(content, list) else ()
-
-
-def _is_file(part: object) -> bool:
-    return isinstance(part, dict) and (part.get("type") == "input_file" or bool(part.get("file_id")))
+    for parts in (item.get("content"), item.get("output")):
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and (part.get("type") == "input_file" or part.get("file_id")):
+                return True
+    return False

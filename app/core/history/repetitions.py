@@ -72,9 +72,11 @@ def _without_question(history: Sequence[Item], new: Sequence[Item], warnings: Wa
 
     Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question a second time.
     """
-    question = next((item for item in reversed(history) if _is_question(item)), None)
     last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
-    if question is None or not last:
+    if not any(map(_is_question, new[:last])):  # as it is in nearly all requests; a history may be long
+        return [*new]
+    question = next(filter(_is_question, reversed(history)), None)
+    if question is None:
         return [*new]
     words = parts_of(question.get("content"), "user")
     repeated = [_is_question(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]

@@ -18,7 +18,7 @@ from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Item, Part, Response
-from app.core.types.response import declared_tool
+from app.core.types.response import declared_tool, response_size
 from app.errors import InvalidRequest
 
 
@@ -51,8 +51,8 @@ class Turn(NamedTuple):
         response, measures = self.response, self.measures or {}
         return dumps(
             {
-                **{name: response.get(name) for name in _LISTED},
-                **{name: measures.get(name) for name in _MEASURED},
+                **dict(zip(_LISTED, map(response.get, _LISTED), strict=True)),
+                **dict(zip(_MEASURED, map(measures.get, _MEASURED), strict=True)),
                 "tools": tools_used(response.get("output") or ()),
                 "preview": preview(self.input),
             }
@@ -66,13 +66,12 @@ class Turn(NamedTuple):
             for item_id, text in _reasoning(fields["response"]):
                 if item_id in same:
                     fields["upstream"][item_id][same[item_id]] = text
-        return Turn(*(fields.get(name) for name in Turn._fields))  # a newer version may store more fields
+        return Turn(*map(fields.get, Turn._fields))  # a newer version may store more fields
 
     @property
     def size(self) -> Size:
         """The size of what is stored."""
-        response = self.response
-        return Size.of(self.input, *map(response.get, ("output", "instructions", "tools")))
+        return response_size(self.response, self.input)
 
     @property
     def items(self) -> list[Item]:
@@ -129,7 +128,7 @@ def preview(items: Sequence[Item]) -> str:
         for item in reversed(items)
         if item.get("type") == "mcp_approval_response"
     )
-    text = next((text for text in (*texts, *outputs, *answers) if text.strip()), "")
+    text = next((text for text in itertools.chain(texts, outputs, answers) if text.strip()), "")
     return " ".join(text[: 4 * _PREVIEW].split())[:_PREVIEW]
 
 

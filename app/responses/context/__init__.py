@@ -51,9 +51,7 @@ class ContextLoader:
         past, prefixes = await self._past(request, lookup)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         new_input = await self._input(request, past, lookup, key)
-        context = await off_loop(request.size, continue_past, past, new_input, request, key)
-        if prefixes and context.shared:
-            context = replace(context, prefixes=prefixes)
+        context = await off_loop(request.size, continue_past, past, new_input, request, key, prefixes)
         return await self._with_files(context, owner)
 
     def cache_prefix(self, request: CreateResponse, owner: str, prefix: TranslatedPrefix | None) -> None:

@@ -111,11 +111,11 @@ class MemoryStore:
         Raises `StoreUnavailable`, without any change, if the buckets alone would exceed a limit: neither other chains
         nor records of this one are evicted for them.
         """
+        now = self._clock()
         for change in changes:
-            self._renew(images_bucket(change.bucket))
-        for change in changes:
-            self._sweep(change.bucket)
-        buckets = [self._buckets.get(change.bucket) or _Bucket() for change in changes]
+            self._sweep(now)
+            self._renew(images_bucket(change.bucket), now)
+        buckets = [self._current(change.bucket, now) or _Bucket() for change in changes]
         for bucket, change in zip(buckets, changes, strict=True):
             if change.requires is not None and change.requires not in bucket.records:
                 return False
@@ -133,7 +133,7 @@ class MemoryStore:
             self._list(change)
             self.records += records
             self.bytes += size
-            bucket.expires = self._clock() + self._ttl
+            bucket.expires = now + self._ttl
             self._buckets[change.bucket] = bucket
             self._buckets.move_to_end(change.bucket)
             if not bucket.records:
@@ -213,36 +213,41 @@ class MemoryStore:
 
     def _find(self, bucket: str) -> _Bucket | None:
         """Return a bucket that is there and has not expired."""
-        self._sweep(bucket)
-        return self._buckets.get(bucket)
+        now = self._clock()
+        self._sweep(now)
+        return self._current(bucket, now)
 
     def _use(self, bucket: str) -> _Bucket | None:
         """Return an existing bucket, renewed."""
-        current = self._renew(bucket)
+        now = self._clock()
+        self._sweep(now)
+        current = self._renew(bucket, now)
         if current is not None:
-            self._renew(images_bucket(bucket))
+            self._renew(images_bucket(bucket), now)
         return current
 
-    def _renew(self, bucket: str) -> _Bucket | None:
+    def _renew(self, bucket: str, now: float) -> _Bucket | None:
         """Return an existing bucket, renewed without its images."""
-        current = self._find(bucket)
+        current = self._current(bucket, now)
         if current is not None:
-            current.expires = self._clock() + self._ttl
+            current.expires = now + self._ttl
             self._buckets.move_to_end(bucket)
         return current
 
-    def _sweep(self, bucket: str) -> None:
-        """Delete this bucket if it has expired, and up to two more: a call adds at most one, so they never pile up."""
-        now = self._clock()
-        self._expire(bucket, now)
+    def _sweep(self, now: float) -> None:
+        """Delete up to two buckets that have expired: a call adds at most one for each, so they never pile up."""
         for _ in range(2):
-            if self._buckets:
-                self._expire(next(iter(self._buckets)), now)
+            oldest = next(iter(self._buckets), None)
+            if oldest is None or self._current(oldest, now) is not None:
+                return
 
-    def _expire(self, bucket: str, now: float) -> None:
+    def _current(self, bucket: str, now: float) -> _Bucket | None:
+        """Return a bucket, and delete it if it has expired."""
         current = self._buckets.get(bucket)
-        if current is not None and current.expires <= now:
-            self._forget(bucket)
+        if current is None or current.expires > now:
+            return current
+        self._forget(bucket)
+        return None
 
     def _forget(self, bucket: str) -> None:
         current = self._buckets.pop(bucket)

@@ -22,9 +22,8 @@ _MAY_CITE = re.compile(r"[\[【]| \0")
 def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Annotation]:
     """Return the sources that the calls of a conversation have shown the model, by number or URL."""
     sources: dict[str, Annotation] = {}
-    for fields in upstream.values():
-        notes = fields.get(NOTES)
-        if notes and isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
+    for notes in [fields[NOTES] for fields in upstream.values() if NOTES in fields]:
+        if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
             sources |= shown
     return sources
 
