@@ -30,7 +30,7 @@ def lacks_texts(data: bytes) -> bool:
     return data.startswith(_MARK)
 
 
-def leaves_in_pieces(data: bytes) -> bool:
+def is_sent_in_pieces(data: bytes) -> bool:
     """Return whether a batch of the log is sent in pieces: one that is large, or will be with its texts."""
     return lacks_texts(data) or Size(len(data)).large
 

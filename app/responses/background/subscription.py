@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from app.core.dialects import Dialect
 from app.core.sse import encoder
 from app.core.sse import log as frames
-from app.core.sse.late_events import lacks_texts, leaves_in_pieces, with_texts
+from app.core.sse.late_events import is_sent_in_pieces, lacks_texts, with_texts
 from app.core.types.request import Event, Response
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist
@@ -87,7 +87,7 @@ class EventSubscription:
 
         It raises `NotFound` and `StoreUnavailable` if the response with the texts of an event cannot be read.
         """
-        return self._pieces(data, dialect) if leaves_in_pieces(data) else None
+        return self._pieces(data, dialect) if is_sent_in_pieces(data) else None
 
     async def _pieces(self, data: bytes, dialect: Dialect) -> AsyncGenerator[bytes, None]:
         if not lacks_texts(data):
