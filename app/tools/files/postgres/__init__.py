@@ -85,7 +85,7 @@ class PostgresFileStore:
         self._tables = PostgresTables(database)
         self.uploads = SQLUploads(self._tables)
         self.batches = SQLBatches(self._tables)
-        self.vector_stores = PostgresVectorStores(database)
+        self.vector_stores = PostgresVectorStores(database, self._tables)
 
     @classmethod
     def from_url(cls, url: str) -> PostgresFileStore:

@@ -6,10 +6,9 @@ import secrets
 from collections.abc import Collection, Iterable, Sequence
 
 from app.storage.migration import Connection
-from app.tools.files import Page
 from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.index import PostgresIndex
-from app.tools.files.tables import Rows
+from app.tools.files.tables import FileTables
 from app.tools.files.vector_stores.records import (
     DAY,
     ErrorCode,
@@ -122,21 +121,11 @@ _OLD_TURNS = "DELETE FROM antiphon_turns WHERE served < clock_timestamp() - inte
 class PostgresVectorStores(SQLVectorStores):
     """The `VectorStoreRecords` of a `PostgresFileStore`."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(_DIALECT)
+    def __init__(self, database: PostgresDatabase, tables: FileTables) -> None:
+        super().__init__(_DIALECT, tables)
         self._db = database
         self._index = PostgresIndex(database)
         self._claim = _CLAIM.format(next=_NEXT.format(queues=self._queues))
-
-    async def _read(self, statement: str, *values: object) -> Rows:
-        return await self._db.fetch(statement, *values)
-
-    _write = _read
-
-    async def _listed(
-        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[Rows, bool]:
-        return await self._db.listed(select, table, where, values, page)
 
     async def forget(self, entries: Sequence[Sequence[object]]) -> None:
         """Do nothing: the database records what it removes, and `sweep` of the file store erases it."""

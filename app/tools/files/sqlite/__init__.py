@@ -191,7 +191,7 @@ class SQLiteFileStore:
         self._tables = SQLiteTables(self._db, clock)
         self.uploads = SQLUploads(self._tables)
         self.batches = SQLBatches(self._tables)
-        self.vector_stores = SQLiteVectorStores(self._db, clock)
+        self.vector_stores = SQLiteVectorStores(self._db, self._tables, clock)
 
     @classmethod
     def from_url(cls, url: str, *, clock: Callable[[], float] = time.time) -> SQLiteFileStore:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import apsw
 
-from app.tools.files import FilesUnavailable, Page
-from app.tools.files.sqlite.database import Database, listed, numbered, query
+from app.tools.files import FilesUnavailable
+from app.tools.files.sqlite.database import Database, numbered, query
 from app.tools.files.sqlite.index import Index, delete_index, last_change
-from app.tools.files.tables import Rows
+from app.tools.files.tables import FileTables, Rows
 from app.tools.files.vector_stores.records import (
     DAY,
     ErrorCode,
@@ -42,8 +42,8 @@ _STORE_COLUMNS = "id, owner, name, description, metadata, expires_days, created_
 class SQLiteVectorStores(SQLVectorStores):
     """The `VectorStoreRecords` of a `SQLiteFileStore`."""
 
-    def __init__(self, db: Database, clock: Callable[[], float]) -> None:
-        super().__init__(_DIALECT)
+    def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
+        super().__init__(_DIALECT, tables)
         self._db = db
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
@@ -67,17 +67,6 @@ class SQLiteVectorStores(SQLVectorStores):
                 (SELECT filename FROM files WHERE files.id = store_files.id),
                 (SELECT bytes FROM files WHERE files.id = store_files.id)
         """
-
-    async def _read(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        return await self._db.read(lambda db: query(db, statement, numbered(values)))
-
-    async def _write(self, statement: str, *values: object) -> list[tuple[object, ...]]:
-        return await self._db.write(lambda db: query(db, statement, numbered(values)))
-
-    async def _listed(
-        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[list[tuple[object, ...]], bool]:
-        return await self._db.read(lambda db: listed(db, select, table, where, numbered(values), page))
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         values = (
@@ -159,7 +148,7 @@ class SQLiteVectorStores(SQLVectorStores):
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         now, claim = self._clock(), secrets.token_hex(8)
         waiting = (json.dumps([*excluded]), now)
-        if not await self._read(self._next, *waiting):
+        if not await self._tables.fetch(self._next, *waiting):
             return None  # without taking the write lock
 
         def work(db: apsw.Connection) -> list[tuple[Any, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.tools.files import Page
-from app.tools.files.tables import Row, Rows
+from app.tools.files.tables import FileTables, Row, Rows, single
 from app.tools.files.vector_stores.records import (
     Attributes,
     Candidate,
@@ -54,7 +54,8 @@ class FoundChunk(NamedTuple):
 class SQLVectorStores(ABC):
     """The part of `VectorStoreRecords` that is the same in all SQL databases."""
 
-    def __init__(self, dialect: SQLDialect) -> None:
+    def __init__(self, dialect: SQLDialect, tables: FileTables) -> None:
+        self._tables = tables
         files, stores, batches, entries, row, _, _ = self._dialect = dialect
         self._store = f"""
             SELECT stores.id, owner, name, description, metadata, expires_days, stores.created_at, last_active_at,
@@ -84,20 +85,6 @@ class SQLVectorStores(ABC):
         """
 
     @abstractmethod
-    async def _read(self, statement: str, *values: object) -> Rows:
-        """Return the rows of a statement that changes nothing."""
-
-    @abstractmethod
-    async def _write(self, statement: str, *values: object) -> Sequence[Sequence[object]]:
-        """Return the rows of a statement that may change some."""
-
-    @abstractmethod
-    async def _listed(
-        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[Rows, bool]:
-        """Return the rows of a page of a table, and whether more follow; raises `UnknownCursor`."""
-
-    @abstractmethod
     async def _text_of(self, store_id: str, file: int) -> list[str]:
         """Return the chunks of a file, in order."""
 
@@ -111,17 +98,20 @@ class SQLVectorStores(ABC):
     async def forget(self, entries: Sequence[Sequence[object]]) -> None:
         """Remove the chunks of files that were removed from stores, given as (store id, row)."""
 
+    async def _change(self, statement: str, *values: object) -> Rows:
+        return await self._tables.run(lambda: single(statement, *values))
+
     async def get(self, owner: str, store_id: str) -> VectorStore | None:
         group = f"GROUP BY stores.{self._dialect.row}"
-        rows = await self._read(f"{self._store} WHERE stores.id = $1 AND owner = $2 {group}", store_id, owner)
+        rows = await self._tables.fetch(f"{self._store} WHERE stores.id = $1 AND owner = $2 {group}", store_id, owner)
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
         _, table, _, _, row, one_of, as_list = self._dialect
         where, values = ("1 = 1", ()) if owner is None else ("owner = $1", (owner,))
-        listed, more = await self._listed(f"SELECT id FROM {table}", table, where, values, page)
+        listed, more = await self._tables.listed(f"SELECT id FROM {table}", table, where, values, page)
         ids = [store_id for (store_id,) in listed]
-        rows = await self._read(f"{self._store} WHERE stores.id {one_of} GROUP BY stores.{row}", as_list(ids))
+        rows = await self._tables.fetch(f"{self._store} WHERE stores.id {one_of} GROUP BY stores.{row}", as_list(ids))
         stores = {store[0]: store_of(store) for store in rows}
         return [stores[store_id] for store_id in ids if store_id in stores], more
 
@@ -132,14 +122,14 @@ class SQLVectorStores(ABC):
         names = [name for name in _CHANGEABLE if name in values]
         assignments = ", ".join(f"{name} = ${index}" for index, name in enumerate(names, 3)) or "id = id"
         statement = f"UPDATE {self._dialect.stores} SET {assignments} WHERE id = $1 AND owner = $2 RETURNING id"
-        return bool(await self._write(statement, store_id, owner, *(values[name] for name in names)))
+        return bool(await self._change(statement, store_id, owner, *(values[name] for name in names)))
 
     async def delete(self, owner: str, store_id: str) -> bool:
         statement = f"DELETE FROM {self._dialect.stores} WHERE id = $1 AND owner = $2 RETURNING id"
-        return bool(await self._write(statement, store_id, owner))
+        return bool(await self._change(statement, store_id, owner))
 
     async def file(self, store: VectorStore, file_id: str) -> StoreFile | None:
-        rows = await self._read(f"{self._entry} WHERE store = $1 AND id = $2", store.id, file_id)
+        rows = await self._tables.fetch(f"{self._entry} WHERE store = $1 AND id = $2", store.id, file_id)
         return store_file_of(rows[0]) if rows else None
 
     async def files(
@@ -151,28 +141,28 @@ class SQLVectorStores(ABC):
         if batch_id is not None:
             where += f" AND batch = (SELECT {row} FROM {batches} AS batches WHERE batches.id = $3)"
             values = (*values, batch_id)
-        rows, more = await self._listed(self._entry, entries, where, values, page)
+        rows, more = await self._tables.listed(self._entry, entries, where, values, page)
         return [store_file_of(entry) for entry in rows], more
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
         statement = f"UPDATE {self._dialect.entries} SET attributes = $3 WHERE store = $1 AND id = $2 RETURNING id"
-        return bool(await self._write(statement, store.id, file_id, encode_fields(attributes)))
+        return bool(await self._change(statement, store.id, file_id, encode_fields(attributes)))
 
     async def remove(self, store: VectorStore, file_id: str) -> bool:
         _, _, _, entries, row, _, _ = self._dialect
         statement = f"DELETE FROM {entries} WHERE store = $1 AND id = $2 RETURNING store, {row}"
-        removed = await self._write(statement, store.id, file_id)
+        removed = await self._change(statement, store.id, file_id)
         await self.forget(removed)
         return bool(removed)
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
         _, _, _, entries, row, _, _ = self._dialect
         completed = f"SELECT {row} FROM {entries} WHERE store = $1 AND id = $2 AND status = 'completed'"
-        rows = await self._read(completed, store.id, file_id)
+        rows = await self._tables.fetch(completed, store.id, file_id)
         return await self._text_of(store.id, rows[0][0]) if rows else []
 
     async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None:
-        rows = await self._read(self._batch, batch_id, store.id)
+        rows = await self._tables.fetch(self._batch, batch_id, store.id)
         return file_batch_of(rows[0]) if rows else None
 
     async def search(
@@ -189,7 +179,7 @@ class SQLVectorStores(ABC):
         _, _, _, _, row, one_of, as_list = self._dialect
         # Files that are being indexed, or were removed meanwhile, have no row here.
         statement = f"{self._entry} WHERE {row} {one_of} AND store = $2 AND status = 'completed'"
-        rows = await self._read(statement, as_list([*{chunk.file for chunk in found}]), store.id)
+        rows = await self._tables.fetch(statement, as_list([*{chunk.file for chunk in found}]), store.id)
         completed = {entry[-1]: store_file_of(entry) for entry in rows}
         return [
             Candidate(chunk.id, completed[chunk.file], chunk.text, chunk.text_score, chunk.similarity)
@@ -199,7 +189,7 @@ class SQLVectorStores(ABC):
 
     async def _matching(self, store: VectorStore, matches: Callable[[Attributes], bool]) -> Sequence[int]:
         _, _, _, entries, row, _, _ = self._dialect
-        rows = await self._read(
+        rows = await self._tables.fetch(
             f"SELECT {row}, attributes FROM {entries} WHERE store = $1 AND status = 'completed'", store.id
         )
         return [number for number, text in rows if matches(decode_fields(text) or {})]
