@@ -20,19 +20,10 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import FoundChunk, SQLDialect, SQLVectorStores, job_of
+from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, ListParameter, SQLVectorStores, job_of
 
 SWEPT_FILES = 100  # of expired vector stores, that one statement removes
 
-_DIALECT = SQLDialect(
-    "antiphon_files",
-    "antiphon_vector_stores",
-    "antiphon_file_batches",
-    "antiphon_store_files",
-    "number",
-    "= ANY ($1)",
-    list,
-)
 _NOW = "extract(epoch FROM clock_timestamp())::bigint"
 _INSERT_STORE = """
 INSERT INTO antiphon_vector_stores
@@ -62,10 +53,10 @@ INSERT INTO antiphon_removed (chunks) SELECT number FROM cancelled
 """
 # Of several, since other processes may be claiming the first ones. In an array, so that they are found by their primary
 # key, whatever the planner knows of the table.
-_NEXT = """
+_NEXT = f"""
 SELECT number FROM antiphon_store_files AS entries
 WHERE number = ANY (ARRAY (
-    {queues}
+    {QUEUES}
     SELECT oldest.number FROM queues LEFT JOIN antiphon_turns USING (queue)
     CROSS JOIN LATERAL (
         SELECT number FROM antiphon_store_files AS waiting
@@ -77,11 +68,11 @@ WHERE number = ANY (ARRAY (
 ORDER BY (SELECT served FROM antiphon_turns AS turns WHERE turns.queue = entries.queue) NULLS FIRST, number
 LIMIT 1 FOR UPDATE SKIP LOCKED
 """
-_CLAIM = """
+_CLAIM = f"""
 WITH claimed AS (
     UPDATE antiphon_store_files
     SET claim = $2, claimed_until = clock_timestamp() + make_interval(secs => $3), attempts = attempts + 1
-    WHERE number = ({next})
+    WHERE number = ({_NEXT})
     RETURNING number, attempts, queue, key, store, id, max_tokens, overlap
 ), turn AS (
     INSERT INTO antiphon_turns SELECT queue, clock_timestamp() FROM claimed
@@ -122,10 +113,9 @@ class PostgresVectorStores(SQLVectorStores):
     """The `VectorStoreRecords` of a `PostgresFileStore`."""
 
     def __init__(self, database: PostgresDatabase, tables: FileTables) -> None:
-        super().__init__(_DIALECT, tables)
+        super().__init__(tables, ListParameter("= ANY ($1)", list))
         self._db = database
         self._index = PostgresIndex(database)
-        self._claim = _CLAIM.format(next=_NEXT.format(queues=self._queues))
 
     async def forget(self, entries: Sequence[Sequence[object]]) -> None:
         """Do nothing: the database records what it removes, and `sweep` of the file store erases it."""
@@ -185,7 +175,7 @@ class PostgresVectorStores(SQLVectorStores):
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         claim = secrets.token_hex(8)
-        rows = await self._db.fetch(self._claim, [*excluded], claim, lease)
+        rows = await self._db.fetch(_CLAIM, [*excluded], claim, lease)
         return job_of(rows[0], claim) if rows else None
 
     async def renew(self, job: Job, lease: float) -> bool:

@@ -54,5 +54,14 @@ class SQLiteTables:
         return query(db, self._translated(statement.text), numbered(statement.values))
 
     def _translated(self, text: str) -> str:
-        text = text.replace("antiphon_", "").replace("{row}", "row").replace("{now}", f"{self._clock():.6f}")
-        return _LOCKING.sub("", text)
+        return in_sqlite(text).replace("{now}", f"{self._clock():.6f}")
+
+
+_NAMES = {"antiphon_vector_stores": "stores", "antiphon_file_batches": "batches", "antiphon_": "", "{row}": "row"}
+
+
+def in_sqlite(text: str) -> str:
+    """Return a statement with the names that the tables have in SQLite."""
+    for name, here in _NAMES.items():
+        text = text.replace(name, here)
+    return _LOCKING.sub("", text)

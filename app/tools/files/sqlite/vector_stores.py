@@ -17,6 +17,7 @@ import apsw
 from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.database import Database, numbered, query
 from app.tools.files.sqlite.index import Index, delete_index, last_change
+from app.tools.files.sqlite.tables import in_sqlite
 from app.tools.files.tables import FileTables, Rows
 from app.tools.files.vector_stores.records import (
     DAY,
@@ -29,13 +30,30 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import FoundChunk, SQLDialect, SQLVectorStores, job_of
+from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, ListParameter, SQLVectorStores, job_of
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 _ONE_OF = "IN (SELECT value FROM json_each($1))"
-_DIALECT = SQLDialect("files", "stores", "batches", "store_files", "row", _ONE_OF, json.dumps)
+_NEXT = f"""
+{in_sqlite(QUEUES)}, oldest AS (
+    SELECT queue, (
+        SELECT row FROM store_files AS files
+        WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= $2
+        ORDER BY row LIMIT 1
+    ) AS row
+    FROM queues WHERE NOT queue {_ONE_OF}
+)
+SELECT row FROM oldest LEFT JOIN turns USING (queue)
+WHERE row IS NOT NULL ORDER BY coalesce(served, 0), row LIMIT 1
+"""
+_CLAIM = f"""
+UPDATE store_files SET claim = $3, claimed_until = $4, attempts = attempts + 1 WHERE row = ({_NEXT})
+RETURNING row, attempts, queue, key, store, id, max_tokens, overlap,
+    (SELECT filename FROM files WHERE files.id = store_files.id),
+    (SELECT bytes FROM files WHERE files.id = store_files.id)
+"""
 _STORE_COLUMNS = "id, owner, name, description, metadata, expires_days, created_at, last_active_at"
 
 
@@ -43,30 +61,12 @@ class SQLiteVectorStores(SQLVectorStores):
     """The `VectorStoreRecords` of a `SQLiteFileStore`."""
 
     def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
-        super().__init__(_DIALECT, tables)
+        super().__init__(tables, ListParameter(_ONE_OF, json.dumps))
         self._db = db
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
         self._cleaned: dict[Path, int] = {}  # time of the last change of each index, when it was cleaned
-        self._next = f"""
-            {self._queues}, oldest AS (
-                SELECT queue, (
-                    SELECT row FROM store_files AS files
-                    WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= $2
-                    ORDER BY row LIMIT 1
-                ) AS row
-                FROM queues WHERE NOT queue {_ONE_OF}
-            )
-            SELECT row FROM oldest LEFT JOIN turns USING (queue)
-            WHERE row IS NOT NULL ORDER BY coalesce(served, 0), row LIMIT 1
-        """
-        self._claim = f"""
-            UPDATE store_files SET claim = $3, claimed_until = $4, attempts = attempts + 1 WHERE row = ({self._next})
-            RETURNING row, attempts, queue, key, store, id, max_tokens, overlap,
-                (SELECT filename FROM files WHERE files.id = store_files.id),
-                (SELECT bytes FROM files WHERE files.id = store_files.id)
-        """
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
         values = (
@@ -148,11 +148,11 @@ class SQLiteVectorStores(SQLVectorStores):
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         now, claim = self._clock(), secrets.token_hex(8)
         waiting = (json.dumps([*excluded]), now)
-        if not await self._tables.fetch(self._next, *waiting):
+        if not await self._tables.fetch(_NEXT, *waiting):
             return None  # without taking the write lock
 
         def work(db: apsw.Connection) -> list[tuple[Any, ...]]:
-            rows = query(db, self._claim, numbered((*waiting, claim, now + lease)))
+            rows = query(db, _CLAIM, numbered((*waiting, claim, now + lease)))
             for row in rows:
                 db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?)", (row[2], now))
             return rows
