@@ -104,7 +104,8 @@ class RawRequest:
     body: RawBody
     model: str  # as the caller named it; empty if the request names none
     caller_key: str | None = None  # for backends that pass it through
-    conversation: str = ""  # the same for all requests of a conversation, so that they go to one replica
+    # Returns what is the same for all requests of a conversation, so that they go to one replica.
+    conversation: Callable[[], str] = str
     retry_allowed: bool = True  # whether a failure may be retried at the same server
 
 

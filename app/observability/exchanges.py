@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Sequence
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from app.backends import AnswerReceiver, BackendExchange, ExchangeWrapper, RawAnswer, RawExchange, Tap
 
+T = TypeVar("T")
 _Exchange = TypeVar("_Exchange", BackendExchange, RawExchange)
 
 
@@ -38,11 +38,10 @@ class _Observed(Generic[_Exchange]):
         self._exchange: _Exchange = exchange
         self._observation = observation
 
-    @contextmanager
-    def _entering(self) -> Iterator[None]:
+    async def _entered(self, entering: Awaitable[T]) -> T:
         self._observation.begin()
         try:
-            yield
+            return await entering
         except BaseException as error:
             self._observation.end(error)
             raise
@@ -63,8 +62,7 @@ class ObservedExchange(_Observed[BackendExchange], ExchangeWrapper):
     """An exchange that is observed."""
 
     async def __aenter__(self) -> Self:
-        with self._entering():
-            await self._exchange.__aenter__()
+        await self._entered(self._exchange.__aenter__())
         self._observation.accepted(None)
         return self
 
@@ -87,7 +85,6 @@ class ObservedRawExchange(_Observed[RawExchange]):
         return self._exchange.answered_by
 
     async def __aenter__(self) -> RawAnswer:
-        with self._entering():
-            answer = await self._exchange.__aenter__()
+        answer = await self._entered(self._exchange.__aenter__())
         self._observation.accepted(answer)
         return answer

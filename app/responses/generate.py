@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -30,6 +31,9 @@ logger = logging.getLogger(__name__)
 # Seconds to wait for the first chunk after the status line: many servers send an error in the first frame of a 200,
 # and clients retry only on an HTTP status.
 FIRST_CHUNK = 0.2
+
+
+_NO_LIMIT = nullcontext()
 
 
 class Deadline:
@@ -266,11 +270,11 @@ async def respond(
     end = finish or finish_response
     answer = DeliveredAnswer(builder, query.reader, delivery, deadline)
     exchange = query.exchange = query.backend.open(query.question)
-    limit = asyncio.timeout_at(deadline.at if deadline else None)
+    limit = asyncio.timeout_at(deadline.at) if deadline else None
     try:
         if open_after is not None:
             answer.start_within(open_after)
-        async with limit:
+        async with limit or _NO_LIMIT:
             answer.limit = limit
             async with exchange:
                 if open_after is not None:
@@ -281,7 +285,7 @@ async def respond(
             raise
         failure = error
     except Exception as error:
-        if isinstance(error, TimeoutError) and limit.expired():
+        if isinstance(error, TimeoutError) and limit and limit.expired():
             end = _finish_at_deadline
         elif opened or answer.started:
             logger.exception("an answer could not be read")  # the stream still needs its terminal event

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -47,6 +48,12 @@ MARGIN = 0.9
 SUMMARY_MARGIN = 0.7
 
 
+def _conversation(request: CreateResponse, context: RequestContext) -> str:
+    """Return the key of a request's conversation."""
+    beginning = request.instructions, request.tools, context.items
+    return request.prompt_cache_key or conversation_key(*beginning) or context.key
+
+
 class Questions:
     """Creates the questions of one response from its request and its conversation."""
 
@@ -64,11 +71,7 @@ class Questions:
         self._context = context
         self.prefix: TranslatedPrefix | None = None  # from the last translation, for later requests
         self._items: Sequence[Item] = context.items
-        self._conversation = (
-            request.prompt_cache_key
-            or conversation_key(request.instructions, request.tools, context.items)
-            or context.key
-        )
+        self._conversation = partial(_conversation, request, context)
         self._margin = MARGIN if request.truncation == "auto" else None
         translated = max((prefix.items for prefix in context.prefixes), default=0)
         self.size = request.size + Size.of(context.items[translated:])  # of what is translated for a question

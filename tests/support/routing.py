@@ -62,7 +62,7 @@ def question(model: str = "m", conversation: str = "", *, body_model: str = "", 
     """A question in a conversation, whose name is what the user says."""
     messages = [{"role": "user", "content": conversation or "Hi"}]
     body = {"model": body_model or model, "messages": messages, "stream": True}
-    return asking(body, conversation=conversation, model=model, **fields)
+    return asking(body, conversation=lambda: conversation, model=model, **fields)
 
 
 async def ask(router: Router, model: str = "m", conversation: str = "", **fields: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from urllib.parse import unquote_plus
 
 from starlette.datastructures import Headers
@@ -163,7 +164,7 @@ class Passthrough:
             body,
             model,
             caller.key,
-            _conversation(fields),
+            partial(_conversation, fields),
         )
 
     def _exchange(

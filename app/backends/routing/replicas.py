@@ -149,7 +149,9 @@ class ReplicaPool:
         """Return whether a server other than those in `exclude` is ready."""
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
-    def place(self, conversation: str, exclude: Collection[Replica], *, only_candidate: bool = False) -> Place:
+    def place(
+        self, conversation: Callable[[], str], exclude: Collection[Replica], *, only_candidate: bool = False
+    ) -> Place:
         """
         Return a place at the best server that is not in `exclude`.
 
@@ -265,7 +267,9 @@ class ReplicaPool:
 
     # Selection and queue.
 
-    async def _take(self, conversation: str, exclude: Collection[Replica], only_candidate: bool) -> Replica:
+    async def _take(
+        self, conversation: Callable[[], str], exclude: Collection[Replica], only_candidate: bool
+    ) -> Replica:
         if (free := self._free(self._ready(exclude, only_candidate))) and not self._waiters:
             return self._assigned(preferred(conversation, free))
         if len(self._waiters) >= (limit := self.served.max_queue):
@@ -434,18 +438,18 @@ class Place:
         await self.close(error)
 
 
-def preferred(conversation: str, free: Sequence[Replica]) -> Replica:
+def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Replica:
     """
     Return the server for a conversation: of those that are not much busier than the others, the one that ranks first.
 
     This is rendezvous hashing: all processes agree, and only conversations of a server that is added or removed move.
     """
-    if not conversation or len(free) == 1:
+    if len(free) == 1:
+        return free[0]
+    if not (key := conversation()):
         return least_loaded(free)
     bound = _LOAD_FACTOR * sum(replica.load for replica in free) / len(free) + _LOAD_MARGIN
-    return max(
-        (replica for replica in free if replica.load + 1 <= bound), key=lambda replica: _rank(conversation, replica)
-    )
+    return max((replica for replica in free if replica.load + 1 <= bound), key=lambda replica: _rank(key, replica))
 
 
 def least_loaded(free: Sequence[Replica]) -> Replica:

@@ -214,7 +214,7 @@ class _Failover(Generic[_Answer]):
     backend's.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], conversation: str) -> None:
+    def __init__(self, pools: Sequence[ReplicaPool], conversation: Callable[[], str]) -> None:
         self.answered_by: list[str] = []
         self._conversation = conversation
         self._first = pools[0]

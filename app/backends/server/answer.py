@@ -22,6 +22,8 @@ from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun, in_pieces
 from app.errors import BackendError
 
+_PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes
+
 IDLE_TOO_LONG = "The backend has been silent for too long."
 CONNECTION_BROKE = "The backend's answer ended early: the connection broke."
 
@@ -221,19 +223,37 @@ class Reads(Protocol):
 
 
 def _reads(response: httpx.Response) -> Reads:
-    return _TimedReads(aiter(response.aiter_bytes())) if is_compressed(response) else body_reads(response)
-
-
-def is_compressed(response: httpx.Response) -> bool:
-    """Return whether a body has to be decompressed, although the request allows only `identity`."""
-    # Most responses have no such header: `headers.get` would raise and catch an exception.
-    return "content-encoding" in response.headers and response.headers["content-encoding"] != "identity"
+    compressed = isinstance(response.stream, _CompressedBody)
+    return _TimedReads(aiter(response.aiter_bytes())) if compressed else body_reads(response)
 
 
 def body_reads(response: httpx.Response) -> Reads:
     """Return the body of a response as it was sent, compressed or not."""
     ours: Reads | None = response.extensions.get("stream")
     return ours or _TimedReads(aiter(response.aiter_raw()))
+
+
+def bound_decompression(response: httpx.Response) -> None:
+    """Have a compressed body decompressed in small pieces; the request allows only `identity`."""
+    # Most responses have no such header: `headers.get` would raise and catch an exception.
+    if "content-encoding" in response.headers and response.headers["content-encoding"] != "identity":
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        response.stream = _CompressedBody(response.stream)
+
+
+class _CompressedBody(httpx.AsyncByteStream):
+    """A compressed body in small pieces, since httpx decompresses each piece as a whole."""
+
+    def __init__(self, stream: httpx.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for data in self._stream:
+            for at in range(0, len(data), _PIECE):
+                yield data[at : at + _PIECE]
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class _TimedReads:

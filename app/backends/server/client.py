@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Any
@@ -33,7 +33,7 @@ from app.backends import (
 )
 from app.backends.apis import encode
 from app.backends.server.adaptation import AdaptedRequest
-from app.backends.server.answer import AnswerBody, is_compressed
+from app.backends.server.answer import AnswerBody, bound_decompression
 from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
@@ -59,7 +59,6 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
 _MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is passed on to the caller instead
 _BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
 _ERROR_LIMIT = 1_000_000  # bytes of an error's body that are read
-_PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes
 _LINGER = 1.0  # seconds to wait for the end of the body after `[DONE]`, so that the connection can be reused
 
 
@@ -93,6 +92,7 @@ class ModelServer(Backend):
         self._forwarding = Forwarding(base, profile)
         self._http = http or transport_to(base)
         self._passes = self._key == PASSTHROUGH
+        self.asks_whole = profile.response.empty_stream == "ask_whole"  # after an empty stream
         headers = {
             "Host": base.netloc.decode("ascii"),
             "Accept": "text/event-stream, application/json",
@@ -162,7 +162,7 @@ class ModelServer(Backend):
         except httpx.TransportError as error:
             raise _Refusal(unreachable(error), again=True) from error
         if not response.is_success:
-            _bound(response)
+            bound_decompression(response)
             body = await _read_error(response)
             refusal = self._refusal(response, body, key)
             refusal.error = self._forwarding.refusal(request, response, body, refusal.error, self._secret(key))
@@ -314,7 +314,7 @@ class ModelServer(Backend):
             raise _Refusal(failure("timeout"), again=False) from error
         except httpx.TransportError as error:
             raise _Refusal(unreachable(error), again=True) from error
-        _bound(response)
+        bound_decompression(response)
         if not response.is_success:
             raise self._refusal(response, await _read_error(response), caller_key)
         return response
@@ -386,7 +386,7 @@ class ServerExchange:
     async def __aenter__(self) -> ServerExchange:
         try:
             answer = await self._open()
-            fall_back = self._server.profile("").response.empty_stream == "ask_whole"
+            fall_back = self._server.asks_whole
             if fall_back or not answer.is_event_stream:
                 try:
                     await answer.begin()  # it may be an error rather than a stream, and can still become an HTTP status
@@ -524,27 +524,6 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
                 break
     finally:
         await response.aclose()
-
-
-def _bound(response: httpx.Response) -> None:
-    if is_compressed(response):
-        assert isinstance(response.stream, httpx.AsyncByteStream)
-        response.stream = _BoundedStream(response.stream)
-
-
-class _BoundedStream(httpx.AsyncByteStream):
-    """A compressed body in small pieces, since httpx decompresses each piece as a whole."""
-
-    def __init__(self, stream: httpx.AsyncByteStream) -> None:
-        self._stream = stream
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for data in self._stream:
-            for at in range(0, len(data), _PIECE):
-                yield data[at : at + _PIECE]
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
 
 
 def _model(entry: JSONObject | str) -> JSONObject:

@@ -70,14 +70,16 @@ class Endpoints:
 
     def candidates(self) -> Sequence[Endpoint]:
         """Return the endpoints to ask, one after the other until the server has one."""
-        if self._first and self._clock() >= self._until:
+        if not self._first:
+            return self._all
+        if self._clock() >= self._until:
             self._first = 0
         return self._all[self._first :]
 
     @property
     def current(self) -> Endpoint:
         """The endpoint that is asked first."""
-        return self.candidates()[0]
+        return self.candidates()[0] if self._first else self._all[0]
 
     def lacks(self, endpoint: Endpoint, status: int, error: BackendError) -> bool:
         """Return whether a refusal means that the server does not have this endpoint, but may have the next one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -239,10 +239,10 @@ def is_of_messages(endpoint: str) -> bool:
     return endpoint == MESSAGES or endpoint.startswith(f"{MESSAGES}/")
 
 
-def session_header(profile: Profile, conversation: str) -> dict[str, str]:
+def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:
     """Return the header by which routers behind a server know a conversation; none without one."""
     name = profile.request.session_header
-    return {name: session_id(conversation)} if name and conversation else {}
+    return {name: session_id(key)} if name and (key := conversation()) else {}
 
 
 class Forwarding:

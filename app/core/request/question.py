@@ -7,7 +7,7 @@ next translation starts from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from app.core.bounded_json import EncodedJSON
@@ -79,7 +79,8 @@ class Question:
     size: Size = field(default_factory=Size)  # of what is encoded for it
 
     caller_key: str | None = None  # for backends that pass it through
-    conversation: str = ""  # the same for all turns of a conversation: see `app.core.affinity`
+    # Returns a key that is the same for all turns of a conversation: see `app.core.affinity`. Few servers need it.
+    conversation: Callable[[], str] = str
     content_traceable: bool = False  # whether traces may have its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if there is another one to try
     headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context

@@ -95,7 +95,7 @@ class ChunkDecoder:
             for event in events:
                 check_piece(event)
         # If no event has a second line, each plain one is a whole frame and need not be split.
-        plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._joiner.pending
+        plain = b"\n" not in b"".join(events) and not self._joiner.pending
         chunks: list[RawOrRun] = []
         at = 0
         while at < len(events) and not self._done:

@@ -433,16 +433,23 @@ class CreateResponse(_Body):
     @property
     def tool_secrets(self) -> ToolSecrets:
         """The credentials of this request's tools: `request.tool_secrets.restore(tool)` adds them to one."""
-        return self._notes.tool_secrets
+        return self._noted.tool_secrets
 
     @property
     def size(self) -> Size:
         """The size of the request's body."""
-        return self._notes.size
+        return self._noted.size
 
     def note_size(self, size: Size) -> None:
         """Note the size of the body that the request was parsed from."""
-        self._notes.size = size
+        self._noted.size = size
+
+    @property
+    def _noted(self) -> _Notes:
+        # Ten times as fast as `self._notes`, which pydantic looks for in several places.
+        assert self.__pydantic_private__ is not None
+        notes: _Notes = self.__pydantic_private__["_notes"]
+        return notes
 
     def items(self) -> list[Item]:
         """Return the input as items with types: a string becomes a user message."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable
 
 _SHORTEST = 0.001  # seconds
 _GROWTH = 2**0.25  # of the limit of a class from one to the next, so that a quantile is at most a tenth off
 _CLASSES = 100  # the last one has all that is longer than nine hours
+_LIMITS = [_SHORTEST * _GROWTH ** (number + 0.5) for number in range(_CLASSES - 1)]  # of each class but the last
 
 
 class Durations:
@@ -22,8 +24,7 @@ class Durations:
 
     def add(self, seconds: float) -> None:
         """Count a duration."""
-        position = math.log(max(seconds, _SHORTEST) / _SHORTEST, _GROWTH)
-        self._counts[min(_CLASSES - 1, round(position))] += 1
+        self._counts[bisect(_LIMITS, seconds)] += 1
 
     def include(self, others: Durations) -> None:
         """Count other durations too."""

@@ -163,7 +163,7 @@ async def test_slots_are_neither_lost_nor_taken_twice() -> None:
     async def visit() -> None:
         nonlocal count
         with contextlib.suppress(BackendError):
-            async with pool.place(f"{chance.randrange(5)}", ()) as replica:
+            async with pool.place(lambda: f"{chance.randrange(5)}", ()) as replica:
                 most[replica.url] = max(most[replica.url], replica.load)
                 await asyncio.sleep(chance.random() / 500)
                 count += 1
@@ -180,7 +180,7 @@ async def test_slots_are_neither_lost_nor_taken_twice() -> None:
     assert most == {"http://a/v1": 3, "http://b/v1": 3}
     assert [replica.load for replica in pool.replicas] == [0, 0]
     assert count > 50
-    async with pool.place("", ()):
+    async with pool.place(str, ()):
         pass
 
 
@@ -276,14 +276,14 @@ async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
 
     async def wait() -> None:
         try:
-            async with pool.place("", ()):
+            async with pool.place(str, ()):
                 pass
         except BaseException as error:
             waited.append(error)
             raise
 
     with pytest.raises(BackendError):
-        async with pool.place("", ()):
+        async with pool.place(str, ()):
             waiting = asyncio.create_task(wait())
             await asyncio.sleep(0)
             asyncio.get_running_loop().call_soon(waiting.cancel)
@@ -375,11 +375,11 @@ async def test_more_slots_after_a_reload_shorten_the_wait() -> None:
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
     async with contextlib.AsyncExitStack() as places:
         for _ in range(4):
-            await places.enter_async_context(pool.place("", ()))
-        waiting = [asyncio.create_task(places.enter_async_context(pool.place("", ()))) for _ in range(7)]
+            await places.enter_async_context(pool.place(str, ()))
+        waiting = [asyncio.create_task(places.enter_async_context(pool.place(str, ()))) for _ in range(7)]
         await asyncio.sleep(0)
         with pytest.raises(BackendError) as refused:
-            await places.enter_async_context(pool.place("", ()))
+            await places.enter_async_context(pool.place(str, ()))
         for one in waiting:
             one.cancel()
         await asyncio.wait(waiting)

@@ -83,9 +83,7 @@ class Normalizer:
         self._plain: RawChunk | None = None  # what the last run in normal form is like
 
     def feed(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
-        """Return the chunks in normal form: the same list if they are so already."""
-        if self.is_plain(chunks):
-            return chunks
+        """Return the chunks in normal form."""
         normal: list[ChunkOrRun] = []
         for chunk in chunks:
             plain = [chunk]
