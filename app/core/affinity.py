@@ -41,19 +41,22 @@ def session_id(conversation: str) -> str:
     return blake2b(conversation.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
-def _beginning(messages: Sequence[JSONMapping]) -> Iterator[str]:
-    """Yield the texts of the messages up to the user's first one, or of a summary that stands in their place."""
+def _beginning(messages: Sequence[JSONMapping]) -> list[str]:
+    """Return the texts of the messages up to the user's first one, or of a summary that stands in their place."""
+    texts: list[str] = []
     for message in messages[:_MESSAGES]:
         if not isinstance(message, dict):
             continue
-        yield from _texts(message.get("content"))
+        texts += _texts(message.get("content"))
         if isinstance(summary := message.get("encrypted_content"), str):
-            yield summary[:_CHARACTERS]
+            texts.append(summary[:_CHARACTERS])
         if message.get("role") == "user":
-            return
+            break
+    return texts
 
 
-def _texts(content: object) -> Iterator[str]:
+def _texts(content: object) -> list[str]:
+    texts: list[str] = []
     for part in content[:_PARTS] if isinstance(content, list) else (content,):
         text = part.get("text") if isinstance(part, dict) else part
         if not isinstance(text, str):
@@ -61,7 +64,8 @@ def _texts(content: object) -> Iterator[str]:
         if _BILLING in text[:_CHARACTERS]:
             text = _BILLING_LINE.sub("", text[: 2 * _CHARACTERS])
         if text:
-            yield text[:_CHARACTERS]
+            texts.append(text[:_CHARACTERS])
+    return texts
 
 
 def _names(tools: Iterable[object]) -> Iterator[str]:

@@ -13,8 +13,7 @@ So each limit is about a tenth of that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 LARGE = 1024 * 1024  # bytes or characters
 MANY = 5000  # JSON values
@@ -24,8 +23,7 @@ MANY = 5000  # JSON values
 TEXT_PIECE = 320 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """How much there is of something: more than it is does no harm, and less only delays others."""
 
     characters: int = 0  # or bytes
@@ -36,7 +34,7 @@ class Size:
         """Whether work on it takes too long for the event loop."""
         return self.characters > LARGE or self.values > MANY
 
-    def __add__(self, other: Size) -> Size:
+    def __add__(self, other: Size) -> Size:  # type: ignore[override]
         return Size(self.characters + other.characters, self.values + other.values)
 
     @classmethod

@@ -73,8 +73,7 @@ class Questions:
         self._items: Sequence[Item] = context.items
         self._conversation = partial(_conversation, request, context)
         self._margin = MARGIN if request.truncation == "auto" else None
-        translated = max((prefix.items for prefix in context.prefixes), default=0)
-        self.size = request.size + Size.of(context.items[translated:])  # of what is translated for a question
+        self.size = _size(request, context)  # of what is translated for a question
         self._request = context.configuration.applied(request)
         if context.compacts:
             self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
@@ -191,6 +190,15 @@ class Questions:
         margin = margin or self._margin
         backend = Truncating(self._backend, margin=margin) if margin else self._backend
         return ModelQuery(backend, question, encoded, reader, self.answered_by)
+
+
+def _size(request: CreateResponse, context: RequestContext) -> Size:
+    """Return the size of a request with the items that were loaded for it, and are not translated yet."""
+    size = request.size  # unless it was not parsed from a body
+    own = {*map(id, request.input)} if size.characters and isinstance(request.input, list) else ()
+    translated = max((prefix.items for prefix in context.prefixes), default=0)
+    loaded = [item for item in context.items[translated:] if id(item) not in own]
+    return size + Size.of(loaded) if loaded else size
 
 
 class Truncating(BackendWrapper):

@@ -299,7 +299,7 @@ def name_unsent(context: TranslationContext, kept: frozenset[str] = frozenset())
         if field.value not in NOTHING and field.path.partition(".")[0] not in forwarded
     }
     for path, value in _UNSENT.items():
-        if path.rpartition(".")[2] not in forwarded and value(request):
+        if value(request) and path.rpartition(".")[2] not in forwarded:
             unsent[path] = None
     if isinstance(request.input, list):
         unsent |= dict.fromkeys(path for path in _unsent_of_items(request.input) if path.rpartition(".")[2] not in kept)

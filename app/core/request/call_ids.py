@@ -9,7 +9,6 @@ begin with the same tokens and can be cached.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 import string
@@ -68,7 +67,8 @@ class CallIds:
 
     def copy(self) -> CallIds:
         """Return an object that has given the same ids, to continue from here more than once."""
-        copied = copy.copy(self)
+        copied = CallIds.__new__(CallIds)  # `copy.copy` takes several times as long
+        copied._pattern, copied._form = self._pattern, self._form
         copied._used, copied._tried = {*self._used}, {**self._tried}
         return copied
 

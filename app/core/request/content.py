@@ -162,11 +162,11 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
     return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
 
 
-def check_known(content: object, param: str) -> None:
-    """Raise `InvalidRequest` for content that has only unknown types of parts."""
+def check_known(content: object, place: int) -> None:
+    """Raise `InvalidRequest` for content that has only unknown types of parts, of the item at a place in the input."""
     if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
         message = f"No part of this message has a known type. Known are {', '.join(sorted(PART_TYPES))}."
-        raise InvalidRequest(message, param=param, code="invalid_value")
+        raise InvalidRequest(message, param=param_in_item(place, ".content"), code="invalid_value")
 
 
 def param_in_item(place: int, field: str) -> str:
@@ -203,6 +203,9 @@ def text_content(text: str, form: str) -> str | list[ChatPart]:
 
 def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
     """Return content without media as one string; as a list of parts otherwise, or for the form `array`."""
+    if len(parts) == 1 and form != "array" and parts[0]["type"] == "text" and len(parts[0]) == 2:
+        text: str = parts[0]["text"]  # as nearly all content
+        return text
     if media(parts) or (form == "array" and parts) or any("cache_control" in part for part in parts):
         return parts
     return "\n".join(texts(parts))

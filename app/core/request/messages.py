@@ -269,7 +269,8 @@ class ConversationReader:
                 self.text_content(position, content, role=role, separator="")
             )  # joined like `output_text` in the SDKs
             return
-        self.check_known(position, content)
+        if self.places[position] >= 0:
+            check_known(content, self.places[position])
         self.close()
         if role == "user":
             self.turn += 1
@@ -431,11 +432,6 @@ class ConversationReader:
             return read_content(self.items[position].get(name), options, self.warnings, self.part_form)
         except PartError as error:
             raise self.refused(position, name, error) from None
-
-    def check_known(self, position: int, content: object) -> None:
-        """Raise `InvalidRequest` for a message of the request that has only unknown types of content."""
-        if self.places[position] >= 0:
-            check_known(content, self.place(position, ".content"))
 
     def text_content(self, position: int, content: Any, *, role: str, separator: str) -> str:
         try:

@@ -67,12 +67,15 @@ def tool_items_as_functions(
 
 
 def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[str, object]:
-    notes = (upstream.get(str(item.get("id"))) or {}).get(NOTES)
-    return notes if isinstance(notes, Mapping) else {}
+    fields = upstream.get(str(item.get("id")))
+    notes = fields.get(NOTES) if fields else None
+    return notes if notes is not None and isinstance(notes, Mapping) else {}
 
 
 def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
     """Add to the notes of each approval request whether it was decided, and whether its call was made."""
+    if not any(item["type"] == "mcp_approval_request" for item in items):
+        return
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
     decided = {item.get("approval_request_id"): item for item in items if item["type"] == "mcp_approval_response"}
     for position, item in enumerate(items):
@@ -84,6 +87,8 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
 def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
     """Return the position of the round's last call, by the position of each item of the round."""
     last: dict[int, int] = {}
+    if not any(notes):
+        return last
     current: tuple[int, object] | None = None  # position and number of the current round
     for position, item in enumerate(items):
         round_number = notes[position].get("round")
@@ -141,13 +146,11 @@ class PairedCalls:
         for call, output in self.outputs.items():
             self._answers[items[call]["call_id"]].append(output)
         self.unclaimed = {position for positions in early.values() for position in positions}  # a later call may do it
-        messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
         # Asynchronous calls whose output came after further messages.
-        self.late = {
-            call
-            for call, output in self.outputs.items()
-            if items[call].get("async") is True and messages[output] > messages[call]
-        }
+        self.late: set[int] = set()
+        if pending := [call for call in self.outputs if items[call].get("async") is True]:
+            messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
+            self.late = {call for call in pending if messages[self.outputs[call]] > messages[call]}
 
     def repeated(self, output: Item) -> list[int]:
         """Return the positions of the same output, as far as it answers calls with the same id."""

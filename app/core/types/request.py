@@ -273,8 +273,9 @@ def undeclared_fields(
         for name, value in extra.items():
             if name not in known:
                 yield UndeclaredField(f"{path}{name}", value, known)
+    fields = body.__dict__  # the declared ones
     for name in body.model_fields_set:
-        value = getattr(body, name)
+        value = fields.get(name)
         if isinstance(value, BaseModel):
             yield from undeclared_fields(value, path=f"{path}{name}.")
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):

@@ -117,7 +117,7 @@ class _Conversation:
             self.answer(position, item)
             return
         if self.places[position] >= 0:
-            check_known(item.get("content"), self.place(position, ".content"))
+            check_known(item.get("content"), self.places[position])
         parts = self.parts(position, "content") or [_text("")]
         self.sent.append({"type": "message", "role": role, "content": parts})
 
