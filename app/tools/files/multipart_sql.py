@@ -11,13 +11,13 @@ from app.tools.files.tables import FileTables, Rows, Statement, Steps, single
 KEPT = 86_400  # seconds for which an upload that has ended is known
 _SWEPT = 100  # uploads that one statement removes
 
-_ALIVE = "(expires_at IS NULL OR expires_at > {now})"
+ALIVE = "(expires_at IS NULL OR expires_at > {now})"
 _PENDING = "status = 'pending' AND expires_at > {now}"
 
 # What an owner's files take, with the uploads that are not completed: what was received, if it is more than was said.
 STORED_BYTES = f"""
 SELECT CAST(
-    (SELECT coalesce(sum(bytes), 0) FROM antiphon_files WHERE owner = $1 AND {_ALIVE})
+    (SELECT coalesce(sum(bytes), 0) FROM antiphon_files WHERE owner = $1 AND {ALIVE})
     + (SELECT coalesce(sum(CASE WHEN received > bytes THEN received ELSE bytes END), 0)
         FROM antiphon_multipart_uploads WHERE owner = $1 AND {_PENDING})
     AS bigint)

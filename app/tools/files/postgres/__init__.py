@@ -10,25 +10,20 @@ database. Embeddings need the extension `vector` (pgvector). Requires the extras
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from itertools import count
-
 from app.storage.migration import Connection
-from app.tools.files import ABANDONED_AFTER, File, Page, VectorsUnsupported
-from app.tools.files.batches_sql import SQLBatches
-from app.tools.files.multipart_sql import PARTS_OF_FILE, STORED_BYTES, SQLUploads
+from app.tools.files import ABANDONED_AFTER, VectorsUnsupported
+from app.tools.files.files_sql import SQLFileStore
+from app.tools.files.multipart_sql import ALIVE
 from app.tools.files.postgres.database import PostgresDatabase
 from app.tools.files.postgres.schema import NoVectorsError
 from app.tools.files.postgres.tables import PostgresTables
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
-from app.tools.files.tables import Statement, Steps
+from app.tools.files.tables import single
 
 SWEPT_ROWS = 100  # expired rows that one statement deletes
 SWEPT_PIECES = 64  # of content
 SWEPT_CHUNKS = 500
 
-ALIVE = "(expires_at IS NULL OR expires_at > extract(epoch FROM clock_timestamp()))"
-_FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM antiphon_files"
 _WRITE = """
 WITH upload AS (
     INSERT INTO antiphon_uploads VALUES ($1, clock_timestamp())
@@ -36,12 +31,6 @@ WITH upload AS (
 )
 INSERT INTO antiphon_pieces (file, number, data) VALUES ($1, $2, $3)
 """
-_ADD = """
-WITH upload AS (DELETE FROM antiphon_uploads WHERE file = $1)
-INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
-"""
-_PIECE = "SELECT data FROM antiphon_pieces WHERE file = $1 AND number = $2 AND EXISTS (SELECT FROM {} WHERE id = $3)"
 _DISCARD = """
 WITH upload AS (DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file)
 INSERT INTO antiphon_removed (content) SELECT file FROM upload
@@ -77,14 +66,12 @@ DELETE FROM antiphon_chunks WHERE (file, number) IN (
 """
 
 
-class PostgresFileStore:
+class PostgresFileStore(SQLFileStore):
     """A `FileStore` in PostgreSQL. Times of expiry and of claims are by the clock of the database."""
 
     def __init__(self, database: PostgresDatabase) -> None:
+        super().__init__(PostgresTables(database))
         self._db = database
-        self._tables = PostgresTables(database)
-        self.uploads = SQLUploads(self._tables)
-        self.batches = SQLBatches(self._tables)
         self.vector_stores = PostgresVectorStores(database, self._tables)
 
     @classmethod
@@ -95,55 +82,13 @@ class PostgresFileStore:
     async def write(self, file_id: str, number: int, data: bytes) -> None:
         await self._db.fetch(_WRITE, file_id, number, data)
 
-    async def add(self, file: File, limit: int | None = None) -> bool:
-        values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
-
-        def steps() -> Steps[bool]:
-            if limit is not None:
-                yield from self._tables.lock_owner(file.owner)
-                ((stored,),) = yield Statement(STORED_BYTES, (file.owner,))
-                if stored + file.bytes > limit:
-                    return False
-            yield Statement(_ADD, values)
-            return True
-
-        return await self._tables.run(steps)
-
-    async def stored_bytes(self, owner: str) -> int:
-        return int((await self._tables.fetch(STORED_BYTES, owner))[0][0])
-
     async def discard(self, file_id: str) -> None:
         await self._db.fetch(_DISCARD, file_id)
         await self._erase()
 
-    async def file(self, owner: str, file_id: str) -> File | None:
-        rows = await self._db.fetch(f"{_FILE} WHERE id = $1 AND owner = $2 AND {ALIVE}", file_id, owner)
-        return File(*rows[0]) if rows else None
-
-    async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        where = f"owner = $1 AND {ALIVE} AND ($2::text IS NULL OR purpose = $2)"
-        rows, more = await self._db.listed(_FILE, "antiphon_files", where, (owner, purpose), page)
-        return [File(*row) for row in rows], more
-
-    async def content(self, file_id: str) -> AsyncIterator[bytes]:
-        parts = await self._tables.fetch(PARTS_OF_FILE, file_id)
-        for (content_id,) in parts or [(file_id,)]:
-            async for piece in self._pieces(content_id, "antiphon_files", file_id):
-                yield piece
-
-    def part_content(self, part_id: str) -> AsyncIterator[bytes]:
-        return self._pieces(part_id, "antiphon_upload_parts", part_id)
-
-    async def _pieces(self, content_id: str, table: str, row_id: str) -> AsyncIterator[bytes]:
-        for number in count():
-            rows = await self._db.fetch(_PIECE.format(table), content_id, number, row_id)
-            if not rows:
-                return
-            yield rows[0][0]
-
     async def delete(self, owner: str, file_id: str) -> bool:
         statement = f"DELETE FROM antiphon_files WHERE id = $1 AND owner = $2 AND {ALIVE} RETURNING 1"
-        return bool(await self._db.fetch(statement, file_id, owner))
+        return bool(await self._tables.run(lambda: single(statement, file_id, owner)))
 
     async def sweep(self) -> None:
         """Delete expired files and abandoned uploads, and the content and chunks of all that was deleted."""

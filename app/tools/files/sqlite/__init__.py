@@ -8,21 +8,17 @@ The file store in a SQLite database: persistent, and shared by the workers of on
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
-from functools import partial
-from itertools import count
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import apsw
 
-from app.tools.files import ABANDONED_AFTER, File, Page
-from app.tools.files.batches_sql import SQLBatches
-from app.tools.files.multipart_sql import PARTS_OF_FILE, STORED_BYTES, SQLUploads
-from app.tools.files.sqlite.database import Database, empty_log, listed, query
+from app.tools.files import ABANDONED_AFTER
+from app.tools.files.files_sql import SQLFileStore
+from app.tools.files.sqlite.database import Database, empty_log, query
 from app.tools.files.sqlite.tables import SQLiteTables
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
-from app.tools.files.tables import Statement
 
 ERASED_PIECES = 32  # of content, that one transaction deletes
 ERASURES = 8  # such transactions in one sweep, so that the log that it empties afterwards is not large
@@ -178,19 +174,15 @@ CREATE TABLE batch_requests (
 CREATE INDEX batch_requests_waiting ON batch_requests (batch, line) WHERE status = 'waiting';
 CREATE INDEX batch_requests_claimed ON batch_requests (claim) WHERE claim IS NOT NULL;
 """
-_FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM files"
-_ALIVE = "(expires_at IS NULL OR expires_at > :now)"
 
 
-class SQLiteFileStore:
+class SQLiteFileStore(SQLFileStore):
     """A `FileStore` in a SQLite database."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._db = Database(path, [_SCHEMA, _QUEUES, _MULTIPART, _BATCHES])
         self._clock = clock
-        self._tables = SQLiteTables(self._db, clock)
-        self.uploads = SQLUploads(self._tables)
-        self.batches = SQLBatches(self._tables)
+        super().__init__(SQLiteTables(self._db, clock))
         self.vector_stores = SQLiteVectorStores(self._db, self._tables, clock)
 
     @classmethod
@@ -205,27 +197,6 @@ class SQLiteFileStore:
 
         await self._db.write(work)
 
-    async def add(self, file: File, limit: int | None = None) -> bool:
-        def work(db: apsw.Connection) -> bool:
-            if (
-                limit is not None
-                and self._tables.query(db, Statement(STORED_BYTES, (file.owner,)))[0][0] + file.bytes > limit
-            ):
-                return False
-            values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
-            db.execute(
-                "INSERT INTO files (id, owner, filename, purpose, bytes, created_at, expires_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                values,
-            )
-            db.execute("DELETE FROM uploads WHERE file = ?", (file.id,))
-            return True
-
-        return await self._db.write(work)
-
-    async def stored_bytes(self, owner: str) -> int:
-        return int((await self._tables.fetch(STORED_BYTES, owner))[0][0])
-
     async def discard(self, file_id: str) -> None:
         def work(db: apsw.Connection) -> None:
             if query(db, "DELETE FROM uploads WHERE file = ? RETURNING file", (file_id,)):
@@ -233,42 +204,10 @@ class SQLiteFileStore:
 
         await self._db.write(work)
 
-    async def file(self, owner: str, file_id: str) -> File | None:
-        values = {"owner": owner, "id": file_id, "now": self._clock()}
-        statement = f"{_FILE} WHERE id = :id AND owner = :owner AND {_ALIVE}"
-        rows = await self._db.read(lambda db: query(db, statement, values))
-        return File(*rows[0]) if rows else None
-
-    async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        values = {"owner": owner, "purpose": purpose, "now": self._clock()}
-        where = f"owner = :owner AND {_ALIVE} AND (:purpose IS NULL OR purpose = :purpose)"
-        rows, more = await self._db.read(lambda db: listed(db, _FILE, "files", where, values, page))
-        return [File(*row) for row in rows], more
-
-    async def content(self, file_id: str) -> AsyncIterator[bytes]:
-        parts = await self._tables.fetch(PARTS_OF_FILE, file_id)
-        for (content_id,) in parts or [(file_id,)]:
-            async for piece in self._pieces(content_id, "EXISTS (SELECT 1 FROM files WHERE id = :file)", file_id):
-                yield piece
-
-    def part_content(self, part_id: str) -> AsyncIterator[bytes]:
-        return self._pieces(part_id, "EXISTS (SELECT 1 FROM upload_parts WHERE id = :file)", part_id)
-
-    async def _pieces(self, content_id: str, exists: str, file_id: str) -> AsyncIterator[bytes]:
-        statement = f"SELECT data FROM pieces WHERE file = :content AND number = :number AND {exists}"
-        for number in count():
-            values = {"content": content_id, "number": number, "file": file_id}
-            rows = await self._db.read(partial(query, statement=statement, values=values))
-            if not rows:
-                return
-            yield rows[0][0]
-
     async def delete(self, owner: str, file_id: str) -> bool:
-        values = {"owner": owner, "id": file_id, "now": self._clock()}
-
         def work(db: apsw.Connection) -> list[tuple[object, ...]] | None:
-            exists = f"SELECT 1 FROM files WHERE id = :id AND owner = :owner AND {_ALIVE}"
-            return _delete(db, file_id) if query(db, exists, values) else None
+            exists = "SELECT 1 FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+            return _delete(db, file_id) if query(db, exists, (file_id, owner, self._clock())) else None
 
         removed = await self._db.write(work)
         await self.vector_stores.forget(removed or ())
