@@ -566,6 +566,11 @@ async def test_hosted_call_of_a_dead_worker_is_never_run_again(lab: Lab, tmp_pat
         async with httpx.AsyncClient(base_url=f"{first}/v1") as http:
             begun = (await http.post("/responses", json=body(background=True))).json()
             await lab.started.wait()
+        async with httpx.AsyncClient(base_url=f"{second}/v1") as http:
+            async with http.stream("GET", f"/responses/{begun['id']}?stream=true") as events:
+                async for line in events.aiter_lines():
+                    if line == "event: response.mcp_call.in_progress":
+                        break  # the call is in the log
         death = [task for task in asyncio.all_tasks() if "RunWorker" in repr(task.get_coro())]
         for task in death:
             task.cancel()  # with nothing said, as when a process is killed
