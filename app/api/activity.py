@@ -18,6 +18,7 @@ from app.api.context import ApiContext
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, response_example
 from app.api.pagination import parse_limit, parse_whole_number
+from app.api.routes.lazy_route import LazyRoute
 from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.core.size import Size
@@ -134,7 +135,7 @@ class SummarizedResource(Protocol):
 
 def activity_routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     caller_of = api.caller_dependency()
 
     @router.get("/refusals", summary="List requests that were refused", openapi_extra=response_example(_REFUSALS))

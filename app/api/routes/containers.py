@@ -17,6 +17,7 @@ from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ForwardQuery
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD
+from app.api.routes.lazy_route import LazyRoute
 from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
@@ -63,7 +64,7 @@ class AddContainerFile(_Body):
 
 def container_routes(api: ApiContext, containers: Containers) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(tags=["containers"], responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, tags=["containers"], responses=ERRORS)
     max_minutes = containers.settings.idle_minutes
 
     def owner(request: Request) -> str:

@@ -13,6 +13,7 @@ from app.api.json_response import json_response, sized_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ItemsQuery, page_of_items
 from app.api.request_body import read_body
+from app.api.routes.lazy_route import LazyRoute
 from app.core.types import JSONObject
 from app.core.types.request import InputItem, Item, Metadata, typed
 from app.errors import NotFound
@@ -47,7 +48,7 @@ class CreateItems(_Body):
 
 def routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(tags=["conversations"], responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits
 
     owner_of = api.owner_dependency()

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from fastapi import APIRouter, Response
 
 from app.api.json_response import json_response
+from app.api.routes.lazy_route import LazyRoute
 from app.errors import APIError
 from app.responses import Responses
 
@@ -17,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 def routes(responses: Responses) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["operation"])
+    router = APIRouter(route_class=LazyRoute, tags=["operation"])
     backend_check = _Check("backend", responses.backend.check)
     store_check = _Check("store", responses.store.check)
 

@@ -14,6 +14,7 @@ from app.api.json_response import json_response, sized_response
 from app.api.openapi import CREATE, ERRORS, response_example
 from app.api.pagination import parse_limit, parse_whole_number
 from app.api.request_body import read_body
+from app.api.routes.lazy_route import LazyRoute
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller
@@ -154,7 +155,7 @@ class FilterQuery:
 
 def inspection_routes(api: ApiContext, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
     """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
-    router = APIRouter(prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection, caller_of = Inspection(api.responses), api.caller_dependency()
 
     @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=response_example(_LIST))

@@ -7,6 +7,7 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
+from app.api.routes.lazy_route import LazyRoute
 from app.observability.metrics import Metrics
 
 LABELS_TIMEOUT = 1.0  # seconds to wait for the model labels of responses that have just ended
@@ -14,7 +15,7 @@ LABELS_TIMEOUT = 1.0  # seconds to wait for the model labels of responses that h
 
 def routes(metrics: Metrics) -> APIRouter:
     """Return the route."""
-    router = APIRouter(tags=["operation"])
+    router = APIRouter(route_class=LazyRoute, tags=["operation"])
 
     @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
     async def expose(request: Request) -> Response:

@@ -21,6 +21,7 @@ from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.rate_limits import Admission
 from app.api.request_body import load_json, read_as, read_body, validate, warning_headers
+from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, StreamEncoding, disconnected
 from app.core.size import Size
@@ -41,7 +42,7 @@ StartingAfter = Annotated[str | None, Query(description="the sequence number of 
 
 def routes(api: ApiContext) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, responses=ERRORS)
     responses, stored = api.responses, api.responses.stored
     inspection, caller_of = Inspection(responses), api.caller_dependency()
 

@@ -11,6 +11,7 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
+from app.api.routes.lazy_route import LazyRoute
 from app.errors import NotFound
 
 PAGES = Path(str(files("app.studio")))
@@ -45,7 +46,7 @@ _TYPES = {
 
 def studio_routes() -> APIRouter:
     """Return the routes of the studio."""
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(route_class=LazyRoute, include_in_schema=False)
 
     @router.head("/")
     @router.get("/")
@@ -70,7 +71,7 @@ def studio_routes() -> APIRouter:
 
 def docs_routes() -> APIRouter:
     """Return the routes of the API reference."""
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(route_class=LazyRoute, include_in_schema=False)
 
     @router.head("/docs")
     @router.get("/docs")

@@ -12,6 +12,7 @@ from app.api.openapi import ERRORS
 from app.api.pagination import After, Order, parse_page, parse_whole_number
 from app.api.request_body import BodyLimits, report_unknown
 from app.api.routes.files.form import form_file, missing
+from app.api.routes.lazy_route import LazyRoute
 from app.errors import InvalidRequest
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files
 
@@ -42,7 +43,7 @@ _FORM: dict[str, object] = {
 
 def routes(api: ApiContext, files: Files) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(tags=["files"], responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
 
     owner_of = api.owner_dependency()
 

@@ -10,12 +10,13 @@ from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import After, Limit, parse_page
 from app.api.request_body import read_body
+from app.api.routes.lazy_route import LazyRoute
 from app.tools.files.batches import Batches, CreateRequestBatch
 
 
 def batch_routes(api: ApiContext, batches: Batches) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(tags=["batches"], responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
     owner_of = api.owner_dependency()
 
     @router.post("/batches", summary="Create a batch of requests", openapi_extra=request_body(CreateRequestBatch))

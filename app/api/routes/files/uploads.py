@@ -10,6 +10,7 @@ from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.request_body import read_body
 from app.api.routes.files.form import form_file
+from app.api.routes.lazy_route import LazyRoute
 from app.tools.files.multipart import MAX_PART_BYTES, CompleteUpload, CreateUpload, MultipartUploads
 
 _PART: dict[str, object] = {
@@ -30,7 +31,7 @@ _PART: dict[str, object] = {
 
 def upload_routes(api: ApiContext, uploads: MultipartUploads) -> APIRouter:
     """Return the routes, without the `/v1`."""
-    router = APIRouter(tags=["uploads"], responses=ERRORS)
+    router = APIRouter(route_class=LazyRoute, tags=["uploads"], responses=ERRORS)
     owner_of = api.owner_dependency()
 
     @router.post("/uploads", summary="Create an upload in parts", openapi_extra=request_body(CreateUpload))

@@ -1,0 +1,39 @@
+"""Routes that cost little until they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.routing import compile_path, get_name
+
+
+def _example(parameter: str = "") -> None: ...
+
+
+# At its first analysis FastAPI imports more, which would hold up a request.
+APIRoute("/", _example)
+
+
+class LazyRoute(APIRoute):
+    """
+    A route whose endpoint FastAPI analyses when its first request comes, or for the document.
+
+    To analyse all takes most of the time in which an application is built.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        self.path, self.endpoint = path, endpoint
+        self.path_regex, self.path_format, self.param_convertors = compile_path(path)
+        self.methods = {method.upper() for method in options.get("methods") or ["GET"]}
+        self.name = options.get("name") or get_name(endpoint)
+        self.include_in_schema = options.get("include_in_schema", True)
+        self._options = options  # until the endpoint is analysed
+
+    def __getattr__(self, name: str) -> Any:
+        """Analyse the endpoint: whatever has not been set above comes of that."""
+        if (options := self.__dict__.pop("_options", None)) is None:
+            raise AttributeError(name)
+        super().__init__(self.path, self.endpoint, **{**options, "include_in_schema": self.include_in_schema})
+        return getattr(self, name)
