@@ -8,10 +8,27 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
+import uvicorn.server
 from fastapi import FastAPI
 
 from app.main import create_app
 from app.settings import Settings
+
+POLL = 0.02  # seconds
+
+
+class _Asyncio:
+    """`asyncio` for uvicorn, which asks ten times a second whether to end, and whether all connections have ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, delay: float) -> None:
+        await asyncio.sleep(min(delay, POLL))
+
+
+# A server ends for nearly every test: the tests would wait for that longer than they take.
+uvicorn.server.asyncio = _Asyncio()  # type: ignore[attr-defined]
 
 
 @contextlib.asynccontextmanager
