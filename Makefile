@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # Where it is set, as in images, each of hundreds of processes would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Workers of pytest: two for each of two cores, as many tests wait for other processes.
+# Workers of pytest: three for two cores, as many tests wait for something.
 JOBS ?= 3
 
 # Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
@@ -69,7 +69,10 @@ serve: $(VENV)/serve.stamp ## serve on 127.0.0.1:8080; settings from the environ
 check: $(VENV)/serve.stamp ## check the settings, the backend, the store and the tools
 	@$(BIN)/antiphon check
 
-test: lint types unit smoke ## run every check and every test
+# Mypy uses one core.
+test: $(VENV)/test.stamp ## run every check and every test
+	@$(MAKE) --no-print-directory --jobs 2 types lint smoke
+	@$(MAKE) --no-print-directory unit
 
 quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/core tests/stores/test_contract.py tests/test_layers.py $(ARGS)

@@ -85,10 +85,9 @@ async def test_file_store_fault_ends_as_documented(
                 ("GET", f"/vector_stores/{vector_store.id}", {}),
                 ("POST", f"/vector_stores/{vector_store.id}/search", {"json": {"query": "bread"}}),
                 ("POST", "/responses", {"json": {"model": "m", "input": "x", "tools": [tool]}}),
-                ("DELETE", f"/files/{known.id}", {}),
             ]
-            for method, path, options in requests:
-                answer = await http.request(method, path, **options)
+            asking = [http.request(method, path, **options) for method, path, options in requests]
+            for answer in (*await asyncio.gather(*asking), await http.delete(f"/files/{known.id}")):
                 if fault.during == WORKS:
                     assert answer.status_code == 200, answer.text
                     continue
