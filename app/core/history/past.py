@@ -40,19 +40,21 @@ class Past:
 
     def extended(self, turns: Iterable[Turn]) -> Past:
         """Return the conversation with more turns."""
-        response_ids, items, sent, upstream = [*self.response_ids], [*self.items], [*self.sent], {**self.upstream}
+        response_ids, items, upstream = [*self.response_ids], [*self.items], {**self.upstream}
         model, has_unstored = self.model, self.has_unstored
         warnings, images = Warnings(), {**self.images}
+        added: list[Item] = []
         for turn in turns:
             new = turn.items
             response_ids.append(turn.response["id"])
             items += new
-            sent += rewrite_items(new, warnings)
+            added += rewrite_items(new, warnings)
             upstream |= turn.upstream
             images |= references(turn)
             model = turn.response.get("model", model)
             has_unstored = has_unstored or turn.response.get("store") is False
-        before, added = self, sent[len(self.sent) :]
+        configuration = self.configuration.updated(added)
+        before = self
         if has_compaction(added):
             before, added = Past(), without_compacted(rewrite_items(items, Warnings()))
         return Past(
@@ -63,7 +65,7 @@ class Past:
             model=model,
             has_unstored=has_unstored,
             has_files=before.has_files or any(map(_has_file, added)),
-            configuration=self.configuration.updated(sent[len(self.sent) :]),
+            configuration=configuration,
             warnings=[*self.warnings, *warnings],
             images=images,
         )

@@ -24,12 +24,12 @@ class Configuration:
     def updated(self, items: Iterable[Item]) -> Configuration:
         """Return the configuration after some more items."""
         effort, text_format = self.effort, self.text_format
-        for item in items:
-            if item["type"] == _UPDATE:
-                effort = (item.get("reasoning") or {}).get("effort") or effort
-                text = item.get("text")
-                text_format = text["format"] if isinstance(text, Mapping) else text_format
-        return Configuration(effort, text_format)
+        updates = [item for item in items if item["type"] == _UPDATE]
+        for item in updates:
+            effort = (item.get("reasoning") or {}).get("effort") or effort
+            text = item.get("text")
+            text_format = text["format"] if isinstance(text, Mapping) else text_format
+        return Configuration(effort, text_format) if updates else self
 
     def applied(self, request: CreateResponse) -> CreateResponse:
         """Return a request with this configuration."""
