@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import mimetypes
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, Literal
@@ -210,7 +211,7 @@ class CodeInterpreter:
         await self.containers.aclose()
 
 
-class _Session:
+class _Session(ABC):
     """The common part of both tools: the container of the response, and the files written in it."""
 
     def __init__(
@@ -222,6 +223,13 @@ class _Session:
     ) -> None:
         self._containers, self._declaration, self._options, self._place = containers, declaration, options, place
         self._container: Container | None = None
+
+    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
+        """Return the one function, once there is a container; raises `APIError`."""
+        return [self._function(await self._find(items))]
+
+    @abstractmethod
+    def _function(self, container: Container) -> HostedFunction: ...
 
     async def _find(self, items: Sequence[Item]) -> Container:
         """Return the container of the declaration. Raises `APIError` with `param` set to the field."""
@@ -269,12 +277,10 @@ class _Session:
 class PythonSession(_Session):
     """`code_interpreter` during one response."""
 
-    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the one function, once there is a container; raises `APIError`."""
-        container = await self._find(items)
+    def _function(self, container: Container) -> HostedFunction:
         fields = {"container_id": container.id}
         about = _PYTHON + describe_skills(container.skills)
-        return [HostedFunction("code_interpreter", "code_interpreter_call", about, _CODE_SCHEMA, fields=fields)]
+        return HostedFunction("code_interpreter", "code_interpreter_call", about, _CODE_SCHEMA, fields=fields)
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         """Run the code in the container, and return its output, images and files."""
@@ -329,12 +335,10 @@ class PythonSession(_Session):
 class ShellSession(_Session):
     """`shell` in a container during one response."""
 
-    async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the one function, once there is a container; raises `APIError`."""
-        container = await self._find(items)
+    def _function(self, container: Container) -> HostedFunction:
         fields = {"environment": {"type": "container_reference", "container_id": container.id}}
         about = _SHELL + describe_skills(container.skills)
-        return [HostedFunction("shell", "shell_call", about, _SHELL_SCHEMA, fields=fields)]
+        return HostedFunction("shell", "shell_call", about, _SHELL_SCHEMA, fields=fields)
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
         """Run the commands in order; their output is added as a `shell_call_output` item."""
