@@ -62,14 +62,17 @@ class JSONBody:
 
     def with_model(self, model: str) -> JSONBody:
         """Return the body with another model in place of its own, or as its first field; no other byte changes."""
-        data, encoded = self._data, json.dumps(model).encode()
+        data, encoded = memoryview(self._data), json.dumps(model).encode()
+        before = after = b""
         if self._span:
             start, end = self._span
-            before, after = data[:start], data[end:]
         else:
-            at = data.index(b"{") + 1
-            before, after = data[:at] + b'"model":', (b"," if self.fields else b"") + data[at:]
-        return JSONBody(before + encoded + after, self.fields, (len(before), len(before) + len(encoded)))
+            start = end = self._data.index(b"{") + 1
+            before, after = b'"model":', b"," if self.fields else b""
+        # Joined at once, so that a large body is copied once.
+        replaced = b"".join((data[:start], before, encoded, after, data[end:]))
+        start += len(before)
+        return JSONBody(replaced, self.fields, (start, start + len(encoded)))
 
     def content(self) -> bytes:
         """Return the bytes."""
