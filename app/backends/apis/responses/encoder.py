@@ -115,7 +115,7 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
     """Return the parameters that the caller set and that have the same name, and the server's own ones."""
     request, options = context.request, context.options
     _name_unsent(context)
-    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
+    extra = request.model_extra or {}
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
     fields |= {name: getattr(request, name) for name in _SAME if name in request.model_fields_set}
     if cache := request.prompt_cache_options:

@@ -65,6 +65,14 @@ def test_question_is_stateless_and_asks_for_encrypted_reasoning() -> None:
     }
 
 
+def test_extra_parameters_are_sent_that_the_profile_names_if_they_have_a_value() -> None:
+    profile = PROFILE.override({"request.extra_params": ["top_k", "min_p", "ids"], "request.forward": ["seed"]})
+    fields = {"top_k": 3, "min_p": None, "ids": [], "seed": 0, "repetition_penalty": 1.5}
+    request = CreateResponse.model_validate({"model": "m", "input": "Hi", **fields})
+    body = encode(Question(request, request.items(), "m"), profile).body
+    assert {name: body[name] for name in fields if name in body} == {"top_k": 3, "seed": 0}
+
+
 def test_parameters_have_the_same_names() -> None:
     fields = {
         "reasoning": {"effort": "xhigh", "summary": "auto"},
