@@ -174,6 +174,7 @@ class DeliveredAnswer(Answer):
         self.started = False  # whether the response has started with this answer
         self.limit: asyncio.Timeout | None = None  # of the task that awaits the answer
         self._builder = builder
+        self._encrypts = builder.encrypts
         self._delivery = delivery
         self._deadline = deadline
         self._step: str | None = None
@@ -195,7 +196,7 @@ class DeliveredAnswer(Answer):
         """Start the response, unless it is started, and deliver its first events."""
         if not self.started:
             self._start()
-            self._deliver()
+            self.deliver()
 
     def _start(self) -> None:
         self.stop_timer()
@@ -212,14 +213,7 @@ class DeliveredAnswer(Answer):
     @property
     def slow(self) -> bool:
         """Whether the client is slow, or the next item slow to close."""
-        return self._delivery.full or self._builder.slow_to_close
-
-    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
-        """Read chunks and deliver their events."""
-        if not self.begun:
-            self._begin()
-        super().receive(chunks)
-        self._deliver()
+        return self._delivery.full or (self._encrypts and self._builder.slow_to_close)
 
     async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
         """Read chunks, and wait until the client is ready for more."""
@@ -236,15 +230,15 @@ class DeliveredAnswer(Answer):
         if self._delivery.full:
             await self._delivery.ready()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         if not self.started:
             self._start()
         if self._deadline and self.limit:
             self._deadline.start()
             self.limit.reschedule(self._deadline.at)
 
-    def _deliver(self) -> None:
-        if (events := self.events()).entries:
+    def deliver(self) -> None:
+        if (events := self._builder.take()).entries:
             self._delivery.send(events)
 
 

@@ -253,8 +253,7 @@ def _encoding(beat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
 
 def _pieces(events: EventBatch) -> AsyncIterator[bytes] | None:
     """Return the encoded pieces of a large batch, None for any other."""
-    pieces = encoder.sse_pieces(events)
-    return None if pieces is None else _each(pieces)
+    return _each(encoder.sse_pieces(events)) if events.large else None
 
 
 async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -19,7 +19,7 @@ import orjson
 from app.core.bounded_json import loads_in_pieces
 from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
-from app.core.sse.repeats import TextField
+from app.core.sse.repeats import RepeatDecoder
 from app.core.types import JSONObject
 from app.core.types.chunk import RawOrRun
 from app.errors import BackendError
@@ -39,17 +39,10 @@ class ChunkDecoding(Protocol):
 class BodyDecoder:
     """Decodes a body whose format is detected from its first character."""
 
-    def __init__(
-        self,
-        whole: Whole,
-        *,
-        runs: bool = False,
-        named: bool = False,
-        text_field: TextField | None = None,
-    ) -> None:
+    def __init__(self, whole: Whole, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
         """`whole` returns what a stream would have had instead of a whole answer; for the others see `ChunkDecoder`."""
         self._head = b""
-        self._stream = partial(ChunkDecoder, runs=runs, named=named, text_field=text_field)
+        self._stream = partial(ChunkDecoder, repeats, named=named)
         self._whole = whole
         self._decoder: ChunkDecoding | None = None
 

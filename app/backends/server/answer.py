@@ -46,6 +46,7 @@ class AnswerBody:
         self._decoder = decoder
         self._idle, self._grace = profile.transport.idle_timeout, profile.response.finish_grace_s
         self._receiver: AnswerReceiver | None = None
+        self._direct: AnswerReceiver | None = None  # the receiver, if reads are passed on without the task
         self._started = False  # has anything been read?
         self._unread: bytes | None = None  # what the task has to decode
         self._held: list[ChunkOrRun] = []  # chunks that came before there was a receiver
@@ -111,8 +112,8 @@ class AnswerBody:
 
     def _take(self, data: bytes) -> bool:
         """Decode a read and pass its chunks on; return whether the next one may follow without the task."""
-        decoder, receiver = self._decoder, self._receiver
-        if receiver is None or receiver.slow or not self._started or self._undecoded > TEXT_PIECE:
+        decoder, receiver = self._decoder, self._direct
+        if receiver is None:
             self._unread = data
             return False
         if chunks := decoder.decode(data):
@@ -122,6 +123,8 @@ class AnswerBody:
                 self._last_chunk = self._loop.time()
         else:
             self._undecoded += len(data)
+            if self._undecoded > TEXT_PIECE:
+                return False
         return not (decoder.finished or decoder.done or decoder.failure or receiver.slow)
 
     async def _read(self) -> None:
@@ -131,6 +134,8 @@ class AnswerBody:
             # After the finish reason, heartbeats no longer extend the timeout.
             grace = max(self._grace, self._idle) if decoder.resumed else self._grace
             self._reads.wait_at_most(max(0, self._last_chunk + grace - self._loop.time()))
+        receiver = self._receiver if self._started and self._undecoded <= TEXT_PIECE else None
+        self._direct = None if receiver is None or receiver.slow else receiver
         try:
             await self._reads.deliver(self._take)
         except StopAsyncIteration:

@@ -18,7 +18,7 @@ import orjson
 from app.core.bounded_json import MAX_VALUES, TooManyValues, check_values, loads_in_pieces
 from app.core.size import LARGE
 from app.core.sse.framing import EventFramer
-from app.core.sse.repeats import RepeatDecoder, TextField
+from app.core.sse.repeats import RepeatDecoder
 from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
 
@@ -48,19 +48,18 @@ class ChunkDecoder:
     long (see `EventFramer`) or has too many values. What follows `DONE` is ignored.
     """
 
-    def __init__(self, *, runs: bool = False, named: bool = False, text_field: TextField | None = None) -> None:
+    def __init__(self, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
         """
-        `runs`: chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`.
+        With `repeats`, chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`.
 
-        `named`: the events are those of an API that names them, and are returned with their name as `type`. Their text
-        is in the member that `text_field` returns.
+        `named`: the events are those of an API that names them, and are returned with their name as `type`.
         """
         self._named = named
         self._read = _event if named else _chunk
         self._framer = EventFramer()
         self._done = False
         self._joiner = _SurrogateJoiner()
-        self._repeats = RepeatDecoder(text_field) if runs else None
+        self._repeats = repeats
 
     def decode(self, data: bytes) -> list[RawOrRun]:
         """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""

@@ -13,18 +13,14 @@ DONE_FRAME = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
 
 
-def sse_pieces(events: EventBatch) -> Iterator[bytes] | None:
-    """
-    Encode large events as `encode_sse`, in pieces, each when it is taken, so that their JSON takes no memory.
-
-    Returns None for events that are not large.
-    """
-    return (piece for event in events for piece in event_pieces(event)) if events.size.large else None
+def sse_pieces(events: EventBatch) -> Iterator[bytes]:
+    """Encode large events as `encode_sse`, in pieces, each when it is taken, so that their JSON takes no memory."""
+    return (piece for event in events for piece in event_pieces(event))
 
 
 def message_pieces(events: EventBatch, more: JSONMapping) -> Iterator[Iterator[bytes]] | None:
-    """Return the pieces of each event with some more fields as JSON, like `sse_pieces`; None if they are not large."""
-    return (pieces_of_json({**event, **more}) for event in events) if events.size.large else None
+    """Return the pieces of each event with some more fields as JSON; None if the events are not large."""
+    return (pieces_of_json({**event, **more}) for event in events) if events.large else None
 
 
 def event_pieces(event: Event) -> Iterator[bytes]:

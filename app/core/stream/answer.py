@@ -74,12 +74,22 @@ class Answer:
 
     def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
         """Take the next chunks."""
-        self.begun = True
+        if not self.begun:
+            self.begun = True
+            self.begin()
         for tap in self.taps:
             tap(chunks)
+        reader = self.reader
         for chunk in chunks:
-            self.reader.feed(chunk)
+            reader.feed(chunk)
+        self.deliver()
 
     def events(self) -> EventBatch:
         """Return the events since the last call."""
         return self.reader.builder.take()
+
+    def begin(self) -> None:
+        """Prepare for the first chunks. To be overridden."""
+
+    def deliver(self) -> None:
+        """Pass the events on that there are now. To be overridden: here they wait for `events`."""

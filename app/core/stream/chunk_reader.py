@@ -61,11 +61,11 @@ class ChunkReader:
 
     def feed(self, chunk: ChunkOrRun) -> None:
         """Process a chunk, or a run of chunks."""
-        if chunk is DONE:
-            self.done = True
-            return
         if isinstance(chunk, ChunkRun):
             self.feed_texts(chunk.like, chunk.field, chunk.texts)
+            return
+        if chunk is DONE:
+            self.done = True
             return
         if usage := chunk.get("usage"):
             self.usage = usage

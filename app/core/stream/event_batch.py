@@ -90,6 +90,11 @@ class EventBatch:
         return Size(self.characters)
 
     @property
+    def large(self) -> bool:
+        """Whether they take too long to encode on the event loop."""
+        return bool(self.characters) and self.size.large  # most batches are deltas alone
+
+    @property
     def first(self) -> Event:
         """The first event of a batch that is not empty."""
         entry = self.entries[0]

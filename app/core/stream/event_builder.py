@@ -94,6 +94,11 @@ class EventBuilder:
         self._phase: str | None = None  # of the next message
         self._held_logprobs: list[Any] = []  # of text that is held back because it may be a citation mark
 
+    @property
+    def encrypts(self) -> bool:
+        """Whether reasoning items get an encrypted copy of the reasoning when they are closed."""
+        return self._encryption is not None
+
     def take(self) -> EventBatch:
         """Return the events built since the last call."""
         events, self._events = self._events, EventBatch()

@@ -11,19 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.sse.decoder import ChunkDecoder
+from app.core.sse.repeats import RepeatDecoder
 from app.core.types.chunk import Chunk, ChunkRun
 from tests.streams.recording import NAMES, load
 from tests.support.build import each
 
 
 def decoded(*reads: bytes, runs: bool) -> list[Chunk]:
-    decoder = ChunkDecoder(runs=runs)
+    decoder = ChunkDecoder(RepeatDecoder() if runs else None)
     return each([chunk for data in reads for chunk in decoder.decode(data)] + decoder.end())
 
 
 def runs_of(*reads: bytes) -> list[list[str]]:
     """Return the texts of each run."""
-    decoder = ChunkDecoder(runs=True)
+    decoder = ChunkDecoder(RepeatDecoder())
     return [one.texts for data in reads for one in decoder.decode(data) if isinstance(one, ChunkRun)]
 
 

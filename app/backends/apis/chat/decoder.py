@@ -9,6 +9,7 @@ from app.backends.apis.chat.filters import filters
 from app.backends.apis.chat.normalize import NO_REASON, Normalizer
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
+from app.core.sse.repeats import RepeatDecoder
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
 from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawOrRun
@@ -20,9 +21,15 @@ class ChatDecoder(APIDecoder):
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         tools = asked.body.get("tools")
         self._filters = filters(profile, tools if isinstance(tools, list) else ())
-        super().__init__(BodyDecoder(completion_chunks, runs=not self._filters), error_in)
+        self._repeats = None if self._filters else RepeatDecoder()
+        super().__init__(BodyDecoder(completion_chunks, self._repeats), error_in)
         self._normalizer = Normalizer()
         self._has_chunks = False
+
+    def decode(self, data: bytes) -> list[ChunkOrRun]:
+        if self._repeats and (run := self._repeats.match_frame(data)):  # as most reads of a slow stream are
+            return [run] if run.like is self._normalizer.plain and not self.finished else self._chunks([run])
+        return super().decode(data)
 
     def _has_begun(self) -> bool:
         return self._has_chunks

@@ -80,7 +80,7 @@ class Normalizer:
         self._has_call = False  # has there been a call in `tool_calls`?
         self._legacy_call = False  # calls are in `function_call`
         self._cited: set[str] = set()
-        self._plain: RawChunk | None = None  # what the last run in normal form is like
+        self.plain: RawChunk | None = None  # what the last run in normal form is like
 
     def feed(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
         """Return the chunks in normal form."""
@@ -103,11 +103,11 @@ class Normalizer:
         """
         for chunk in chunks:
             if isinstance(chunk, ChunkRun):
-                if chunk.like is self._plain:
+                if chunk.like is self.plain:
                     continue
                 if not self._is_plain(chunk.like):
                     return False
-                self._plain = chunk.like
+                self.plain = chunk.like
             elif not self._is_plain(chunk):
                 return False
         self._has_output = self._has_output or bool(chunks)

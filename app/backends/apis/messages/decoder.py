@@ -19,6 +19,7 @@ from app.core.items import as_object
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
+from app.core.sse.repeats import RepeatDecoder
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.chunk import (
@@ -98,7 +99,7 @@ class MessagesDecoder(APIDecoder):
 
 
 def _body_decoder() -> BodyDecoder:
-    return BodyDecoder(_whole, runs=True, named=True, text_field=_text_field)
+    return BodyDecoder(_whole, RepeatDecoder(_text_field), named=True)
 
 
 def _text_field(event: RawChunk) -> str | None:
