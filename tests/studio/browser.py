@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from axe_playwright_python.base import AXE_FILE_PATH
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, Route, async_playwright, expect
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 # By these names the distributions call it.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -21,6 +21,7 @@ ARGUMENTS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",  # nothing but this machine is asked
 )
 PATIENCE = 30_000  # ms; a machine may be busy
 AXE = AXE_FILE_PATH.read_text(encoding="utf-8")
@@ -76,7 +77,7 @@ class Studio:
         context.set_default_timeout(PATIENCE)
         page = await context.new_page()
         studio = cls(page, url, refusals)
-        await context.route("**/*", studio._only_home)
+        context.on("request", studio._only_home)
         page.on("console", studio._hear)
         page.on("pageerror", lambda error: studio.trouble.append(f"uncaught: {error}"))
         await page.add_init_script(
@@ -92,12 +93,9 @@ class Studio:
         finally:
             await context.close()
 
-    async def _only_home(self, route: Route, request: Request) -> None:
-        if request.url.startswith((f"{self.url}/", "data:", "blob:")):
-            await route.continue_()
-        else:
+    def _only_home(self, request: Request) -> None:
+        if not request.url.startswith((f"{self.url}/", "data:", "blob:")):
             self.trouble.append(f"asked another host: {request.url}")
-            await route.abort()
 
     def _hear(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning") and not any(part in message.text for part in self._expected):
