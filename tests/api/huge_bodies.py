@@ -46,6 +46,7 @@ _EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "Hi."}}], "junk"
 _DOCUMENT = b'{"choices": [{"index": 0, "message": {"content": "Hi."}, "finish_reason": "stop"}], "junk": [%b]}'
 _EMPTY = b"[]"
 SQLITE = "sqlite:///{}/store.db"
+DEPLOYMENT = "/openai/deployments/d/embeddings"  # whose name takes the place of the model's
 POSTGRES = "postgresql"  # the server whose URL is in the environment
 
 
@@ -186,6 +187,7 @@ ROWS = {
     "spaces that are no blanks, counted": Row(lambda: message("\u3000" * 3_000_000), to="/v1/responses/input_tokens"),
     "60 MB of text": Row(lambda: text(b"word ", LARGE)),
     "60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY),
+    "60 MB of text, forwarded to a deployment": Row(lambda: text(b"word ", LARGE), to=DEPLOYMENT),
     "as many messages, but short ones": Row(lambda: messages(MANY * 5), "http", 200, "60 MB of messages", 3 * MANY),
     "items of an extension": Row(extensions, values=100_000),
     "60 MB of messages, continued": Row(
