@@ -49,24 +49,30 @@ ssl.create_default_context = _create_context_once
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-# Files with tests that take seconds. Others are left for the end of a run, when the workers share what there is.
+# Tests that take seconds, the longest first. Others are left for the end of a run, when workers share what there is.
 FIRST = (
-    "tests/load/",
+    "tests/api/test_huge_",
+    "tests/faults/test_usage.py",
     "tests/faults/",
-    "tests/studio/",
-    "tests/cli/test_cli.py",
+    "tests/load/",
+    "tests/tools/files/test_processes.py",
+    "tests/tools/web_search/test_pages.py",
+    "tests/end_to_end/test_deletion.py",
     "tests/end_to_end/test_changed_keys.py",
     "tests/end_to_end/test_replicas.py",
-    "tests/tools/files/test_processes.py",
+    "tests/cli/",
+    "tests/studio/",
     "tests/tools/files/ingestion/test_worker.py",
-    "tests/tools/web_search/test_pages.py",
-    "tests/api/test_huge_",
     "tests/verify/test_checks.py",
 )
 
 
+def place(item: pytest.Item) -> int:
+    return next((place for place, name in enumerate(FIRST) if item.nodeid.startswith(name)), len(FIRST))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:
