@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated
@@ -253,7 +254,8 @@ def _encoding(beat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
 
 def _pieces(events: EventBatch) -> AsyncIterator[bytes] | None:
     """Return the encoded pieces of a large batch, None for any other."""
-    return _each(encoder.sse_pieces(events)) if events.large else None
+    pieces = events.pieces(encoder.event_pieces)
+    return None if pieces is None else _each(itertools.chain.from_iterable(pieces))
 
 
 async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:

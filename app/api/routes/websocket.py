@@ -21,10 +21,9 @@ from app.api.errors import refuse, report
 from app.api.request_body import body_too_large
 from app.api.routes.websocket_frames import STEER, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
-from app.core.bounded_json import dumps
+from app.core.bounded_json import dumps, pieces_of_json
 from app.core.dialects import dialect_of
 from app.core.size import Size
-from app.core.sse.encoder import message_pieces
 from app.core.stream.event_batch import EventBatch
 from app.core.types.ids import bucket_of
 from app.errors import APIError, InvalidRequest, TooManyRequests
@@ -283,7 +282,7 @@ class WebSocketConnection:
 
     async def _send_events(self, events: EventBatch, stream_id: str | None) -> None:
         more = {} if stream_id is None else {"stream_id": stream_id}
-        messages = message_pieces(events, more) if self._send_fragment else None
+        messages = events.pieces(lambda event: pieces_of_json({**event, **more})) if self._send_fragment else None
         async with self._send_lock:
             if messages is None:
                 for event in events:

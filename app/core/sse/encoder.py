@@ -1,4 +1,4 @@
-"""Encode events as server-sent events, and large ones in pieces, also as the messages of a WebSocket."""
+"""Encode events as server-sent events."""
 
 from __future__ import annotations
 
@@ -6,21 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from app.core.bounded_json import dumps, pieces_of_json
 from app.core.stream.event_batch import EventBatch
-from app.core.types import JSONMapping
 from app.core.types.request import Event
 
 DONE_FRAME = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
-
-
-def sse_pieces(events: EventBatch) -> Iterator[bytes]:
-    """Encode large events as `encode_sse`, in pieces, each when it is taken, so that their JSON takes no memory."""
-    return (piece for event in events for piece in event_pieces(event))
-
-
-def message_pieces(events: EventBatch, more: JSONMapping) -> Iterator[Iterator[bytes]] | None:
-    """Return the pieces of each event with some more fields as JSON; None if the events are not large."""
-    return (pieces_of_json({**event, **more}) for event in events) if events.large else None
 
 
 def event_pieces(event: Event) -> Iterator[bytes]:

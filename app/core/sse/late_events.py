@@ -65,7 +65,7 @@ class LogEncoder:
                 fields, first, texts = entry
                 self._written[fields.before.get("item_id")] += sum(map(len, texts))
                 encoded.write(fields.sse(first, texts))
-            elif events.large:
+            elif events.size.large:
                 encoded.writelines(self._pieces(entry))
             else:
                 encoded.write(encode_sse([entry]))

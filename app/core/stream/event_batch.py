@@ -7,7 +7,7 @@ event; the shared fields are encoded once per part. Iterating over a batch yield
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import orjson
@@ -89,10 +89,15 @@ class EventBatch:
         """The size of its events, in which a text may be several times."""
         return Size(self.characters)
 
-    @property
-    def large(self) -> bool:
-        """Whether they take too long to encode on the event loop."""
-        return bool(self.characters) and self.size.large  # most batches are deltas alone
+    def pieces(self, encode: Callable[[Event], Iterator[bytes]]) -> Iterator[Iterator[bytes]] | None:
+        """
+        Return what `encode` yields for each event, each when it is taken, so that their JSON takes no memory.
+
+        Returns None if they are not large: they are encoded whole.
+        """
+        if not self.characters:  # most batches are deltas alone
+            return None
+        return map(encode, self) if self.size.large else None
 
     @property
     def first(self) -> Event:
