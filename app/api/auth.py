@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from starlette.types import Scope
+
 from app.core.access import UNRESTRICTED, KeyAccess, digest_of
 from app.core.dialects import dialect_of
 from app.errors import Unauthorized
@@ -116,6 +118,11 @@ def _plain_access(digest: str) -> KeyAccess:
 def _alias(digest: str) -> str:
     """Return the name under which a key without a table is logged: `key_` and eight digits of its SHA-256."""
     return f"key_{digest[:8]}"
+
+
+def header_values(scope: Scope) -> dict[str, str]:
+    """Return the first value of each header of a request; one pass over them takes less than a few look-ups."""
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
 def _key(headers: Mapping[str, str]) -> str:

@@ -7,12 +7,12 @@ import re
 from functools import partial
 from urllib.parse import unquote_plus
 
-from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response as StarletteResponse
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from app.api.auth import header_values
 from app.api.context import ApiContext
 from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_of
@@ -78,7 +78,7 @@ class Passthrough:
         self._endpoint = endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._serve(scope, receive, send, self._api.auth.caller(Headers(scope=scope)))
+        await self._serve(scope, receive, send, self._api.auth.caller(header_values(scope)))
 
     def as_caller(self, caller: Caller, admission: Admission) -> ASGIApp:
         """Return an application that serves requests of a caller who was admitted before."""

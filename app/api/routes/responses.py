@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import idempotency
+from app.api.auth import header_values
 from app.api.context import ApiContext
 from app.api.errors import STOPPED, api_error, is_of_anthropic_api
 from app.api.json_response import json_response, sized_response
@@ -149,9 +150,10 @@ class FastPath:
 
 async def create(api: ApiContext, request: Request) -> Response:
     """Create a response, and return it as JSON, as a stream of events or, in the background, as it is queued."""
-    caller = api.auth.caller(request.headers)
+    headers = header_values(request.scope)
+    caller = api.auth.caller(headers)
     admission = await api.admit(caller, request)
-    if key := request.headers.get(idempotency.HEADER):
+    if key := headers.get(idempotency.HEADER):
         return await create_once(api, request, key, caller, admission)
     body = await read_body(request, CreateResponse, api.body_limits)
     return await respond_to(api, request, body, caller, admission)

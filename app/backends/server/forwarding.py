@@ -17,7 +17,7 @@ import httpx
 
 from app.backends import RawRequest, RefusedRequest
 from app.backends.apis import APIS
-from app.backends.apis.chat.usage import normal_usage
+from app.backends.apis.chat.usage import has_counts, normal_usage
 from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG, body_reads
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import failure
@@ -163,7 +163,8 @@ def _first_usage(data: bytes) -> JSONObject | None:
 
 def _first_with_counts(data: bytes, places: Iterable[int]) -> JSONObject | None:
     for at in places:
-        if (value := _object_after(data, at)) and _normal(value):
+        value = _object_after(data, at)
+        if value and (has_counts(value) or is_token_count(value.get("total_tokens"))):
             return value
     return None
 

@@ -50,17 +50,13 @@ class RepeatDecoder:
         pattern = self._pattern
         if pattern is None:
             return None
-        head, tail, texts = pattern.head, pattern.tail, []
+        head, tail, begin, end = pattern.head, pattern.tail, pattern.begin, pattern.end
+        strings = []
         for event in islice(events, start, None) if start else events:
             if not (event.startswith(head) and event.endswith(tail)):
                 break
-            try:
-                text = orjson.loads(event[pattern.begin : pattern.end])
-            except orjson.JSONDecodeError:
-                break
-            if not text:
-                break
-            texts.append(text)
+            strings.append(event[begin:end])
+        texts = _parsed(strings) if strings else None
         if not texts:
             return None
         self._attempts = _ATTEMPTS
@@ -81,6 +77,29 @@ class RepeatDecoder:
             return None
         self._attempts = _ATTEMPTS
         return ChunkRun(pattern.chunk, pattern.field, [text])
+
+
+def _parsed(strings: list[bytes]) -> list[str]:
+    """Parse JSON strings, up to the first that is invalid or empty; each of them begins and ends with a quote."""
+    joined = b",".join(strings)
+    # If there are no other quotes than these, and none is both, they can be parsed all at once.
+    if joined.count(b'"') == 2 * len(strings) and b"\\" not in joined and b'""' not in joined and b'"' not in strings:
+        try:
+            texts: list[str] = orjson.loads(b"[%b]" % joined)
+        except orjson.JSONDecodeError:
+            pass
+        else:
+            return texts
+    texts = []
+    for string in strings:
+        try:
+            text = orjson.loads(string)
+        except orjson.JSONDecodeError:
+            break
+        if not text:
+            break
+        texts.append(text)
+    return texts
 
 
 class EventPattern:

@@ -72,6 +72,23 @@ def test_events_of_another_form_are_parsed(events: list[bytes]) -> None:
     assert runs_of(b"".join(events)) == []
 
 
+@pytest.mark.parametrize(
+    "between",
+    [
+        [b'"', b'"', b'"a","b"'],  # in place of the text and its quotes: a parser of all of them would find three
+        [b'"a\\"', b'","c"'],
+        [b'"a"', b'""', b'"b"'],
+        [b'"a"', b'"\t"', b'"b"'],
+        [b'"a"', b'"\xff"', b'"b"'],
+        [b'"a"', b'"b"x', b'"c"'],
+    ],
+)
+def test_strings_that_are_invalid_alone_are_not_read_together(between: list[bytes]) -> None:
+    good = event({"content": "text"})
+    stream = b"".join([good, *(good.replace(b'"text"', one) for one in between), good])
+    assert decoded(stream, runs=True) == decoded(stream, runs=False)
+
+
 def test_stream_with_random_padding_is_soon_parsed_without_learning() -> None:
     padded = [event({"content": "a"}, pad="x" * count) for count in range(20)]
     alike = [event({"content": "a"})] * 2

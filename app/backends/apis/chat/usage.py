@@ -15,10 +15,10 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     Return the usage in OpenAI's form: all input in `prompt_tokens`, all output in `completion_tokens`, with cached and
     reasoning tokens as parts of them. None if the server reported no counts.
     """
-    counts = [*map(usage.get, _COUNTS)]
-    if not any(map(is_token_count, counts)):
+    if not has_counts(usage):
         return None
-    prompt_tokens, completion_tokens = token_count(*counts[:2]), token_count(*counts[2:])
+    prompt_tokens = token_count(usage.get("prompt_tokens"), usage.get("input_tokens"))
+    completion_tokens = token_count(usage.get("completion_tokens"), usage.get("output_tokens"))
     prompt = _details(usage, "prompt_tokens_details", "input_tokens_details")
     completion = _details(usage, "completion_tokens_details", "output_tokens_details")
     # DeepSeek, Moonshot and gateways to Claude report cached tokens outside the details; SGLang reasoning tokens.
@@ -45,6 +45,11 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
         "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
+
+
+def has_counts(usage: JSONMapping) -> bool:
+    """Return whether a usage has a number of tokens of the input or of the output."""
+    return any(map(is_token_count, map(usage.get, _COUNTS)))
 
 
 def _names_claude(usage: JSONMapping) -> bool:
