@@ -73,6 +73,21 @@ async def test_large_request_is_translated_in_a_thread(fields: dict[str, Any]) -
         assert [message["content"] for message in backend.asked[-1]["messages"]] == [f"{n}" for n in range(MANY + 1)]
 
 
+@pytest.mark.parametrize("continues", [True, False])
+async def test_request_that_names_a_large_stored_item_is_translated_in_a_thread(continues: bool) -> None:
+    backend = Noting()
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        large = [{"role": "user", "content": "a" * (LARGE + 1)}]
+        stored = (await http.post("/v1/responses", json={"model": "m", "input": large})).json()["id"]
+        item = (await http.get(f"/v1/responses/{stored}/input_items")).json()["data"][0]
+        continued = {"input": [{"role": "user", "content": "b"}], "previous_response_id": stored}
+        referring = {"input": [{"type": "item_reference", "id": item["id"]}]}
+        answer = await http.post("/v1/responses", json={"model": "m", **(continued if continues else referring)})
+    assert answer.status_code == 200
+    assert backend.asked[-1]["messages"][0]["content"] == large[0]["content"]
+    assert len(backend.by_round[1]) == 2
+
+
 async def test_large_request_is_translated_in_a_thread_in_each_round() -> None:
     Lab.reset()
     backend = Noting(made(("lab__echo", {"text": "a"})), hello())
@@ -94,7 +109,16 @@ async def test_large_response_is_the_same_in_each_encoding() -> None:
         assert (await http.get(f"/v1/responses/{created['id']}")).json() == created
 
 
-@pytest.mark.parametrize("large", [{"output": [{"text": "a" * (LARGE + 1)}]}, {"instructions": "a" * (LARGE + 1)}, {}])
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"output": [{"text": "a" * (LARGE + 1)}]},
+        {"instructions": "a" * (LARGE + 1)},
+        {"text": {"format": {"type": "json_schema", "schema": {"description": "a" * (LARGE + 1)}}}},
+        {"prompt": {"id": "p", "variables": {"a": "a" * (LARGE + 1)}}},
+        {},
+    ],
+)
 def test_large_turn_is_recognized_by_each_of_its_parts(large: Any) -> None:
     response = new_response(CreateResponse(model="m", input="a"), response_id="resp_1", created_at=0, model="m")
     turn = Turn({**response, **large}, [{"type": "message", "role": "user", "content": "a"}], {})

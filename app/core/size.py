@@ -53,8 +53,9 @@ class Size(NamedTuple):
 
 def counts(value: Any, most_characters: int, most_values: int) -> tuple[int, int]:
     """
-    Return the characters of the strings in a JSON value and the number of values, or of some of them if there are more
-    than a limit.
+    Return the characters of the strings in a JSON value, and the number of values in it.
+
+    Where there are more than a limit, some numbers of which one is more than that limit.
 
     JSON in bytes has more characters than a piece, so that it is a piece of its own.
     """

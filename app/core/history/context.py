@@ -58,7 +58,7 @@ def continue_past(
     """
     Return the context of a request. `key` is that of the chain that the response will be in.
 
-    `prefixes` are of the past.
+    `prefixes` are messages that were translated from the past.
 
     Raises `InvalidRequest`, with the field at fault, for input that does not fit the conversation.
     """
