@@ -54,7 +54,8 @@ async def drawing_with(
     """A server whose tool makes images, asked by `alice`."""
     key = {"hash": hash_of("alice"), **options.pop("key", {})}
     tools = {"image_generation": {"backend": "art", "model": PAINTER, **(table or {})}}
-    backends = {"art": {"url": images.url, "models": ["none"]}}  # type: ignore[attr-defined]
+    art = {"url": images.url, "models": ["none"]}  # type: ignore[attr-defined]
+    backends = {"art": art, "default": {"backend": "demo"}}
     made = settings(tools=tools, backends=backends, keys={"alice": key}, prices=PRICES, **options)
     async with serving(create_app(made, backend=Scripted(*answers))) as url, asked_by("alice", url) as http:
         yield http
@@ -150,7 +151,8 @@ async def searching_with(
     """A server that searches files, asked by `alice`."""
     key = {"hash": hash_of("alice"), **options.pop("key", {})}
     table = {"store_url": f"sqlite:///{tmp_path}/files.db", "embeddings": {"backend": "local", "model": "toy"}}
-    backends = {"local": {"url": server.url, "models": ["none"]}}
+    local = {"url": server.url, "models": ["none"]}
+    backends = {"local": local, "default": {"backend": "demo"}}
     made = settings(
         tools={"file_search": table}, backends=backends, keys={"alice": key, "bob": BOB}, prices=PRICES, **options
     )
