@@ -95,7 +95,8 @@ ANSWER = [delta(content="Here it is."), finish("stop")]
 @contextlib.asynccontextmanager
 async def client(images: ImagesServer, *answers: list[Any], **table: Any) -> AsyncIterator[tuple[Any, Scripted]]:
     backend = Scripted(*answers)
-    backends = {"art": {"url": images.url, "api_key": "sk-art", "models": ["none"]}}  # type: ignore[attr-defined]
+    art = {"url": images.url, "api_key": "sk-art", "models": ["none"]}  # type: ignore[attr-defined]
+    backends = {"art": art, "default": {"backend": "demo"}}
     tools = {"image_generation": {"backend": "art", "model": "gpt-image-1", **table}}
     async with serving(create_app(settings(tools=tools, backends=backends), backend=backend)) as url:
         async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as openai_client:

@@ -87,7 +87,8 @@ async def studio(store: Store, *answers: list[Any], **values: Any) -> AsyncItera
     images, counting = ImagesServer(), Loads(store)
     images.image = IMAGE
     async with serving(images.app) as url:
-        backends = {"art": {"url": f"{url}/v1", "api_key": "sk-art", "models": ["none"]}}
+        art = {"url": f"{url}/v1", "api_key": "sk-art", "models": ["none"]}
+        backends = {"art": art, "default": {"backend": "demo"}}
         tools = {"image_generation": {"backend": "art", "model": "gpt-image-1"}}
         app = create_app(
             settings(tools=tools, backends=backends, **values),
