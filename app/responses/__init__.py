@@ -101,17 +101,19 @@ class Responses:
         options = self.options
         request = options.with_prompt(request)
         layers = layers or self._layers
-        context = await self.context(request, caller, layers)
-        response = self._response(request, caller, context)
+        context = await self._loader.context(request, caller.owner, layers)
+        model = options.model(request, context, caller)
+        context = await self._with_pdfs(context, model, caller)
+        response = self._response(request, caller, context, model)
         all_observers = [*self.observers, *observers]
         lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
         lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
-        questions = self.questions(request, context, caller, response["model"])
+        questions = self.questions(request, context, caller, model)
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation = await self._generation(preparation, lifecycle, questions, generate=generate)
         await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
-        profile = self.backend.profile(response["model"])
+        profile = self.backend.profile(model)
         storage = await off_loop(questions.size, self.stored.storage, preparation, profile)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
@@ -134,13 +136,13 @@ class Responses:
         """Return a context with the text of PDF files, if the backend of a model takes no files."""
         return await self._pdfs.add_to(context, self.backend.profile(model), caller.owner)
 
-    def _response(self, request: CreateResponse, caller: Caller, context: RequestContext) -> Response:
+    def _response(self, request: CreateResponse, caller: Caller, context: RequestContext, model: str) -> Response:
         """Return the resource of a new response."""
         response = new_response(
             request,
             response_id=new_id("resp", context.key),
             created_at=int(time.time()),
-            model=self.options.model(request, context, caller),
+            model=model,
             store=request.store,
             schema=caller.dialect.schema,
         )

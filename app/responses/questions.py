@@ -195,7 +195,10 @@ class Questions:
 def _size(request: CreateResponse, context: RequestContext) -> Size:
     """Return the size of a request with the items that were loaded for it, and are not translated yet."""
     size = request.size  # that of its body, with its own items; empty for a request that was not sent
-    own = {*map(id, request.input)} if size.characters and isinstance(request.input, list) else ()
+    given = request.input
+    own: set[int] = set()
+    if size.characters and given:
+        own = {*map(id, context.items[-1:] if isinstance(given, str) else given)}  # a text has become the last item
     translated = max((prefix.items for prefix in context.prefixes), default=0)
     loaded = [item for item in context.items[translated:] if id(item) not in own]
     return size + Size.of(loaded) if loaded else size
