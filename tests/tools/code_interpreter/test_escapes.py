@@ -202,7 +202,7 @@ async def test_supervisor_that_is_killed_takes_all_with_it(sandbox: Sandbox) -> 
 async def test_supervisor_that_is_stopped_ends_the_sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.tools.code_interpreter.bubblewrap.process.STOP_GRACE", 0.2)
     with pytest.raises(SandboxEnded):
-        await python(sandbox, "import os, signal\nos.kill(2, signal.SIGSTOP)\nwhile True: pass", timeout=0.2)
+        await python(sandbox, "import os, signal\nos.kill(2, signal.SIGSTOP)\nwhile True: pass", timeout=3)
     assert below(sandbox) == []
 
 
