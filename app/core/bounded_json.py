@@ -279,12 +279,12 @@ def dumps_in_pieces(value: object) -> bytes:
 
 def dumps_sized(value: object, size: Size, encode: Callable[[object], bytes] = dumps) -> bytes:
     """Encode a value of some size by `encode`, and a large one in pieces."""
-    return dumps_in_pieces(value) if size.large else encode(value)
+    return dumps_in_pieces(value) if size.long else encode(value)
 
 
 def pieces_sized(value: object, size: Size) -> list[bytes]:
     """Encode a value of some size like `dumps`: as one piece, and a large one as several."""
-    return [*pieces_of_json(value)] if size.large else [dumps(value)]
+    return [*pieces_of_json(value)] if size.long else [dumps(value)]
 
 
 def dumps_strictly(value: object) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 LARGE = 1024 * 1024  # bytes or characters
 MANY = 5000  # JSON values
+_AT_ONCE = 10  # times so many are encoded at once
 
 # Characters of the pieces into which texts are cut. Not less: smaller blocks of memory are not returned to the system
 # when they are freed.
@@ -34,13 +35,18 @@ class Size(NamedTuple):
         """Whether work on it takes too long for the event loop."""
         return self.characters > LARGE or self.values > MANY
 
+    @property
+    def long(self) -> bool:
+        """Whether its JSON is encoded in pieces, which takes longer: at once it holds the GIL, a tenth of that time."""
+        return self.characters > LARGE or self.values > _AT_ONCE * MANY
+
     def __add__(self, other: Size) -> Size:  # type: ignore[override]
         return Size(self.characters + other.characters, self.values + other.values)
 
     @classmethod
     def of(cls, *values: object) -> Size:
-        """Return the size of JSON values; of large ones, some size that is large."""
-        return cls(*counts(values, LARGE, MANY))
+        """Return the size of JSON values; of long ones, some size that is long."""
+        return cls(*counts(values, LARGE, _AT_ONCE * MANY))
 
     @classmethod
     def of_json(cls, *documents: bytes | str) -> Size:

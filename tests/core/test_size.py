@@ -30,6 +30,22 @@ def test_size_of_a_value_is_large_by_its_text_or_its_values(value: Any, large: b
     assert Size.of_json(document).large is Size.of_json(document.decode()).large is large
 
 
+@pytest.mark.parametrize(
+    ("value", "long"),
+    [
+        ([1] * (MANY + 2), False),
+        (["a" * 100] * (MANY + 2), False),
+        (["a" * 250] * (MANY + 2), True),
+        ([1] * (10 * MANY + 2), True),
+        (["a" * (LARGE + 1), 1], True),
+    ],
+)
+def test_size_of_many_values_is_long_only_by_their_text_or_ten_times_as_many(value: Any, long: bool) -> None:
+    assert Size.of(value).large is True
+    assert Size.of(value).long is long
+    assert Size.of_json(orjson.dumps(value)).long is long
+
+
 def test_sizes_of_parts_are_added() -> None:
     half = Size(LARGE // 2 + 1, MANY // 2 + 1)
     assert (half.large, (half + half).large) == (False, True)
