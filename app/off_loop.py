@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 from app.core.size import Size
+from app.process import return_free_memory
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -20,4 +21,9 @@ async def off_loop(size: Size, function: Callable[P, T], *args: P.args, **kwargs
     """Call a function: in a thread if what it works on is large, else directly."""
     if not size.large:
         return function(*args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_thread, lambda: function(*args, **kwargs))
+
+    def computed() -> T:
+        return_free_memory()  # of the steps before, for what this one takes
+        return function(*args, **kwargs)
+
+    return await asyncio.get_running_loop().run_in_executor(_thread, computed)

@@ -39,6 +39,8 @@ def collect_seldom() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_mallopt, _malloc_trim = getattr(_libc, "mallopt", None), getattr(_libc, "malloc_trim", None)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _LARGE_BLOCK = 288 * 1024  # bytes; more than asyncio allocates for each read of a socket
 _FREE = 1024 * 1024  # bytes at the end of the heap that may be free: otherwise each such read would extend the heap
@@ -51,9 +53,20 @@ def map_large_blocks() -> None:
     By default glibc keeps blocks of up to 32 MiB in its heap once one has been freed, and a request of 8 MiB, which is
     copied and encoded, takes the process twice the memory that is in use at any time.
     """
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
-        mallopt(_TRIM_THRESHOLD, _FREE)
+    if _mallopt:
+        _mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
+        _mallopt(_TRIM_THRESHOLD, _FREE)
+
+
+def return_free_memory() -> None:
+    """
+    Return the free memory within the heap to the system, where the C library is glibc.
+
+    By itself glibc returns only what is free at the end of the heap, and one block that stays in use behind the freed
+    pieces of a large text keeps them all.
+    """
+    if _malloc_trim:
+        _malloc_trim(0)
 
 
 def end_with_parent() -> None:

@@ -70,7 +70,7 @@ LAYERS = {
     "app.importing": set(),
     "app.invalid_values": set(),
     "app.isolation": set(),
-    "app.off_loop": {"app", "app.core.size"},
+    "app.off_loop": {"app", "app.core.size", "app.process"},
     "app.pdf_reader": set(),
     "app.process": set(),
     "app.tasks": set(),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import pytest
 
-from app.process import uncollected
+from app.process import return_free_memory, uncollected
+from tests.api.huge_bodies import status_of
 
 
 def test_garbage_collector_is_off_while_a_server_is_built_and_leaves_out_what_was_built() -> None:
@@ -19,3 +21,14 @@ def test_garbage_collector_is_off_while_a_server_is_built_and_leaves_out_what_wa
         assert gc.isenabled() and gc.get_freeze_count() > frozen
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_free_memory_between_blocks_in_use_is_returned_to_the_system() -> None:
+    pieces = [b"x" * 60_000 for _ in range(500)]
+    in_use = pieces[::10]
+    del pieces
+    before = status_of("VmRSS")
+    return_free_memory()
+    assert before - status_of("VmRSS") > 400 * 60_000
+    assert len(in_use) == 50
