@@ -176,9 +176,10 @@ async def test_codex_sub_agent_does_its_part(codex: Codex, upstream: Upstream) -
     while len(upstream.requests) < 3 and not working.done():
         await asyncio.sleep(0.05)
     both.set()
-    assert said(await working) == ["Hello."]
-    told = sorted(one[0]["content"] for one in asked(upstream)[1:])
-    assert told == ["Let another say it.", "Say hello."]
+    # If the sub-agent ends first, Codex tells the model so, which answers again.
+    assert set(said(await working)) == {"Hello."}
+    told = {one[0]["content"] for one in asked(upstream)[1:]}
+    assert told == {"Let another say it.", "Say hello."}
 
 
 @pytest.mark.parametrize(("model", "features"), [("m", ["features.multi_agent_v2=true"]), ("gpt-6-sol", [])])
