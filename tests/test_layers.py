@@ -37,8 +37,10 @@ ROOMS = (
     "charsets",
     "redaction",
     "size",
+    "ids",
     "bounded_json",
     "types",
+    "usage",
     "items",
     "profile",
     "stream",
@@ -60,7 +62,7 @@ ROOTS = {
     "app.unreachable",
 }
 BELOW = ROOTS | CORE
-TYPES = {"app", "app.core.bounded_json", "app.core.size", "app.core.types", "app.errors"}
+TYPES = {"app", "app.core.bounded_json", "app.core.ids", "app.core.size", "app.core.types", "app.errors"}
 STREAM = TYPES | {"app.core.items"}
 REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
 LAYERS = {
@@ -80,13 +82,15 @@ LAYERS = {
     "app.core.charsets": {"app"},
     "app.core.redaction": {"app"},
     "app.core.size": {"app"},
+    "app.core.ids": {"app"},
     "app.core.bounded_json": {"app", "app.core.size"},
     "app.core.types": {"app", "app.errors", "app.core.redaction", "app.core.bounded_json", "app.core.size"},
+    "app.core.usage": TYPES,
     "app.core.items": TYPES,
     "app.core.profile": {"app", "app.errors"},
     "app.core.stream": STREAM,
     "app.core.request": REQUEST,
-    "app.core.history": REQUEST | {"app.core.request"},
+    "app.core.history": REQUEST | {"app.core.request", "app.core.usage"},
     "app.core.sse": STREAM | {"app.core.*", "app.core.stream"},
     "app.storage": {"app", "app.errors"},
     **dict.fromkeys(PROTOCOLS, BELOW),
@@ -295,7 +299,7 @@ def test_public_name_means_one_thing() -> None:
         ("app.core.stream.event_builder", "app.backends"),
         ("app.core.types.request", "app.core.stream.event_types"),
         ("app.core.request.tools", "app.core.history.turns"),
-        ("app.errors", "app.core.types.ids"),
+        ("app.errors", "app.core.ids"),
         ("app.backends", "app.backends.server.client"),
         ("app.backends.server.client", "app.backends.demo"),
         ("app.backends.transport.connection", "app.backends.server.client"),
@@ -310,7 +314,7 @@ def test_public_name_means_one_thing() -> None:
         ("app.api.routes.responses", "app.main"),
         ("app.api.routes.responses", "app.assembly.parts"),
         ("app.settings.validation", "app.backends.server.client"),
-        ("app.helpers", "app.core.types.ids"),
+        ("app.helpers", "app.core.ids"),
     ],
 )
 def test_import_upward_is_seen(name: str, imported: str) -> None:
@@ -320,7 +324,7 @@ def test_import_upward_is_seen(name: str, imported: str) -> None:
 @pytest.mark.parametrize(
     ("name", "imported"),
     [
-        ("app.core.stream.event_builder", "app.core.types.ids"),
+        ("app.core.stream.event_builder", "app.core.ids"),
         ("app.core.request.messages", "app.core.stream.event_types"),
         ("app.core.stream.event_builder", "app.errors"),
         ("app.backends", "app.core.stream.chunk_reader"),

@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from app.backends import Question
+from app.core.history.resource import new_response
 from app.core.history.turns import Turn
 from app.core.profile import Profile
 from app.core.size import LARGE, MANY, Size
 from app.core.types.request import CreateResponse
-from app.core.types.response import new_response
 from app.off_loop import off_loop
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made
 from tests.support.build import delta, finish

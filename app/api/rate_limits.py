@@ -27,7 +27,7 @@ from app.api.accounting import Accounting, BudgetState, budget_headers
 from app.core.access import KeyAccess, KeyLimits
 from app.core.prices import format_money
 from app.core.types import Usage
-from app.core.types.usage import usage_since
+from app.core.usage import usage_since
 from app.errors import StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake

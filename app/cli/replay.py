@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from app.cli.client import ServerClient, ServerError, safe
+from app.core.history.resource import declared_tool
 from app.core.types import JSONObject
-from app.core.types.response import declared_tool
 
 # In a call, the first of these that it has is what it was made with.
 _ARGUMENTS = ("arguments", "input", "code", "action", "operation", "queries")

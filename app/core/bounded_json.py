@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from app.core.size import LARGE, TEXT_PIECE, Size, counts
+from app.core.size import LARGE, TEXT_PIECE, Size, counts, pieces_of
 
 T = TypeVar("T")
 
@@ -326,8 +326,8 @@ def pieces_of_json(value: object) -> Iterator[bytes]:
 
 def pieces_of_text(text: str) -> Iterator[bytes]:
     """Yield the JSON of a string without its quotation marks, in pieces."""
-    for at in range(0, len(text), TEXT_PIECE):
-        yield dumps(text[at : at + TEXT_PIECE])[1:-1]
+    for piece in pieces_of(text):
+        yield dumps(piece)[1:-1]
 
 
 def parts_of_json(value: object) -> Iterator[bytes | str]:

@@ -12,7 +12,7 @@ So each limit is about a tenth of that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 LARGE = 1024 * 1024  # bytes or characters
@@ -22,6 +22,12 @@ _AT_ONCE = 10  # times so many are encoded at once
 # Characters of the pieces into which texts are cut. Not less: smaller blocks of memory are not returned to the system
 # when they are freed.
 TEXT_PIECE = 320 * 1024
+
+
+def pieces_of(text: str, size: int = TEXT_PIECE) -> Iterator[str]:
+    """Yield the pieces, of `size` characters, of a text."""
+    for at in range(0, len(text), size):
+        yield text[at : at + size]
 
 
 class Size(NamedTuple):

@@ -14,7 +14,7 @@ import orjson
 
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.chunk import ChunkOrRun, ChunkRun
-from app.core.types.token_estimate import DATA, conversation_of
+from app.core.usage.token_estimate import DATA, conversation_of
 
 # The names that the conventions have for reasons of Chat Completions; other reasons are unchanged.
 _FINISH_REASONS = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}

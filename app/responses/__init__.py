@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from app.backends import Backend
 from app.core.history.context import RequestContext
+from app.core.history.resource import new_response
 from app.core.history.turns import Turn
-from app.core.types.ids import new_id
+from app.core.ids import new_id
 from app.core.types.request import CreateResponse, Response
-from app.core.types.response import new_response
 from app.observability import log_context
 from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
 from app.off_loop import off_loop

@@ -19,11 +19,11 @@ import orjson
 
 from app.core.history.images import references, without_images
 from app.core.history.turns import Turn, find_item, input_item
+from app.core.ids import bucket_of, chain_key, new_id, new_key
 from app.core.items import ITEM_TYPES
 from app.core.redaction import ToolSecrets
 from app.core.size import Size
 from app.core.stream.event_builder import Upstream
-from app.core.types.ids import bucket_of, chain_key, new_id, new_key
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.off_loop import off_loop

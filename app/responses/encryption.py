@@ -26,12 +26,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from app.core.bounded_json import dumps_sized, loads_in_pieces
 from app.core.history.compaction import CONTENT_MARK
+from app.core.ids import new_id
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.stream.reasoning_encryption import EARLIER_UPSTREAM, UPSTREAM
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.ids import new_id
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
 

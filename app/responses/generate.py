@@ -15,13 +15,12 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, ChunkOrRun, EncodedQuestion, Question
-from app.core.stream.answer import Answer
+from app.core.stream.answer import Answer, in_pieces
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, JSONObject, Usage
-from app.core.types.chunk import in_pieces
-from app.core.types.token_estimate import estimate_prompt
-from app.core.types.usage import is_counted, usage_of
+from app.core.usage import is_counted, usage_of
+from app.core.usage.token_estimate import estimate_prompt
 from app.errors import APIError, BackendError
 from app.off_loop import off_loop
 from app.responses.delivery import EventWriter

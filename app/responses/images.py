@@ -20,8 +20,8 @@ from app.core.history.images import (
     with_image,
 )
 from app.core.history.turns import Turn
+from app.core.ids import bucket_of
 from app.core.size import Size
-from app.core.types.ids import bucket_of
 from app.core.types.request import Item
 from app.off_loop import off_loop
 from app.stores import Change, images_bucket

@@ -11,11 +11,11 @@ import orjson
 
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, request_of
+from app.core.ids import bucket_of, chain_key
 from app.core.prompt_template import PromptLibrary
 from app.core.types import JSONMapping, JSONObject, Usage
-from app.core.types.ids import bucket_of, chain_key
 from app.core.types.request import CreateResponse, Item
-from app.core.types.token_estimate import estimate_prompt
+from app.core.usage.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
 from app.off_loop import off_loop
 from app.responses import Responses

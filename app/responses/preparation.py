@@ -9,14 +9,14 @@ from typing import Literal
 
 from app.core.history.approvals import answered_before
 from app.core.history.context import RequestContext
+from app.core.ids import new_id
 from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
-from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Response
-from app.core.types.token_estimate import estimate_prompt
+from app.core.usage.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
 from app.responses.compaction import CompactionBuilder, CompactionOptions
 from app.responses.context.cache import HISTORY_CACHE

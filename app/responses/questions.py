@@ -33,7 +33,7 @@ from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types import JSONMapping
 from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
-from app.core.types.token_estimate import conversation_of, estimate_json, estimate_prompt
+from app.core.usage.token_estimate import conversation_of, estimate_json, estimate_prompt
 from app.errors import BackendError
 from app.responses import compaction
 from app.responses.generate import ModelQuery

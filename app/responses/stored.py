@@ -8,10 +8,10 @@ from functools import partial
 from app.backends import LOW_PRIORITY
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn, input_item, recorded_request
+from app.core.ids import bucket_of
 from app.core.profile import Profile
 from app.core.request import known_extra_parameters
 from app.core.size import Size
-from app.core.types.ids import bucket_of
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound
 from app.off_loop import off_loop

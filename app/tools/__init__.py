@@ -53,7 +53,7 @@ from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types import JSONObject, Usage
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item, Part
-from app.core.types.tool_usage import Counts
+from app.core.usage.tool_usage import Counts
 from app.errors import InvalidRequest, Warnings
 
 __all__ = [

@@ -29,8 +29,8 @@ from app.core.redaction import redact
 from app.core.types import JSONObject
 from app.core.types.content import IMAGES
 from app.core.types.request import Item
-from app.core.types.tool_usage import Counts, image_usage
-from app.core.types.usage import request_usage
+from app.core.usage import request_usage
+from app.core.usage.tool_usage import Counts, image_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_client, endpoint_options

@@ -19,9 +19,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.core.history.resource import new_response
 from app.core.history.turns import Turn
 from app.core.types.request import CreateResponse
-from app.core.types.response import new_response
 from app.errors import StoreUnavailable
 from app.responses.background import Background
 from app.stores import Change, Store

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.core.types.ids import new_id, new_key
+from app.core.ids import new_id, new_key
 from app.main import create_app
 from tests.support import sockets
 from tests.support.build import delta

@@ -20,12 +20,12 @@ from openresponses_types.types import ResponseResource
 from app.assembly.parts import build_store
 from app.core import size
 from app.core.dialects import DIALECTS, Dialect
+from app.core.history.resource import new_response
 from app.core.history.turns import Turn
 from app.core.sse import late_events
 from app.core.sse import log as frames
 from app.core.sse.late_events import LogEncoder, split_batch
 from app.core.types.request import TERMINAL, CreateResponse, Event
-from app.core.types.response import new_response
 from app.errors import BackendError, NotFound
 from app.responses.background import EventSubscription, worker
 from app.responses.background.subscription import GONE

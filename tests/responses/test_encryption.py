@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from app.core import size
 from app.core.history.compaction import CONTENT_MARK
+from app.core.history.resource import new_response
+from app.core.stream.answer import in_pieces
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
-from app.core.types.chunk import in_pieces
 from app.core.types.request import CreateResponse, Event
-from app.core.types.response import new_response
 from app.errors import InvalidRequest, Warnings
 from app.responses.encryption import (
     MAX_CONTENT,

@@ -34,7 +34,7 @@ import httpx
 
 from app.backends.profiles import load_profile
 from app.backends.server.client import ModelServer
-from app.core.types.ids import chain_key
+from app.core.ids import chain_key
 from app.core.types.request import CreateResponse, Event
 from app.errors import APIError
 from app.responses import Caller, Responses, Run

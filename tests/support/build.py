@@ -8,13 +8,13 @@ from typing import Any
 
 from app.backends import EncodedQuestion, Question
 from app.backends.apis.chat.normalize import Normalizer
+from app.core.history.resource import new_response
 from app.core.profile import CALL_NAME_NOISE
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.tool_calls import CallRules
 from app.core.types.chunk import DONE, Chunk, ChunkRun
 from app.core.types.request import CreateResponse, Event
-from app.core.types.response import new_response
 from app.errors import BackendError
 from app.responses.generate import ModelQuery
 from app.responses.generate import finish_response as end_response

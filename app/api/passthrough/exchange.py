@@ -15,8 +15,8 @@ from app.api.passthrough.endpoints import PassedEndpoint
 from app.api.sse_response import disconnected
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
-from app.core.types.token_estimate import estimate_json, estimate_prompt
-from app.core.types.usage import usage_of
+from app.core.usage import usage_of
+from app.core.usage.token_estimate import estimate_json, estimate_prompt
 from app.errors import APIError
 from app.observability import log_context
 from app.observability.lifecycle import ResponseLifecycle, clock

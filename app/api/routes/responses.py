@@ -26,12 +26,12 @@ from app.api.request_body import load_json, read_as, read_body, validate, warnin
 from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, StreamEncoding, disconnected
+from app.core.history.resource import response_size
 from app.core.size import Size
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.replay import ReplayedBuilder
 from app.core.types.request import TERMINAL, CreateResponse, Event
-from app.core.types.response import response_size
 from app.errors import APIError, InvalidRequest, NotFound
 from app.responses import Caller, Run
 from app.responses.background import EventSubscription

@@ -23,9 +23,9 @@ from app.api.routes.websocket_frames import STEER, Create, envelope, read_frame,
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.bounded_json import dumps, pieces_of_json
 from app.core.dialects import dialect_of
+from app.core.ids import bucket_of
 from app.core.size import Size
 from app.core.stream.event_batch import EventBatch
-from app.core.types.ids import bucket_of
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.off_loop import off_loop
 from app.responses import Caller, Run

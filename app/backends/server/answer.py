@@ -17,9 +17,9 @@ from app.backends import AnswerReceiver
 from app.backends.server.errors.classification import failure
 from app.core.profile import Profile
 from app.core.size import TEXT_PIECE
-from app.core.stream.answer import AnswerDecoder
+from app.core.stream.answer import AnswerDecoder, in_pieces
 from app.core.types import JSONObject
-from app.core.types.chunk import ChunkOrRun, in_pieces
+from app.core.types.chunk import ChunkOrRun
 from app.errors import BackendError
 
 _PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes

@@ -25,7 +25,7 @@ from app.core.affinity import session_id
 from app.core.profile import Profile
 from app.core.redaction import redact
 from app.core.types import JSONObject
-from app.core.types.usage import is_token_count
+from app.core.usage import is_token_count
 from app.errors import BackendError
 
 CHAT = "/chat/completions"

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from app.core.items import ITEM_TYPES, OUTPUTS
 from app.core.types.request import Item
-from app.core.types.token_estimate import estimate_json
+from app.core.usage.token_estimate import estimate_json
 
 # Items that stay and belong to no turn: instructions, tools, and compactions.
 _PINNED = frozenset(row.type for row in ITEM_TYPES.values() if row.pinned)

@@ -13,12 +13,12 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from typing import NamedTuple
 
 from app.core.bounded_json import dumps, dumps_sized, loads_in_pieces
+from app.core.history.resource import declared_tool, response_size
+from app.core.ids import new_id
 from app.core.items import OUTPUTS, id_prefix
 from app.core.size import Size
 from app.core.stream.event_builder import Upstream
-from app.core.types.ids import new_id
 from app.core.types.request import CreateResponse, Item, Part, Response
-from app.core.types.response import declared_tool, response_size
 from app.errors import InvalidRequest
 
 

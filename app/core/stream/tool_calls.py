@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 
 from app.core.items import FUNCTION_CALL
 from app.core.items.arguments import ArgumentsReader, ObjectReader
+from app.core.size import pieces_of
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject
-from app.core.types.chunk import CallFragment, pieces_of
+from app.core.types.chunk import CallFragment
 
 MAX_CALL_ID = 64  # characters, by the spec
 ORIGINAL_ID = "original_id"  # the upstream field that stores a longer id

@@ -140,7 +140,7 @@ class Response(TypedDict, total=False):
     frequency_penalty: float
     truncation: str
     usage: Usage | None
-    tool_usage: Mapping[str, object]  # see `tool_usage.py`
+    tool_usage: Mapping[str, object]  # see `app.core.usage.tool_usage`
     metadata: dict[str, str]
 
 

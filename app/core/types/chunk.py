@@ -9,11 +9,10 @@ Completions converts what servers send differently. Other fields are ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from typing_extensions import TypedDict
 
-from app.core.size import TEXT_PIECE
 from app.core.types import JSONObject
 
 RawChunk: TypeAlias = JSONObject  # as a server sends it
@@ -26,7 +25,7 @@ class FunctionFragment(TypedDict, total=False):
 
     name: str | None
     arguments: str | None
-    whole: str  # the arguments that begin here, if the next fragments have the rest of them: see `in_pieces`
+    whole: str  # the arguments that begin here, if the next fragments have the rest: see `app.core.stream.answer`
 
 
 class CallFragment(TypedDict, total=False):
@@ -135,73 +134,6 @@ class ChunkRun:
 
 ChunkOrRun: TypeAlias = Chunk | ChunkRun
 RawOrRun: TypeAlias = RawChunk | ChunkRun
-
-
-_ARGUMENTS = 64 * 1024  # characters of arguments in a piece: with many escapes it takes some 30 ms to read
-
-# The fields of a delta, in the order in which they are read.
-_FIELDS = (
-    *("starts_item", "starts_part", "passed"),
-    *(REASONING_CONTENT, "reasoning_summary", "reasoning_fragments", "reasoning_upstream"),
-    *("content", "refusal", "annotations", "tool_calls"),
-)
-
-
-def in_pieces(chunks: list[ChunkOrRun]) -> Iterator[ChunkOrRun]:
-    """
-    Yield chunks that say the same in texts of bounded length, each field in one of its own; removes them from the list.
-
-    A text with logprobs, which belong to the whole of it, stays in one piece.
-    """
-    chunks.reverse()
-    while chunks:
-        chunk = chunks.pop()
-        if isinstance(chunk, ChunkRun):
-            size = _ARGUMENTS if chunk.field == "arguments" else TEXT_PIECE
-            for text in chunk.texts:
-                for piece in pieces_of(text, size):
-                    yield ChunkRun(chunk.like, chunk.field, [piece])
-        elif not (choices := chunk.get("choices")) or choices[0].get("logprobs"):
-            yield chunk
-        else:
-            for delta in _deltas(choices[0]["delta"]):
-                yield {"choices": [{"delta": delta}]}
-            yield {**chunk, "choices": [{**choices[0], "delta": {}}]}
-
-
-def _deltas(delta: ChunkDelta) -> Iterator[ChunkDelta]:
-    for name in _FIELDS:
-        value = delta.get(name)
-        if name == "tool_calls":
-            for fragment in delta.get("tool_calls") or ():
-                for piece in _fragments(fragment):
-                    yield {"tool_calls": [piece]}
-        elif isinstance(value, str):
-            source = {"reasoning_field": delta.get("reasoning_field", name)} if name == REASONING_CONTENT else {}
-            for text in pieces_of(value):
-                yield cast(ChunkDelta, {name: text, **source})
-        elif value:
-            yield cast(ChunkDelta, {name: value})
-
-
-def _fragments(fragment: CallFragment) -> Iterator[CallFragment]:
-    """Yield fragments of the same call with pieces of its arguments; they have the index and the id of the first."""
-    function = fragment["function"]
-    whole = function.get("arguments") or ""
-    pieces = pieces_of(whole, _ARGUMENTS)
-    first = next(pieces, "")
-    if len(first) == len(whole):
-        yield fragment
-        return
-    yield {**fragment, "function": {**function, "arguments": first, "whole": whole}}
-    for piece in pieces:
-        yield {"index": fragment.get("index"), "id": fragment.get("id"), "function": {"arguments": piece}}
-
-
-def pieces_of(text: str, size: int = TEXT_PIECE) -> Iterator[str]:
-    """Yield the pieces, of `size` characters, of a text."""
-    for at in range(0, len(text), size):
-        yield text[at : at + size]
 
 
 def _with_value(container: Any, path: tuple[str | int, ...], value: Any) -> Any:

@@ -25,7 +25,7 @@ from app.backends import (
 from app.core.profile import Profile
 from app.core.types import JSONMapping, JSONObject, Usage
 from app.core.types.chunk import ChunkRun
-from app.core.types.usage import usage_of
+from app.core.usage import usage_of
 from app.errors import BackendError
 from app.observability.content import OutputMessage, input_messages
 from app.observability.exchanges import ObservedExchange, ObservedRawExchange

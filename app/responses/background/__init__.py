@@ -25,7 +25,7 @@ from app.core.size import Size
 from app.core.sse import log as frames
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import TERMINAL, Event, Response
-from app.core.types.usage import usage_of
+from app.core.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.off_loop import off_loop
 from app.responses.background.subscription import EventSubscription

@@ -15,9 +15,9 @@ from app.core.history.approvals import answers_approvals
 from app.core.history.context import NewInput, RequestContext, continue_past, join
 from app.core.history.past import Past
 from app.core.history.turns import Turn
+from app.core.ids import bucket_of, chain_key, new_key
 from app.core.request.question import TranslatedPrefix
 from app.core.size import Size
-from app.core.types.ids import bucket_of, chain_key, new_key
 from app.core.types.request import TERMINAL, CreateResponse
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
 from app.off_loop import off_loop

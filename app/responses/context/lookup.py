@@ -11,11 +11,11 @@ from app.core.history.approvals import APPROVAL_REQUEST, APPROVAL_RESPONSE
 from app.core.history.images import references
 from app.core.history.past import Past
 from app.core.history.turns import Turn
+from app.core.ids import bucket_of
 from app.core.items import type_of
 from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
-from app.core.types.ids import bucket_of
 from app.core.types.request import Item
 from app.errors import NotFound, StoreUnavailable
 from app.off_loop import off_loop

@@ -21,9 +21,9 @@ from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstre
 from app.core.stream.tool_calls import CallLimits
 from app.core.types import JSONObject, Response, Usage
 from app.core.types.request import TERMINAL, Item
-from app.core.types.token_estimate import estimate_prompt
-from app.core.types.tool_usage import complete_tool_usage
-from app.core.types.usage import added_usage, usage_of
+from app.core.usage import added_usage, usage_of
+from app.core.usage.token_estimate import estimate_prompt
+from app.core.usage.tool_usage import complete_tool_usage
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord, clock
 from app.off_loop import off_loop

@@ -24,7 +24,7 @@ from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject, with_fields
 from app.core.types.hosted import HostedFunction
 from app.core.types.request import Item
-from app.core.types.tool_usage import Counts, added_counts
+from app.core.usage.tool_usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle
 from app.off_loop import off_loop

@@ -13,7 +13,7 @@ import orjson
 from app.core.bounded_json import loads
 from app.core.profile import TransportOptions
 from app.core.types import JSONObject
-from app.core.types.usage import estimated_usage, request_usage
+from app.core.usage import estimated_usage, request_usage
 from app.errors import APIError
 from app.tools import Account
 from app.tools.endpoint import endpoint_client

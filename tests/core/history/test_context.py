@@ -7,7 +7,7 @@ import pytest
 from app.core.history.context import NewInput, continue_past
 from app.core.history.past import Past
 from app.core.history.turns import Turn
-from app.core.types.ids import new_key
+from app.core.ids import new_key
 from app.core.types.request import CreateResponse
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.history.truncation import share_that_fits, truncated
-from app.core.types.token_estimate import MEDIUM, estimate_json
+from app.core.usage.token_estimate import MEDIUM, estimate_json
 
 Item = dict[str, Any]
 

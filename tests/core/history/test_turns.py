@@ -9,7 +9,7 @@ import pytest
 from openresponses_types.types import Message
 
 from app.core.history.turns import Turn, check_outputs, input_item
-from app.core.types.ids import chain_key, new_key
+from app.core.ids import chain_key, new_key
 from app.errors import InvalidRequest
 
 

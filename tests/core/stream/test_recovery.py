@@ -17,7 +17,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import Event
-from app.core.types.usage import usage_of
+from app.core.usage import usage_of
 from app.errors import APIError
 from tests.core.stream import test_event_builder
 from tests.support import laws

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from app.backends.server import answer
 from app.core import bounded_json
+from app.core.size import pieces_of
 from app.core.sse import decoder
+from app.core.stream import answer as chunks
 from app.core.stream import tool_calls
-from app.core.types import chunk
-from app.core.types.chunk import pieces_of
 from tests.streams.recording import INDEX, NAMES, PLACE, index, load, play
 from tests.support import laws
 
@@ -77,7 +77,7 @@ def test_recorded_stream_as_large_events_gives_the_same_events(name: str) -> Non
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("large")
 def test_recorded_stream_with_large_texts_gives_the_same_response(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (chunk, tool_calls):
+    for module in (chunks, tool_calls):
         monkeypatch.setattr(module, "pieces_of", lambda text, size=0: pieces_of(text, 16))
     events, lines = asyncio.run(play(load(name)))
     if events:

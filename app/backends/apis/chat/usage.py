@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.usage import is_token_count, token_count
+from app.core.usage import is_token_count, token_count
 
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")  # outside the details

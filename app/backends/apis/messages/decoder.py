@@ -33,7 +33,7 @@ from app.core.types.chunk import (
     RawOrRun,
     StartedItem,
 )
-from app.core.types.usage import is_token_count, token_count
+from app.core.usage import is_token_count, token_count
 from app.errors import label
 
 # The finish reason of Chat Completions for each stop reason; any other means that the model was done.

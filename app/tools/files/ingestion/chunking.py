@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from app.core.types.token_estimate import estimate
+from app.core.usage.token_estimate import estimate
 
 # A line, or a sentence in a line, with the whitespace after it.
 _END = r".!?\u3002\uff01\uff1f"  # of a sentence

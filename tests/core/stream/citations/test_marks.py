@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.core.items import FUNCTION_CALL
 from app.core.stream.citations.marks import CitationMarks
 from app.core.stream.event_types import ToolBinding
-from app.core.types.usage import usage_of
+from app.core.usage import usage_of
 from tests.support import laws
 from tests.support.build import builder, output
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.types.token_estimate import estimate
+from app.core.usage.token_estimate import estimate
 from app.tools.files.ingestion.chunking import chunks
 
 WORDS = st.lists(

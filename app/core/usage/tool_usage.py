@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from app.core.types.usage import token_count
+from app.core.usage import token_count
 
 # Numbers by name, and groups of numbers: `{"web_search": {"num_requests": 1}}`.
 Counts: TypeAlias = Mapping[str, "int | Counts"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from app.core.types import Item, Usage, list_field
-from app.core.types.token_estimate import estimate, estimate_prompt
+from app.core.usage.token_estimate import estimate, estimate_prompt
 
 
 def is_counted(counted: Mapping[str, object] | None) -> bool:

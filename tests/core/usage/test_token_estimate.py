@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.core.types import token_estimate
-from app.core.types.token_estimate import estimate, estimate_json, estimate_prompt
+from app.core.usage import token_estimate
+from app.core.usage.token_estimate import estimate, estimate_json, estimate_prompt
 
 WORDS = "The quick brown fox jumps over the lazy dog, and 12345 times more. "
 

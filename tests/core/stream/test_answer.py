@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from app.core.size import pieces_of
+from app.core.stream import answer
+from app.core.stream.answer import in_pieces
 from app.core.stream.chunk_reader import ChunkReader
-from app.core.types import chunk
-from app.core.types.chunk import TEXT_PATHS, ChunkRun, in_pieces, pieces_of
+from app.core.types.chunk import TEXT_PATHS, ChunkRun
 from tests.support.build import builder, call, delta, normal
 
 ARGUMENTS = '{"city": "Paris"}'
@@ -36,7 +38,7 @@ CHUNKS = {
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces have three characters."""
-    monkeypatch.setattr(chunk, "pieces_of", lambda text, size=0: pieces_of(text, 3))
+    monkeypatch.setattr(answer, "pieces_of", lambda text, size=0: pieces_of(text, 3))
 
 
 def output(chunks: list[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.backends.apis.chat.usage import normal_usage
-from app.core.types.usage import usage_of
+from app.core.usage import usage_of
 
 NAMES = [
     *("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens", "total_tokens"),
