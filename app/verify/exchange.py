@@ -44,16 +44,12 @@ class HTTPExchange:
     @property
     def json(self) -> Any:
         """The body as JSON, None if it is none."""
-        try:
-            return json.loads(self.content)
-        except ValueError:
-            return None
+        return read_json(self.content)
 
     @property
     def object(self) -> dict[str, Any]:
         """The body as a JSON object, {} if it is none."""
-        document = self.json
-        return document if isinstance(document, dict) else {}
+        return read_object(self.content)
 
     @property
     def content_type(self) -> str:
@@ -70,7 +66,7 @@ class HTTPExchange:
         """The events of a stream or of a WebSocket that are JSON objects."""
         if self.frames:
             return self.frames
-        documents = (_parsed(event.data) for event in self.server_sent if event.data != "[DONE]")
+        documents = (read_json(event.data) for event in self.server_sent)
         return [document for document in documents if isinstance(document, dict)]
 
     @property
@@ -79,7 +75,7 @@ class HTTPExchange:
         if not self.frames and (self.content_type == "application/json" or self.object):
             return self.object
         found = [event for event in self.events if isinstance(event.get("response"), dict)]
-        ends = [event for event in found if event.get("type") in TERMINAL_STATUS]
+        ends = [event for event in found if str(event.get("type")) in TERMINAL_STATUS]
         return dict((ends or found)[-1]["response"]) if found else {}
 
     @property
@@ -87,6 +83,12 @@ class HTTPExchange:
         """The output items of the response."""
         items = self.response.get("output")
         return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The usage of the response; {} if there is none."""
+        usage = self.response.get("usage")
+        return usage if isinstance(usage, dict) else {}
 
     @property
     def listed(self) -> list[dict[str, Any]]:
@@ -143,11 +145,18 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
 
 
-def _parsed(data: str) -> object:
+def read_json(text: str | bytes) -> Any:
+    """Return a JSON document, None if the text is none."""
     try:
-        return json.loads(data)
+        return json.loads(text)
     except ValueError:
         return None
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
+    """Return a JSON object, {} if the text is none."""
+    document = read_json(text)
+    return document if isinstance(document, dict) else {}
 
 
 def read_events(content: bytes) -> Iterator[ServerSentEvent]:

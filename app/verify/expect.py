@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable
 
 from app.verify.exchange import HTTPExchange
 from app.verify.laws import STREAM_LAWS
-from app.verify.rows import Broken, check_row, need
+from app.verify.rows import CHECKS, Broken, Check, need
 from app.verify.samples import input_tokens
 from app.verify.schema import SchemaIssue, schema_issues
 from app.verify.server import VerifiedServer
@@ -68,4 +68,4 @@ def request_row(row_id: str, title: str, law: str, source: str, statuses: Contai
     async def run(server: VerifiedServer) -> None:
         need_status(await server.respond(**{"max_output_tokens": 16, **fields}), statuses)
 
-    check_row(row_id, title, law, source)(run)
+    CHECKS.append(Check(row_id, title, law, source, run))

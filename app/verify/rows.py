@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from app.verify.exchange import HTTPExchange
+from app.verify.laws.law import docstring_of
 
 if TYPE_CHECKING:
     from app.verify.server import VerifiedServer
@@ -63,11 +64,15 @@ class Check(NamedTuple):
 CHECKS: list[Check] = []
 
 
-def check_row(row_id: str, title: str, law: str, source: str) -> Callable[[CheckFunction], CheckFunction]:
-    """Register a function as a check. It returns if the rule is kept, and raises how it ended otherwise."""
+def check_row(row_id: str, title: str, source: str) -> Callable[[CheckFunction], CheckFunction]:
+    """
+    Register a function as a check of the rule that is its docstring.
+
+    It returns if the rule is kept, and raises how it ended otherwise.
+    """
 
     def register(run: CheckFunction) -> CheckFunction:
-        CHECKS.append(Check(row_id, title, law, source, run))
+        CHECKS.append(Check(row_id, title, docstring_of(run), source, run))
         return run
 
     return register

@@ -93,8 +93,7 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 def input_tokens(exchange: HTTPExchange) -> int:
     """Return how many tokens the model was given; raises `Unclear` if the server does not say."""
-    usage = exchange.response.get("usage")
-    tokens = usage.get("input_tokens") if isinstance(usage, dict) else None
+    tokens = exchange.usage.get("input_tokens")
     if not isinstance(tokens, int) or not tokens:
         raise Unclear("The usage has no input_tokens, by which one could see what the model was given.", exchange)
     return tokens

@@ -14,7 +14,8 @@ import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
 
-from app.verify.exchange import HTTPExchange
+from app.verify.exchange import HTTPExchange, read_json
+from app.verify.laws.law import TERMINAL_STATUS
 from app.verify.rows import Broken, Unclear, Unsupported
 
 RequestFields = dict[str, Any]
@@ -25,7 +26,6 @@ _NOT_THERE = (404, 405, 426, 501)
 _PLAIN = re.compile(
     r"\b(un|not |n't |not yet )(supported|implemented|available|enabled|support)|not ?implemented", re.I
 )
-_TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 KEY, SECOND_KEY = "API_KEY", "SECOND_API_KEY"
 
 
@@ -227,7 +227,7 @@ class SocketTurns:
                     exchange.content += frame.encode() if isinstance(frame, str) else frame
                     document = _document(frame)
                     exchange.frames.append(document)
-                    ended = document.get("type") in _TERMINAL or _refuses(document)
+                    ended = str(document.get("type")) in TERMINAL_STATUS or _refuses(document)
                     turns -= ended
         except TimeoutError:
             exchange.error = f"There was no end of the turn within {self._server.timeout:g} seconds."
@@ -245,10 +245,7 @@ def _refuses(frame: dict[str, object]) -> bool:
 
 
 def _document(frame: str | bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(frame)
-    except ValueError:
-        document = None
+    document = read_json(frame)
     return document if isinstance(document, dict) else {"type": f"(not a JSON object) {frame[:200]!r}"}
 
 

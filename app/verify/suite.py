@@ -12,11 +12,12 @@ from typing import Any
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import INVALID, need_schema, need_status, need_turn, need_unknown_previous
-from app.verify.rows import CheckFunction, Unclear, check_row, need
+from app.verify.rows import CHECKS, Check, CheckFunction, Unclear, check_row, need
 from app.verify.samples import response_id, user_message
 from app.verify.schema import FORMAT_SCHEMA, event_schemas
 from app.verify.server import SocketTurns, VerifiedServer, answered, given
 
+_SUITE = "Open Responses compliance suite"
 _WEATHER: dict[str, Any] = {
     "type": "function",
     "name": "get_weather",
@@ -79,8 +80,8 @@ def _calls_in_events(exchange: HTTPExchange) -> None:
         need(found, f"There is no {event_type} of a function_call.", exchange)
 
 
-def _suite_row(name: str, law: str) -> Callable[[CheckFunction], CheckFunction]:
-    return check_row(f"suite.{name}", name, law, f"Open Responses compliance suite, {name}")
+def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:
+    return check_row(f"suite.{name}", name, f"{_SUITE}, {name}")
 
 
 async def _ask(server: VerifiedServer, fields: dict[str, Any], *optional: str) -> HTTPExchange:
@@ -99,7 +100,7 @@ def _scenario(
     async def run(server: VerifiedServer) -> None:
         then(await _ask(server, fields, *optional))
 
-    _suite_row(name, law)(run)
+    CHECKS.append(Check(f"suite.{name}", name, law, f"{_SUITE}, {name}", run))
 
 
 _scenario(
@@ -120,12 +121,12 @@ _scenario(
 )
 
 
-@_suite_row(
-    "response-output-phase-schema",
-    "The phase of a message in the output is one of the schema's. The suite itself asks no server for it, but holds an "
-    "example of its own against the schema.",
-)
+@_suite_row("response-output-phase-schema")
 async def _phase(server: VerifiedServer) -> None:
+    """
+    The phase of a message in the output is one of the schema's. The suite itself asks no server for it, but holds an
+    example of its own against the schema.
+    """
     exchange = given(await server.once(samples.text))
     for item in exchange.output:
         phase = item.get("phase", "final_answer")
@@ -158,8 +159,9 @@ _scenario(
 )
 
 
-@_suite_row("function-call-roundtrip", "A call is answered by its output, behind `previous_response_id`.")
+@_suite_row("function-call-roundtrip")
 async def _roundtrip(server: VerifiedServer) -> None:
+    """A call is answered by its output, behind `previous_response_id`."""
     asked = {
         "input": "Use the weather tool to get the temperature in San Francisco.",
         "tools": [_WEATHER],
@@ -216,16 +218,18 @@ _scenario(
 )
 
 
-@_suite_row("previous-response-id", "A stored response is continued by its id.")
+@_suite_row("previous-response-id")
 async def _previous(server: VerifiedServer) -> None:
+    """A stored response is continued by its id."""
     first = await _ask(server, {"input": "Remember this code word: papaya. Reply with only OK."})
     question = "What code word did I ask you to remember?"
     continued = {"previous_response_id": response_id(first), "input": question}
     _completed_with_output(await _ask(server, continued, "previous_response_id"))
 
 
-@_suite_row("compact-response", "A conversation is compacted, with a `prompt_cache_key`.")
+@_suite_row("compact-response")
 async def _compact(server: VerifiedServer) -> None:
+    """A conversation is compacted, with a `prompt_cache_key`."""
     conversation = [
         user_message("We agreed to launch on Tuesday and notify support first."),
         _said("Understood. The launch is Tuesday, with support notified beforehand."),
@@ -237,8 +241,9 @@ async def _compact(server: VerifiedServer) -> None:
     need("compaction" in types, f"The output has items of the types {types}.", exchange)
 
 
-@_suite_row("compact-missing-model", "A compaction without a model is refused with 400 or 422.")
+@_suite_row("compact-missing-model")
 async def _compact_no_model(server: VerifiedServer) -> None:
+    """A compaction without a model is refused with 400 or 422."""
     body = {"input": [user_message("Compact this conversation.")]}
     exchange = await server.send("POST", "/responses/compact", body)
     if exchange.status not in INVALID:
@@ -258,21 +263,24 @@ async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields:
     return exchange
 
 
-@_suite_row("websocket-response", "A turn on a WebSocket is answered.")
+@_suite_row("websocket-response")
 async def _websocket(server: VerifiedServer) -> None:
+    """A turn on a WebSocket is answered."""
     async with server.websocket() as socket:
         await _turn_completed(socket, server, input=[user_message("Count from 1 to 3.")])
 
 
-@_suite_row("websocket-sequential-responses", "Two turns on one connection are answered.")
+@_suite_row("websocket-sequential-responses")
 async def _sequential(server: VerifiedServer) -> None:
+    """Two turns on one connection are answered."""
     async with server.websocket() as socket:
         for word in ("first", "second"):
             await _turn_completed(socket, server, store=False, input=f"Reply with exactly: {word}")
 
 
-@_suite_row("websocket-continuation", "A turn with `store: false` is continued on its connection.")
+@_suite_row("websocket-continuation")
 async def _continuation(server: VerifiedServer) -> None:
+    """A turn with `store: false` is continued on its connection."""
     async with server.websocket() as socket:
         word = "Remember the code word: cobalt. Reply with OK."
         first = await _turn_completed(socket, server, store=False, input=word)
@@ -280,11 +288,9 @@ async def _continuation(server: VerifiedServer) -> None:
         await _turn_completed(socket, server, store=False, previous_response_id=response_id(first), input=question)
 
 
-@_suite_row(
-    "websocket-reconnect-store-false-recovery",
-    "On another connection it is `previous_response_not_found`, after which a new turn is answered.",
-)
+@_suite_row("websocket-reconnect-store-false-recovery")
 async def _reconnect(server: VerifiedServer) -> None:
+    """On another connection it is `previous_response_not_found`, after which a new turn is answered."""
     async with server.websocket() as socket:
         word = "Remember the code word: copper. Reply with OK."
         first = response_id(await _turn_completed(socket, server, store=False, input=word))
@@ -296,15 +302,17 @@ async def _reconnect(server: VerifiedServer) -> None:
         need_turn(turn, "The new turn")
 
 
-@_suite_row("websocket-previous-response-not-found", "An unknown previous response is `previous_response_not_found`.")
+@_suite_row("websocket-previous-response-not-found")
 async def _unknown(server: VerifiedServer) -> None:
+    """An unknown previous response is `previous_response_not_found`."""
     async with server.websocket() as socket:
         question = "This should fail because the previous response is missing."
         need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
 
 
-@_suite_row("websocket-failed-continuation-evicts-cache", "A failed continuation evicts what it continued.")
+@_suite_row("websocket-failed-continuation-evicts-cache")
 async def _evicts(server: VerifiedServer) -> None:
+    """A failed continuation evicts what it continued."""
     output = {
         "type": "function_call_output",
         "call_id": "call_openresponses_missing",
@@ -320,8 +328,9 @@ async def _evicts(server: VerifiedServer) -> None:
         need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
 
 
-@_suite_row("websocket-compact-new-chain", "A compacted conversation begins a new chain.")
+@_suite_row("websocket-compact-new-chain")
 async def _new_chain(server: VerifiedServer) -> None:
+    """A compacted conversation begins a new chain."""
     conversation = [
         user_message([{"type": "input_text", "text": "Remember the compaction code word: slate."}]),
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]},

@@ -43,13 +43,9 @@ async def _ended(server: VerifiedServer) -> HTTPExchange:
         pause = min(1.0, pause * 1.5)
 
 
-@check_row(
-    "background.create",
-    "A response in the background begins at once",
-    "`background: true` runs a response asynchronously: it is `queued` or `in_progress` when it comes.",
-    _GUIDE,
-)
+@check_row("background.create", "A response in the background begins at once", _GUIDE)
 async def _create(server: VerifiedServer) -> None:
+    """`background: true` runs a response asynchronously: it is `queued` or `in_progress` when it comes."""
     exchange = answered(await server.once(_begun), "background")
     await _taken(server)
     status = exchange.response.get("status")
@@ -57,13 +53,9 @@ async def _create(server: VerifiedServer) -> None:
     need(exchange.response.get("background") is True, "The response has not background: true.", exchange)
 
 
-@check_row(
-    "background.poll",
-    "It can be polled until it ends",
-    "Poll responses in the background with GET until their status is no longer `queued` or `in_progress`.",
-    _GUIDE,
-)
+@check_row("background.poll", "It can be polled until it ends", _GUIDE)
 async def _poll(server: VerifiedServer) -> None:
+    """Poll responses in the background with GET until their status is no longer `queued` or `in_progress`."""
     await _taken(server)
     exchange = await server.once(_ended)
     need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
@@ -76,13 +68,9 @@ async def _streamed(server: VerifiedServer) -> HTTPExchange:
     return await server.stream(input="Say hello.", background=True, store=True, max_output_tokens=LIMIT)
 
 
-@check_row(
-    "background.stream",
-    "It can be streamed",
-    "`background` and `stream` go together, and the events are those of any stream.",
-    _GUIDE,
-)
+@check_row("background.stream", "It can be streamed", _GUIDE)
 async def _stream(server: VerifiedServer) -> None:
+    """`background` and `stream` go together, and the events are those of any stream."""
     await _taken(server)
     exchange = answered(await server.once(_streamed), "background", "stream")
     need(exchange.events, "There are no events.", exchange)
@@ -95,13 +83,9 @@ async def _resumed(server: VerifiedServer) -> HTTPExchange:
     return await server.get(f"/responses/{identifier}?stream=true&starting_after=1")
 
 
-@check_row(
-    "background.resume",
-    "A stream can be resumed",
-    "`starting_after`: the sequence number of the event after which to start streaming.",
-    f"{_API}Get a model response, starting_after",
-)
+@check_row("background.resume", "A stream can be resumed", f"{_API}Get a model response, starting_after")
 async def _resume(server: VerifiedServer) -> None:
+    """`starting_after`: the sequence number of the event after which to start streaming."""
     await _taken(server)
     exchange = answered(await server.once(_resumed), "stream", "starting_after")
     if exchange.content_type != "text/event-stream":
@@ -112,12 +96,10 @@ async def _resume(server: VerifiedServer) -> None:
 
 
 @check_row(
-    "background.resume-same",
-    "A resumed stream has the same events",
-    "Events do not change: those after `starting_after` are those that were sent before.",
-    f"{_API}Get a model response, starting_after",
+    "background.resume-same", "A resumed stream has the same events", f"{_API}Get a model response, starting_after"
 )
 async def _same(server: VerifiedServer) -> None:
+    """Events do not change: those after `starting_after` are those that were sent before."""
     await _taken(server)
     before = [event for event in given(await server.once(_streamed)).events if event.get("type") != "keepalive"]
     exchange = given(await server.once(_resumed), "stream", "starting_after")
@@ -136,13 +118,9 @@ async def _cancelled(server: VerifiedServer) -> HTTPExchange:
     return await server.send("POST", f"/responses/{response_id(begun)}/cancel")
 
 
-@check_row(
-    "background.cancel",
-    "It can be cancelled",
-    "`POST /responses/{id}/cancel` cancels a response with `background: true`, and returns it.",
-    f"{_API}Cancel a response",
-)
+@check_row("background.cancel", "It can be cancelled", f"{_API}Cancel a response")
 async def _cancel(server: VerifiedServer) -> None:
+    """`POST /responses/{id}/cancel` cancels a response with `background: true`, and returns it."""
     await _taken(server)
     exchange = answered(await server.once(_cancelled))
     status = exchange.object.get("status")
@@ -151,13 +129,9 @@ async def _cancel(server: VerifiedServer) -> None:
     need(status == "cancelled", f"The status is {status!r}.", exchange)
 
 
-@check_row(
-    "background.cancel-again",
-    "Cancelling twice is no mistake",
-    "Cancelling twice is idempotent: the second call returns the response.",
-    _GUIDE,
-)
+@check_row("background.cancel-again", "Cancelling twice is no mistake", _GUIDE)
 async def _again(server: VerifiedServer) -> None:
+    """Cancelling twice is idempotent: the second call returns the response."""
     await _taken(server)
     first = given(await server.once(_cancelled))
     exchange = await server.send("POST", f"/responses/{first.object.get('id')}/cancel")
@@ -166,30 +140,20 @@ async def _again(server: VerifiedServer) -> None:
     need(same, f"The status is {exchange.object.get('status')!r} now.", exchange)
 
 
-@check_row(
-    "background.cancel-foreground",
-    "Other responses cannot be cancelled",
-    "Only responses created with `background: true` can be cancelled.",
-    f"{_API}Cancel a response",
-)
+@check_row("background.cancel-foreground", "Other responses cannot be cancelled", f"{_API}Cancel a response")
 async def _foreground(server: VerifiedServer) -> None:
+    """Only responses created with `background: true` can be cancelled."""
     await _taken(server)
     given(await server.once(_cancelled))
     identifier = response_id(await server.once(samples.stored))
-    exchange = await server.send("POST", f"/responses/{identifier}/cancel")
-    need_status(exchange, REFUSED)
+    need_status(await server.send("POST", f"/responses/{identifier}/cancel"), REFUSED)
 
 
-@check_row(
-    "background.not-stored",
-    "It has to be stored",
-    "Background mode requires `store: true`; stateless requests are rejected.",
-    _GUIDE,
-)
+@check_row("background.not-stored", "It has to be stored", _GUIDE)
 async def _not_stored(server: VerifiedServer) -> None:
+    """Background mode requires `store: true`; stateless requests are rejected."""
     await _taken(server)
-    exchange = await server.respond(background=True, store=False, max_output_tokens=16)
-    need_status(exchange, INVALID)
+    need_status(await server.respond(background=True, store=False, max_output_tokens=16), INVALID)
 
 
 # Compaction.
@@ -200,13 +164,9 @@ async def _compact(server: VerifiedServer) -> HTTPExchange:
     return await server.send("POST", "/responses/compact", {"model": server.model, "input": turns})
 
 
-@check_row(
-    "compaction.create",
-    "A conversation can be compacted",
-    "`POST /v1/responses/compact` returns a `response.compaction` object.",
-    _COMPACT,
-)
+@check_row("compaction.create", "A conversation can be compacted", _COMPACT)
 async def _compaction(server: VerifiedServer) -> None:
+    """`POST /v1/responses/compact` returns a `response.compaction` object."""
     exchange = answered(await server.once(_compact))
     found = exchange.object.get("object")
     need(found == "response.compaction", f"The object is {found!r}.", exchange)
@@ -214,24 +174,18 @@ async def _compaction(server: VerifiedServer) -> None:
     need("compaction" in types, f"The output has items of the types {types}.", exchange)
 
 
-@check_row(
-    "compaction.schema",
-    "A compaction has its form",
-    "The compaction is a CompactResource: id, output, `created_at` and usage.",
-    "Open Responses schema, CompactResource",
-)
+@check_row("compaction.schema", "A compaction has its form", "Open Responses schema, CompactResource")
 async def _schema(server: VerifiedServer) -> None:
+    """The compaction is a CompactResource: id, output, `created_at` and usage."""
     exchange = given(await server.once(_compact))
     need_schema("CompactResource", exchange.object, exchange, but=lambda issue: issue.path == ("object",))
 
 
 @check_row(
-    "compaction.opaque",
-    "What was compacted cannot be read",
-    "`encrypted_content` is the encrypted content that was produced by compaction.",
-    "Open Responses schema, CompactionBody.encrypted_content",
+    "compaction.opaque", "What was compacted cannot be read", "Open Responses schema, CompactionBody.encrypted_content"
 )
 async def _opaque(server: VerifiedServer) -> None:
+    """`encrypted_content` is the encrypted content that was produced by compaction."""
     exchange = given(await server.once(_compact))
     for item in exchange.output:
         if item.get("type") == "compaction":
@@ -239,13 +193,9 @@ async def _opaque(server: VerifiedServer) -> None:
             need("alpha bravo" not in content, "encrypted_content has the words of the conversation.", exchange, item)
 
 
-@check_row(
-    "compaction.replay",
-    "The output is a new beginning",
-    "The compacted output is the input of the next request, in place of the conversation.",
-    _COMPACT,
-)
+@check_row("compaction.replay", "The output is a new beginning", _COMPACT)
 async def _replay(server: VerifiedServer) -> None:
+    """The compacted output is the input of the next request, in place of the conversation."""
     compacted = given(await server.once(_compact))
     exchange = await server.respond(input=[*compacted.output, user_message("Say hello.")], max_output_tokens=LIMIT)
     need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
@@ -254,22 +204,21 @@ async def _replay(server: VerifiedServer) -> None:
 @check_row(
     "compaction.missing-model",
     "A compaction without a model is refused",
-    "`model` is required.",
     "Open Responses schema, CompactResponseMethodPublicBody",
 )
 async def _no_model(server: VerifiedServer) -> None:
+    """`model` is required."""
     given(await server.once(_compact))
-    exchange = await server.send("POST", "/responses/compact", {"input": "Hi."})
-    need_status(exchange, INVALID)
+    need_status(await server.send("POST", "/responses/compact", {"input": "Hi."}), INVALID)
 
 
 @check_row(
     "compaction.previous",
     "A stored conversation can be compacted",
-    "The endpoint accepts `previous_response_id`, without `input`.",
     f"{_COMPACT}; openai-agents, OpenAIResponsesCompactionSession",
 )
 async def _previous(server: VerifiedServer) -> None:
+    """The endpoint accepts `previous_response_id`, without `input`."""
     given(await server.once(_compact))
     body = {"model": server.model, "previous_response_id": response_id(await server.once(samples.stored))}
     exchange = answered(await server.send("POST", "/responses/compact", body), "previous_response_id")
@@ -279,10 +228,10 @@ async def _previous(server: VerifiedServer) -> None:
 @check_row(
     "compaction.trigger",
     "A trigger gives one compaction item",
-    "A request that ends with `{type: 'compaction_trigger'}` is answered with exactly one `compaction` item.",
     "Codex CLI 0.169, compaction with the built-in provider",
 )
 async def _trigger(server: VerifiedServer) -> None:
+    """A request that ends with `{type: 'compaction_trigger'}` is answered with exactly one `compaction` item."""
     turns: list[dict[str, object]] = [user_message(samples.WORDS), {"type": "compaction_trigger"}]
     exchange = await server.respond(input=turns, max_output_tokens=LIMIT)
     if not exchange.ok and (exchange.status in (400, 422) or says_unsupported(exchange)):
@@ -293,13 +242,9 @@ async def _trigger(server: VerifiedServer) -> None:
     need(types == ["compaction"], f"The output has items of the types {types}.", exchange)
 
 
-@check_row(
-    "compaction.tampered",
-    "A compaction that was changed is no failure",
-    "`encrypted_content` that was changed on its way is the caller's mistake: it is no 500.",
-    _COMPACT,
-)
+@check_row("compaction.tampered", "A compaction that was changed is no failure", _COMPACT)
 async def _tampered(server: VerifiedServer) -> None:
+    """`encrypted_content` that was changed on its way is the caller's mistake: it is no 500."""
     compacted = given(await server.once(_compact))
     item = next((item for item in compacted.output if item.get("type") == "compaction"), {})
     content = str(item.get("encrypted_content") or "")
@@ -308,18 +253,15 @@ async def _tampered(server: VerifiedServer) -> None:
     middle = len(content) // 2
     changed = f"{content[:middle]}{'A' if content[middle] != 'A' else 'B'}{content[middle + 1 :]}"
     turns = [{**item, "encrypted_content": changed}, user_message("Say hello.")]
-    exchange = await server.respond(input=turns, max_output_tokens=16)
-    need_status(exchange, NO_FAILURE)
+    need_status(await server.respond(input=turns, max_output_tokens=16), NO_FAILURE)
 
 
-@check_row(
-    "compaction.input-tokens",
-    "Input can be counted",
-    "`POST /responses/input_tokens` returns how many tokens an input has: `{object: 'response.input_tokens', "
-    "input_tokens}`.",
-    f"{_API}Get input token counts",
-)
+@check_row("compaction.input-tokens", "Input can be counted", f"{_API}Get input token counts")
 async def _input_tokens(server: VerifiedServer) -> None:
+    """
+    `POST /responses/input_tokens` returns how many tokens an input has: `{object: 'response.input_tokens',
+    input_tokens}`.
+    """
     body = {"model": server.model, "input": samples.WORDS}
     exchange = answered(await server.send("POST", "/responses/input_tokens", body))
     found = exchange.object.get("input_tokens")

@@ -7,7 +7,7 @@ from typing import Any
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import REFUSED, need_status
-from app.verify.rows import Unclear, Unsupported, check_row, need
+from app.verify.rows import CHECKS, Check, Unclear, Unsupported, check_row, need
 from app.verify.samples import LIMIT, WEATHER_TOOL, response_id, user_message
 from app.verify.server import SECOND_KEY, VerifiedServer, answered, given
 
@@ -29,48 +29,31 @@ async def _stored_id(server: VerifiedServer) -> str:
 
 
 async def _hidden(server: VerifiedServer, method: str, path: str, body: object = None) -> None:
-    exchange = await server.send(method, path, body, key=SECOND_KEY)
-    need_status(exchange, REFUSED, "Another user")
+    need_status(await server.send(method, path, body, key=SECOND_KEY), REFUSED, "Another user")
 
 
-@check_row(
-    "isolation.retrieve",
-    "Another user's response cannot be retrieved",
-    "A response belongs to the key that created it.",
-    _OWASP,
-)
+@check_row("isolation.retrieve", "Another user's response cannot be retrieved", _OWASP)
 async def _retrieve(server: VerifiedServer) -> None:
+    """A response belongs to the key that created it."""
     await _hidden(server, "GET", f"/responses/{await _stored_id(server)}")
 
 
-@check_row(
-    "isolation.input-items",
-    "Another user's input cannot be listed",
-    "A response belongs to the key that created it.",
-    _OWASP,
-)
+@check_row("isolation.input-items", "Another user's input cannot be listed", _OWASP)
 async def _input_items(server: VerifiedServer) -> None:
+    """A response belongs to the key that created it."""
     await _hidden(server, "GET", f"/responses/{await _stored_id(server)}/input_items")
 
 
-@check_row(
-    "isolation.previous",
-    "Another user's response cannot be continued",
-    "`previous_response_id` of another user is as unknown as one that does not exist.",
-    _OWASP,
-)
+@check_row("isolation.previous", "Another user's response cannot be continued", _OWASP)
 async def _previous(server: VerifiedServer) -> None:
+    """`previous_response_id` of another user is as unknown as one that does not exist."""
     body = server.body(previous_response_id=await _stored_id(server), max_output_tokens=16)
     await _hidden(server, "POST", "/responses", body)
 
 
-@check_row(
-    "isolation.item-reference",
-    "Another user's items cannot be referred to",
-    "An `item_reference` to an item of another user is as unknown as one that does not exist.",
-    _OWASP,
-)
+@check_row("isolation.item-reference", "Another user's items cannot be referred to", _OWASP)
 async def _reference(server: VerifiedServer) -> None:
+    """An `item_reference` to an item of another user is as unknown as one that does not exist."""
     await _stored_id(server)
     stored = await server.once(samples.stored)
     ids = [item["id"] for item in stored.output if item.get("id")]
@@ -80,39 +63,26 @@ async def _reference(server: VerifiedServer) -> None:
     await _hidden(server, "POST", "/responses", server.body(input=turns, max_output_tokens=16))
 
 
-@check_row(
-    "isolation.delete",
-    "Another user's response cannot be deleted",
-    "A response belongs to the key that created it.",
-    _OWASP,
-)
+@check_row("isolation.delete", "Another user's response cannot be deleted", _OWASP)
 async def _delete(server: VerifiedServer) -> None:
+    """A response belongs to the key that created it."""
     await _stored_id(server)
     stored = await server.respond(store=True, max_output_tokens=16)
     path = f"/responses/{response_id(stored)}"
-    exchange = await server.delete(path, key=SECOND_KEY)
-    need_status(exchange, REFUSED, "Another user")
+    need_status(await server.delete(path, key=SECOND_KEY), REFUSED, "Another user")
     exchange = await server.get(path)
     need(exchange.ok, "The response is gone after another user deleted it.", exchange)
 
 
-@check_row(
-    "isolation.cancel",
-    "Another user's response cannot be cancelled",
-    "A response belongs to the key that created it.",
-    _OWASP,
-)
+@check_row("isolation.cancel", "Another user's response cannot be cancelled", _OWASP)
 async def _cancel(server: VerifiedServer) -> None:
+    """A response belongs to the key that created it."""
     await _hidden(server, "POST", f"/responses/{await _stored_id(server)}/cancel")
 
 
-@check_row(
-    "isolation.conversation",
-    "Another user's conversation cannot be read or used",
-    "A conversation belongs to the key that created it.",
-    _OWASP,
-)
+@check_row("isolation.conversation", "Another user's conversation cannot be read or used", _OWASP)
 async def _conversation(server: VerifiedServer) -> None:
+    """A conversation belongs to the key that created it."""
     if SECOND_KEY not in server.keys:
         raise Unsupported("No key of another user was given with --second-api-key.")
     made = given(await server.send("POST", "/conversations", {"items": [user_message("Hi.")]}))
@@ -122,13 +92,9 @@ async def _conversation(server: VerifiedServer) -> None:
     await _hidden(server, "POST", "/responses", server.body(conversation=identifier, max_output_tokens=16))
 
 
-@check_row(
-    "isolation.same-answer",
-    "What is another's looks like what does not exist",
-    "The answer for a resource that is not accessible does not tell that there is one.",
-    _NOT_FOUND,
-)
+@check_row("isolation.same-answer", "What is another's looks like what does not exist", _NOT_FOUND)
 async def _same(server: VerifiedServer) -> None:
+    """The answer for a resource that is not accessible does not tell that there is one."""
     identifier = await _stored_id(server)
     missing = f"resp_{'0' * (len(identifier) - 5)}"
     foreign = await server.get(f"/responses/{identifier}", key=SECOND_KEY)
@@ -143,13 +109,9 @@ async def _same(server: VerifiedServer) -> None:
 # Clients.
 
 
-@check_row(
-    "clients.models",
-    "Models are listed",
-    "`GET /models` lists the models: `{object: 'list', data: [{id, object: 'model'}]}`.",
-    "OpenAI API reference, List models; openai-python, openai-node",
-)
+@check_row("clients.models", "Models are listed", "OpenAI API reference, List models; openai-python, openai-node")
 async def _models(server: VerifiedServer) -> None:
+    """`GET /models` lists the models: `{object: 'list', data: [{id, object: 'model'}]}`."""
     exchange = answered(await server.get("/models"))
     data = exchange.object.get("data")
     need(exchange.object.get("object") == "list" and isinstance(data, list), "This is no list.", exchange)
@@ -159,12 +121,10 @@ async def _models(server: VerifiedServer) -> None:
 
 
 @check_row(
-    "clients.request-id",
-    "Answers have a request id",
-    "`x-request-id` identifies the request, in answers and errors: SDKs and Codex show it.",
-    "OpenAI API reference, Debugging requests; openai-python, Codex",
+    "clients.request-id", "Answers have a request id", "OpenAI API reference, Debugging requests; openai-python, Codex"
 )
 async def _request_id(server: VerifiedServer) -> None:
+    """`x-request-id` identifies the request, in answers and errors: SDKs and Codex show it."""
     exchange = given(await server.once(samples.text))
     need(exchange.headers.get("x-request-id"), "There is no x-request-id.", exchange)
 
@@ -172,10 +132,10 @@ async def _request_id(server: VerifiedServer) -> None:
 @check_row(
     "clients.annotations",
     "Text has a list of annotations",
-    "`annotations` of an `output_text` is a list: without it, the AI SDK and pydantic-ai refuse the answer.",
     "Open Responses schema, OutputTextContent.annotations; @ai-sdk/openai, pydantic-ai",
 )
 async def _annotations(server: VerifiedServer) -> None:
+    """`annotations` of an `output_text` is a list: without it, the AI SDK and pydantic-ai refuse the answer."""
     exchange = given(await server.once(samples.text))
     for item in exchange.output:
         for part in item.get("content") or [] if item.get("type") == "message" else ():
@@ -186,10 +146,10 @@ async def _annotations(server: VerifiedServer) -> None:
 @check_row(
     "clients.call-status",
     "A call has a status",
-    "`status` of a `function_call` is there: the Agents SDK for Node and the AI SDK refuse calls without it.",
     "Open Responses schema, FunctionCall.status; @openai/agents, @ai-sdk/openai",
 )
 async def _call_status(server: VerifiedServer) -> None:
+    """`status` of a `function_call` is there: the Agents SDK for Node and the AI SDK refuse calls without it."""
     for sample in (samples.call, samples.call_stream):
         exchange = await server.once(sample)
         for item in samples.called(given(exchange, "tools", "tool_choice")):
@@ -207,7 +167,7 @@ def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str,
             raise Unclear("The stream has no end.", exchange)
         need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
-    check_row(row_id, title, law, source)(run)
+    CHECKS.append(Check(row_id, title, law, source, run))
 
 
 def _function(name: str, **fields: object) -> dict[str, Any]:
@@ -340,12 +300,10 @@ _accepted(
 
 
 @check_row(
-    "clients.openai-node",
-    "openai-node is sent no event that it does not know",
-    "openai-node throws at an event whose type it does not know.",
-    "openai-node 7, responses.stream()",
+    "clients.openai-node", "openai-node is sent no event that it does not know", "openai-node 7, responses.stream()"
 )
 async def _known(server: VerifiedServer) -> None:
+    """openai-node throws at an event whose type it does not know."""
     headers = {"user-agent": "OpenAI/JS 7.55.0", "x-stainless-lang": "js", "x-stainless-package-version": "7.55.0"}
     body = server.body(input="Think: what is 2+2?", stream=True, max_output_tokens=LIMIT)
     exchange = given(await server.send("POST", "/responses", body, headers=headers))
@@ -358,10 +316,10 @@ async def _known(server: VerifiedServer) -> None:
 @check_row(
     "clients.replay",
     "An answer is taken as the next request's input",
-    "Clients append the items of an answer to the input as they are, with ids, status and calls.",
     "OpenAI guide, Conversation state; openai-python, openai-node",
 )
 async def _replay(server: VerifiedServer) -> None:
+    """Clients append the items of an answer to the input as they are, with ids, status and calls."""
     for sample in (samples.text, samples.call):
         first = given(await server.once(sample), "tools", "tool_choice")
         outputs = [

@@ -36,13 +36,9 @@ async def _used(server: VerifiedServer) -> HTTPExchange:
     return await server.respond(input=SHORT, conversation=identifier, store=True, max_output_tokens=samples.LIMIT)
 
 
-@check_row(
-    "conversations.create",
-    "A conversation can be created",
-    "`POST /conversations` creates a conversation: an object `conversation` with an id, metadata and `created_at`.",
-    f"{_API}Create",
-)
+@check_row("conversations.create", "A conversation can be created", f"{_API}Create")
 async def _create(server: VerifiedServer) -> None:
+    """`POST /conversations` creates a conversation: an object `conversation` with an id, metadata and `created_at`."""
     found = answered(await server.once(_created)).object
     need(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", None, found)
     need(isinstance(found.get("id"), str) and found["id"], "There is no id.", None, found)
@@ -50,37 +46,25 @@ async def _create(server: VerifiedServer) -> None:
     need(found.get("metadata") == {"purpose": "verify"}, "The metadata is not what was sent.", None, found)
 
 
-@check_row(
-    "conversations.retrieve",
-    "A conversation can be retrieved",
-    "`GET /conversations/{id}` returns the conversation.",
-    f"{_API}Retrieve",
-)
+@check_row("conversations.retrieve", "A conversation can be retrieved", f"{_API}Retrieve")
 async def _retrieve(server: VerifiedServer) -> None:
+    """`GET /conversations/{id}` returns the conversation."""
     exchange = answered(await server.get(f"/conversations/{await _id(server)}"))
     need(exchange.object.get("id") == await _id(server), "The id is another.", exchange, exchange.object)
 
 
-@check_row(
-    "conversations.update",
-    "The metadata can be changed",
-    "`POST /conversations/{id}` updates the metadata.",
-    f"{_API}Update",
-)
+@check_row("conversations.update", "The metadata can be changed", f"{_API}Update")
 async def _update(server: VerifiedServer) -> None:
+    """`POST /conversations/{id}` updates the metadata."""
     path = f"/conversations/{await _id(server)}"
     answered(await server.send("POST", path, {"metadata": {"purpose": "changed"}}), "metadata")
     exchange = await server.get(path)
     need(exchange.object.get("metadata") == {"purpose": "changed"}, "The metadata is the old.", exchange)
 
 
-@check_row(
-    "conversations.items",
-    "Items can be listed",
-    "`GET /conversations/{id}/items` lists the items of the conversation.",
-    f"{_API}List items",
-)
+@check_row("conversations.items", "Items can be listed", f"{_API}List items")
 async def _items(server: VerifiedServer) -> None:
+    """`GET /conversations/{id}/items` lists the items of the conversation."""
     exchange = answered(await server.get(f"/conversations/{await _id(server)}/items"))
     roles = {item.get("role") for item in exchange.listed}
     need(roles == {"user"}, "The list does not have the message.", exchange, exchange.object)
@@ -96,24 +80,16 @@ def _conversation(exchange: HTTPExchange) -> str:
     return f"/conversations/{exchange.url.split('/conversations/')[1].partition('/')[0]}"
 
 
-@check_row(
-    "conversations.items-create",
-    "Items can be added",
-    "`POST /conversations/{id}/items` creates items in a conversation, and returns the list of them.",
-    f"{_API}Create items",
-)
+@check_row("conversations.items-create", "Items can be added", f"{_API}Create items")
 async def _add(server: VerifiedServer) -> None:
+    """`POST /conversations/{id}/items` creates items in a conversation, and returns the list of them."""
     exchange = answered(await server.once(_extended))
     need(len(exchange.listed) == 2, "The list does not have both items.", exchange, exchange.object)
 
 
-@check_row(
-    "conversations.items-order",
-    "Items come in the order that is asked for",
-    "`order`: `asc` or `desc`, which is the default.",
-    f"{_API}List items",
-)
+@check_row("conversations.items-order", "Items come in the order that is asked for", f"{_API}List items")
 async def _order(server: VerifiedServer) -> None:
+    """`order`: `asc` or `desc`, which is the default."""
     path = f"{_conversation(given(await server.once(_extended)))}/items"
     rising, falling = await server.get(f"{path}?order=asc"), await server.get(path)
     ids = rising.listed_ids
@@ -122,31 +98,24 @@ async def _order(server: VerifiedServer) -> None:
     need(back == ids[::-1], "Without an order, the last item is not first.", falling)
 
 
-@check_row(
-    "conversations.item",
-    "An item can be retrieved and deleted",
-    "`GET` and `DELETE /conversations/{id}/items/{item_id}`: a single item; the second returns the conversation.",
-    f"{_API}Retrieve an item, Delete an item",
-)
+@check_row("conversations.item", "An item can be retrieved and deleted", f"{_API}Retrieve an item, Delete an item")
 async def _item(server: VerifiedServer) -> None:
+    """`GET` and `DELETE /conversations/{id}/items/{item_id}`: a single item; the second returns the conversation."""
     made = given(await server.send("POST", "/conversations", {"items": [user_message("one")]}))
     path = f"/conversations/{made.object.get('id')}/items"
     identifier = next(iter(given(await server.get(path)).listed_ids), None)
     exchange = answered(await server.get(f"{path}/{identifier}"))
     need(exchange.object.get("id") == identifier, "The item is another.", exchange, exchange.object)
     answered(await server.delete(f"{path}/{identifier}"))
-    exchange = await server.get(f"{path}/{identifier}")
-    need_status(exchange, NOT_FOUND, "The deleted item")
+    need_status(await server.get(f"{path}/{identifier}"), NOT_FOUND, "The deleted item")
 
 
-@check_row(
-    "conversations.response",
-    "A response names its conversation",
-    "A response that belongs to a conversation MUST identify that conversation in the returned `response.conversation` "
-    "field.",
-    _SPEC,
-)
+@check_row("conversations.response", "A response names its conversation", _SPEC)
 async def _response(server: VerifiedServer) -> None:
+    """
+    A response that belongs to a conversation MUST identify that conversation in the returned `response.conversation`
+    field.
+    """
     await _id(server)
     exchange = answered(await server.once(_used), "conversation")
     found: Any = exchange.response.get("conversation")
@@ -155,25 +124,19 @@ async def _response(server: VerifiedServer) -> None:
     need(named == sent, f"The conversation is {found!r}, and should be {sent!r}.", exchange)
 
 
-@check_row(
-    "conversations.context",
-    "A response knows the conversation",
-    "Items from this conversation are prepended to the input items for this response request.",
-    _CREATE,
-)
+@check_row("conversations.context", "A response knows the conversation", _CREATE)
 async def _context(server: VerifiedServer) -> None:
+    """Items from this conversation are prepended to the input items for this response request."""
     await _id(server)
     exchange = given(await server.once(_used), "conversation")
     need_longer(exchange, given(await server.once(samples.alone)), 15, "the conversation")
 
 
-@check_row(
-    "conversations.append",
-    "A response extends the conversation",
-    "Input items and output items from this response are automatically added to the conversation after it completes.",
-    _CREATE,
-)
+@check_row("conversations.append", "A response extends the conversation", _CREATE)
 async def _append(server: VerifiedServer) -> None:
+    """
+    Input items and output items from this response are automatically added to the conversation after it completes.
+    """
     await _id(server)
     used = given(await server.once(_used), "conversation")
     sent = used.body.get("conversation") if isinstance(used.body, dict) else ""
@@ -186,10 +149,10 @@ async def _append(server: VerifiedServer) -> None:
 @check_row(
     "conversations.with-previous",
     "Not with previous_response_id",
-    "`previous_response_id` cannot be used in conjunction with `conversation`.",
     "OpenAI API reference, Create a model response, previous_response_id",
 )
 async def _with_previous(server: VerifiedServer) -> None:
+    """`previous_response_id` cannot be used in conjunction with `conversation`."""
     used = given(await server.once(_used), "conversation")
     exchange = await server.respond(
         conversation=given(await server.send("POST", "/conversations", {})).object.get("id"),
@@ -199,30 +162,20 @@ async def _with_previous(server: VerifiedServer) -> None:
     need_status(exchange, (400,))
 
 
-@check_row(
-    "conversations.unknown",
-    "An unknown conversation is refused",
-    "`not_found`: the requested resource does not exist, to be retrieved or to be used.",
-    "Open Responses specification, Error Types",
-)
+@check_row("conversations.unknown", "An unknown conversation is refused", "Open Responses specification, Error Types")
 async def _unknown(server: VerifiedServer) -> None:
+    """`not_found`: the requested resource does not exist, to be retrieved or to be used."""
     await _id(server)
-    exchange = await server.get(f"/conversations/{_NONE}")
-    need_status(exchange, REFUSED, "GET")
+    need_status(await server.get(f"/conversations/{_NONE}"), REFUSED, "GET")
     exchange = await server.respond(input=SHORT, conversation=_NONE, max_output_tokens=16)
     need_status(exchange, REFUSED, "A response in it")
 
 
-@check_row(
-    "conversations.delete",
-    "A conversation can be deleted",
-    "`DELETE /conversations/{id}` deletes the conversation: `{id, object: 'conversation.deleted', deleted: true}`.",
-    f"{_API}Delete",
-)
+@check_row("conversations.delete", "A conversation can be deleted", f"{_API}Delete")
 async def _delete(server: VerifiedServer) -> None:
+    """`DELETE /conversations/{id}` deletes the conversation: `{id, object: 'conversation.deleted', deleted: true}`."""
     made = given(await server.send("POST", "/conversations", {}))
     path = f"/conversations/{made.object.get('id')}"
     exchange = answered(await server.delete(path))
     need(exchange.object.get("deleted") is True, "deleted is not true.", exchange, exchange.object)
-    exchange = await server.get(path)
-    need_status(exchange, NOT_FOUND, "The deleted conversation")
+    need_status(await server.get(path), NOT_FOUND, "The deleted conversation")

@@ -45,24 +45,16 @@ async def _refusals(server: VerifiedServer) -> list[HTTPExchange]:
     return refused
 
 
-@check_row(
-    "errors.shape",
-    "An error is an object `error`",
-    "The API responds with a structured error object that includes type, code, param and message.",
-    _ERRORS,
-)
+@check_row("errors.shape", "An error is an object `error`", _ERRORS)
 async def _shape(server: VerifiedServer) -> None:
+    """The API responds with a structured error object that includes type, code, param and message."""
     for exchange in await _refusals(server):
         need(isinstance(exchange.object.get("error"), dict), "The body has no object `error`.", exchange, exchange.json)
 
 
-@check_row(
-    "errors.fields",
-    "An error has type, code, param and message",
-    "`type`, `code`, `message` and `param` are required, and `code` and `param` may be null.",
-    "Open Responses schema, ErrorPayload",
-)
+@check_row("errors.fields", "An error has type, code, param and message", "Open Responses schema, ErrorPayload")
 async def _fields(server: VerifiedServer) -> None:
+    """`type`, `code`, `message` and `param` are required, and `code` and `param` may be null."""
     for exchange in await _refusals(server):
         error = exchange.object.get("error")
         if isinstance(error, dict):
@@ -70,24 +62,18 @@ async def _fields(server: VerifiedServer) -> None:
             need(error.get("message"), "The message is empty.", exchange, error)
 
 
-@check_row(
-    "errors.json",
-    "An error is JSON",
-    "Servers MUST return data only as `application/json`.",
-    "Open Responses specification, HTTP Response Bodies",
-)
+@check_row("errors.json", "An error is JSON", "Open Responses specification, HTTP Response Bodies")
 async def _json(server: VerifiedServer) -> None:
+    """Servers MUST return data only as `application/json`."""
     for exchange in await _refusals(server):
         need(exchange.content_type == "application/json", f"The type is {exchange.content_type!r}.", exchange)
 
 
 @check_row(
-    "errors.private",
-    "An error shows nothing of the server's inside",
-    "A human-readable explanation of what went wrong is no traceback, and has no paths of the server.",
-    f"{_ERRORS}; OWASP, Improper Error Handling",
+    "errors.private", "An error shows nothing of the server's inside", f"{_ERRORS}; OWASP, Improper Error Handling"
 )
 async def _private(server: VerifiedServer) -> None:
+    """A human-readable explanation of what went wrong is no traceback, and has no paths of the server."""
     for exchange in [*await _refusals(server), await server.once(_no_path)]:
         found = _TRACE.search(exchange.content.decode(errors="replace"))
         need(
@@ -205,24 +191,15 @@ request_row(
 )
 
 
-@check_row(
-    "errors.no-input",
-    "A request without input is refused",
-    "A `model` and either a string `input` or an array of input items.",
-    "Open Responses specification, Chat Inference",
-)
+@check_row("errors.no-input", "A request without input is refused", "Open Responses specification, Chat Inference")
 async def _no_input(server: VerifiedServer) -> None:
-    exchange = await server.send("POST", "/responses", {"model": server.model, "max_output_tokens": 16})
-    need_status(exchange, INVALID)
+    """A `model` and either a string `input` or an array of input items."""
+    need_status(await server.send("POST", "/responses", {"model": server.model, "max_output_tokens": 16}), INVALID)
 
 
-@check_row(
-    "errors.param",
-    "An error names the field",
-    "`param`: the input parameter related to the error, if applicable.",
-    _ERRORS,
-)
+@check_row("errors.param", "An error names the field", _ERRORS)
 async def _param(server: VerifiedServer) -> None:
+    """`param`: the input parameter related to the error, if applicable."""
     for ask, field in ((_wrong_type, "temperature"), (_wrong_input, "input")):
         exchange = await server.once(ask)
         error = exchange.object.get("error")
@@ -234,26 +211,18 @@ async def _param(server: VerifiedServer) -> None:
     await _refusals(server)
 
 
-@check_row(
-    "errors.json-body",
-    "A body that is not JSON is a 400",
-    "`invalid_request`: the request is malformed.",
-    _TYPES,
-)
+@check_row("errors.json-body", "A body that is not JSON is a 400", _TYPES)
 async def _malformed(server: VerifiedServer) -> None:
-    exchange = await server.once(_broken_json)
-    need_status(exchange, INVALID)
+    """`invalid_request`: the request is malformed."""
+    need_status(await server.once(_broken_json), INVALID)
 
 
 @check_row(
-    "errors.json-object",
-    "A body that is no object is a 400",
-    "Clients MUST send request bodies encoded as `application/json`: an object with the fields of the request.",
-    "Open Responses specification, HTTP Request Bodies",
+    "errors.json-object", "A body that is no object is a 400", "Open Responses specification, HTTP Request Bodies"
 )
 async def _not_object(server: VerifiedServer) -> None:
-    exchange = await server.send("POST", "/responses", [1, 2, 3])
-    need_status(exchange, INVALID)
+    """Clients MUST send request bodies encoded as `application/json`: an object with the fields of the request."""
+    need_status(await server.send("POST", "/responses", [1, 2, 3]), INVALID)
 
 
 request_row(
@@ -267,37 +236,24 @@ request_row(
 )
 
 
-@check_row(
-    "errors.model",
-    "An unknown model is refused",
-    "The requested model does not exist: `model_not_found`.",
-    _ERRORS,
-)
+@check_row("errors.model", "An unknown model is refused", _ERRORS)
 async def _model(server: VerifiedServer) -> None:
+    """The requested model does not exist: `model_not_found`."""
     exchange = await server.respond(model="no-such-model-2f7c", max_output_tokens=16)
     if exchange.ok:
         raise Unclear("The server takes any name of a model.", exchange)
     need_status(exchange, (400, 403, 404, 422))
 
 
-@check_row(
-    "errors.path",
-    "An unknown path is a 404",
-    "`not_found`: the requested resource does not exist at the specified path.",
-    _TYPES,
-)
+@check_row("errors.path", "An unknown path is a 404", _TYPES)
 async def _path(server: VerifiedServer) -> None:
-    exchange = await server.once(_no_path)
-    need_status(exchange, (404, 405))
+    """`not_found`: the requested resource does not exist at the specified path."""
+    need_status(await server.once(_no_path), (404, 405))
 
 
-@check_row(
-    "errors.type",
-    "The type fits the status",
-    "Error types generally map to the status code of the response: `invalid_request` to 400, `server_error` to 500.",
-    _TYPES,
-)
+@check_row("errors.type", "The type fits the status", _TYPES)
 async def _type(server: VerifiedServer) -> None:
+    """Error types generally map to the status code of the response: `invalid_request` to 400, `server_error` to 500."""
     for exchange in await _refusals(server):
         event_type = str(exchange.refusal.get("type"))
         if exchange.status in (400, 422) and isinstance(exchange.object.get("error"), dict):
@@ -319,29 +275,20 @@ async def _guarded(server: VerifiedServer) -> HTTPExchange:
     return exchange
 
 
-@check_row(
-    "errors.no-key",
-    "A request without a key is a 401",
-    "`Authorization` is required: the token identifying the developer.",
-    "Open Responses specification, HTTP Requests",
-)
+@check_row("errors.no-key", "A request without a key is a 401", "Open Responses specification, HTTP Requests")
 async def _no_key(server: VerifiedServer) -> None:
+    """`Authorization` is required: the token identifying the developer."""
     exchange = await _guarded(server)
     need_status(exchange, (401, 403))
 
 
-@check_row(
-    "errors.wrong-key",
-    "A wrong key is a 401",
-    "Incorrect API key provided.",
-    "OpenAI guide, Error codes, 401",
-)
+@check_row("errors.wrong-key", "A wrong key is a 401", "OpenAI guide, Error codes, 401")
 async def _wrong_key(server: VerifiedServer) -> None:
+    """Incorrect API key provided."""
     await _guarded(server)
     wrong = {"authorization": "Bearer sk-not-a-key-of-anybody"}
     body = server.body(max_output_tokens=16)
-    exchange = await server.send("POST", "/responses", body, key=None, headers=wrong)
-    need_status(exchange, (401, 403))
+    need_status(await server.send("POST", "/responses", body, key=None, headers=wrong), (401, 403))
 
 
 _SERVER = f"{_TYPES}, server_error: it is not caused by the client"
@@ -408,13 +355,9 @@ request_row(
 )
 
 
-@check_row(
-    "errors.recovers",
-    "The server goes on after errors",
-    "An error of one request is none of the next.",
-    _ERRORS,
-)
+@check_row("errors.recovers", "The server goes on after errors", _ERRORS)
 async def _recovers(server: VerifiedServer) -> None:
+    """An error of one request is none of the next."""
     given(await server.once(samples.text))
     await _refusals(server)
     exchange = await server.respond(max_output_tokens=LIMIT)

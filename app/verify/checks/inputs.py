@@ -6,7 +6,7 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.expect import need_longer
-from app.verify.rows import check_row, need
+from app.verify.rows import CHECKS, Check, check_row, need
 from app.verify.samples import LIMIT, input_tokens, user_message
 from app.verify.server import VerifiedServer, answered, given
 
@@ -22,7 +22,7 @@ def _form(row_id: str, title: str, law: str, source: str, sent: object, *optiona
         exchange = answered(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
         need(exchange.output, "There is no output.", exchange)
 
-    check_row(row_id, title, law, source)(run)
+    CHECKS.append(Check(row_id, title, law, source, run))
 
 
 def _text(text: str) -> dict[str, Any]:
@@ -213,13 +213,9 @@ _form(
 )
 
 
-@check_row(
-    "input.parts-agree",
-    "A string and a message are the same input",
-    "A string input is interpreted as a user message: the model is given the same.",
-    _CHAT,
-)
+@check_row("input.parts-agree", "A string and a message are the same input", _CHAT)
 async def _agree(server: VerifiedServer) -> None:
+    """A string input is interpreted as a user message: the model is given the same."""
     tokens = []
     for sent in (samples.WORDS, [user_message(samples.WORDS)], [user_message([_text(samples.WORDS)])]):
         exchange = given(await server.respond(input=sent, max_output_tokens=16))
@@ -227,13 +223,9 @@ async def _agree(server: VerifiedServer) -> None:
     need(len(set(tokens)) == 1, f"The three forms of one message are {tokens} tokens.", exchange)
 
 
-@check_row(
-    "input.history",
-    "All items of the input reach the model",
-    "An array of input items is the context of the request: none of them is left out.",
-    _CHAT,
-)
+@check_row("input.history", "All items of the input reach the model", _CHAT)
 async def _history(server: VerifiedServer) -> None:
+    """An array of input items is the context of the request: none of them is left out."""
     for before in (
         [user_message(samples.WORDS), _assistant("Yes.")],
         [user_message("Hi."), _assistant([_said(samples.WORDS)])],
@@ -245,12 +237,10 @@ async def _history(server: VerifiedServer) -> None:
 
 
 @check_row(
-    "input.instructions",
-    "Instructions reach the model",
-    "`instructions` is a system (or developer) message inserted into the model's context.",
-    "OpenAI API reference, Create a model response, instructions",
+    "input.instructions", "Instructions reach the model", "OpenAI API reference, Create a model response, instructions"
 )
 async def _instructions(server: VerifiedServer) -> None:
+    """`instructions` is a system (or developer) message inserted into the model's context."""
     short = given(await server.respond(max_output_tokens=16))
     exchange = answered(await server.respond(max_output_tokens=16, instructions=samples.WORDS), "instructions")
     need_longer(exchange, short, 10, "instructions of many words")

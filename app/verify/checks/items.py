@@ -7,7 +7,7 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.rows import Broken, Unclear, Unsupported, check_row, need
+from app.verify.rows import CHECKS, Broken, Check, Unclear, Unsupported, check_row, need
 from app.verify.server import VerifiedServer, answered, given
 
 _STATES = "Open Responses specification, Items are state machines"
@@ -20,14 +20,12 @@ async def _messages(server: VerifiedServer) -> tuple[HTTPExchange, list[dict[str
     return exchange, [item for item in exchange.output if item.get("type") == "message"]
 
 
-@check_row(
-    "items.output",
-    "A response has output",
-    "A successful non-streaming request MUST return a `response` object with an `output` array containing "
-    "model-produced items.",
-    "Open Responses specification, Chat Inference",
-)
+@check_row("items.output", "A response has output", "Open Responses specification, Chat Inference")
 async def _output(server: VerifiedServer) -> None:
+    """
+    A successful non-streaming request MUST return a `response` object with an `output` array containing model-produced
+    items.
+    """
     exchange = answered(await server.once(samples.text))
     need(exchange.output, "There is no output item.", exchange, exchange.response.get("output"))
 
@@ -35,10 +33,10 @@ async def _output(server: VerifiedServer) -> None:
 @check_row(
     "items.message",
     "Text is in a message of the assistant",
-    "A message of the model has the role `assistant`, and its text is `output_text`.",
     "Open Responses specification, User Content vs Model Content",
 )
 async def _message(server: VerifiedServer) -> None:
+    """A message of the model has the role `assistant`, and its text is `output_text`."""
     exchange, messages = await _messages(server)
     for item in messages:
         need(item.get("role") == "assistant", f"The role is {item.get('role')!r}.", exchange, item)
@@ -49,27 +47,18 @@ async def _message(server: VerifiedServer) -> None:
         raise Unclear("The model gave no message.", exchange)
 
 
-@check_row(
-    "items.text",
-    "The text is there",
-    "`text` is the text output from the model.",
-    "Open Responses schema, OutputTextContent.text",
-)
+@check_row("items.text", "The text is there", "Open Responses schema, OutputTextContent.text")
 async def _text(server: VerifiedServer) -> None:
+    """`text` is the text output from the model."""
     exchange, messages = await _messages(server)
-    tokens = (exchange.response.get("usage") or {}).get("output_tokens")
-    if not messages or not tokens:
+    if not messages or not exchange.usage.get("output_tokens"):
         raise Unclear("The model gave no message.", exchange)
     need(samples.spoken(exchange), "The text of the message is empty.", exchange, messages)
 
 
-@check_row(
-    "items.required",
-    "Items have id, type and status",
-    "Every Item MUST include the top-level fields `id`, `type` and `status`, regardless of its specific type.",
-    _FIELDS,
-)
+@check_row("items.required", "Items have id, type and status", _FIELDS)
 async def _required(server: VerifiedServer) -> None:
+    """Every Item MUST include the top-level fields `id`, `type` and `status`, regardless of its specific type."""
     for sample in samples.RESPONSES:
         exchange = await server.once(sample)
         for item in exchange.output if exchange.ok else ():
@@ -80,13 +69,9 @@ async def _required(server: VerifiedServer) -> None:
                 need(isinstance(found, str) and found, f"The {name} of an item is {found!r}.", exchange, item)
 
 
-@check_row(
-    "items.ids-fresh",
-    "Ids are not given twice",
-    "The id of an item is unique: two responses have no item in common.",
-    _FIELDS,
-)
+@check_row("items.ids-fresh", "Ids are not given twice", _FIELDS)
 async def _fresh(server: VerifiedServer) -> None:
+    """The id of an item is unique: two responses have no item in common."""
     one, other = given(await server.once(samples.text)), given(await server.once(samples.cut_off))
     both = ({item.get("id") for item in one.output} & {item.get("id") for item in other.output}) - {None}
     need(not both, f"Items of two responses have the id {sorted(map(str, both))}.", other)
@@ -94,13 +79,9 @@ async def _fresh(server: VerifiedServer) -> None:
     need(not same, f"Two responses have the id {one.response.get('id')!r}.", other)
 
 
-@check_row(
-    "items.completed",
-    "Items of a completed response are completed",
-    "`completed`: the model has finished emitting tokens containing the item.",
-    _STATES,
-)
+@check_row("items.completed", "Items of a completed response are completed", _STATES)
 async def _completed(server: VerifiedServer) -> None:
+    """`completed`: the model has finished emitting tokens containing the item."""
     exchange = given(await server.once(samples.text))
     if exchange.response.get("status") != "completed":
         raise Unclear(f"The status of the response is {exchange.response.get('status')!r}.", exchange)
@@ -114,8 +95,7 @@ async def _completed(server: VerifiedServer) -> None:
 def _limited(exchange: HTTPExchange) -> HTTPExchange:
     """Return a response that was cut; raises `Unclear` if the model ended before the limit."""
     given(exchange, "max_output_tokens")
-    usage = exchange.response.get("usage")
-    tokens = usage.get("output_tokens") if isinstance(usage, dict) else None
+    tokens = exchange.usage.get("output_tokens")
     if len(samples.spoken(exchange)) < 20 and isinstance(tokens, int) and tokens < 16:
         raise Unclear("The model ended its answer before the limit.", exchange)
     if isinstance(tokens, int) and tokens > 16:
@@ -125,39 +105,31 @@ def _limited(exchange: HTTPExchange) -> HTTPExchange:
     return exchange
 
 
-@check_row(
-    "limits.max-output-tokens",
-    "max_output_tokens is kept",
-    "`max_output_tokens` is an upper bound for the number of tokens that can be generated for a response.",
-    f"{_CREATE}max_output_tokens",
-)
+@check_row("limits.max-output-tokens", "max_output_tokens is kept", f"{_CREATE}max_output_tokens")
 async def _limit(server: VerifiedServer) -> None:
+    """`max_output_tokens` is an upper bound for the number of tokens that can be generated for a response."""
     exchange = answered(await server.once(samples.cut_off), "max_output_tokens")
-    tokens = (exchange.response.get("usage") or {}).get("output_tokens")
+    tokens = exchange.usage.get("output_tokens")
     if not isinstance(tokens, int):
         raise Unclear("The usage has no output_tokens.", exchange)
-    need(tokens <= 16, f"{tokens} tokens were generated, with a limit of 16.", exchange, exchange.response.get("usage"))
+    need(tokens <= 16, f"{tokens} tokens were generated, with a limit of 16.", exchange, exchange.usage)
 
 
-@check_row(
-    "limits.incomplete",
-    "A response that was cut is incomplete",
-    "`incomplete`: the model has exhausted its token budget. An agent takes a cut answer called completed for the end.",
-    _STATES,
-)
+@check_row("limits.incomplete", "A response that was cut is incomplete", _STATES)
 async def _incomplete(server: VerifiedServer) -> None:
+    """
+    `incomplete`: the model has exhausted its token budget. An agent takes a cut answer called completed for the end.
+    """
     exchange = _limited(await server.once(samples.cut_off))
     status = exchange.response.get("status")
     need(status == "incomplete", f"The answer was cut at 16 tokens, and its status is {status!r}.", exchange)
 
 
 @check_row(
-    "limits.incomplete-reason",
-    "The reason is max_output_tokens",
-    "`incomplete_details.reason` is the reason why the response could not be completed.",
-    "Open Responses schema, IncompleteDetails.reason",
+    "limits.incomplete-reason", "The reason is max_output_tokens", "Open Responses schema, IncompleteDetails.reason"
 )
 async def _reason(server: VerifiedServer) -> None:
+    """`incomplete_details.reason` is the reason why the response could not be completed."""
     exchange = _limited(await server.once(samples.cut_off))
     if exchange.response.get("status") != "incomplete":
         raise Unclear("The response is not incomplete.", exchange)
@@ -166,13 +138,9 @@ async def _reason(server: VerifiedServer) -> None:
     need(reason == "max_output_tokens", f"The incomplete_details are {details!r}.", exchange)
 
 
-@check_row(
-    "limits.incomplete-item",
-    "The item that was cut is incomplete",
-    "`incomplete`: the model has exhausted its token budget while emitting tokens belonging to this item.",
-    _STATES,
-)
+@check_row("limits.incomplete-item", "The item that was cut is incomplete", _STATES)
 async def _cut_item(server: VerifiedServer) -> None:
+    """`incomplete`: the model has exhausted its token budget while emitting tokens belonging to this item."""
     exchange = _limited(await server.once(samples.cut_off))
     if exchange.response.get("status") != "incomplete" or not exchange.output:
         raise Unclear("The response is not incomplete, or has no items.", exchange)
@@ -183,10 +151,10 @@ async def _cut_item(server: VerifiedServer) -> None:
 @check_row(
     "limits.incomplete-event",
     "A stream that was cut ends with response.incomplete",
-    "`response.incomplete` is emitted when a response finishes as incomplete.",
     "OpenAI API reference, Streaming events, response.incomplete",
 )
 async def _cut_stream(server: VerifiedServer) -> None:
+    """`response.incomplete` is emitted when a response finishes as incomplete."""
     exchange = _limited(await server.once(samples.cut_off_stream))
     ends = [
         event["type"] for event in exchange.events if event.get("type") in ("response.completed", "response.failed")
@@ -195,24 +163,18 @@ async def _cut_stream(server: VerifiedServer) -> None:
 
 
 @check_row(
-    "limits.status-agrees",
-    "A cut answer has one status, streamed or not",
-    "The same request ends with the same status whether it is streamed or not.",
-    "OpenAI API reference, Streaming events",
+    "limits.status-agrees", "A cut answer has one status, streamed or not", "OpenAI API reference, Streaming events"
 )
 async def _agrees(server: VerifiedServer) -> None:
+    """The same request ends with the same status whether it is streamed or not."""
     one, other = _limited(await server.once(samples.cut_off)), _limited(await server.once(samples.cut_off_stream))
     statuses = one.response.get("status"), other.response.get("status")
     need(statuses[0] == statuses[1], f"Not streamed it is {statuses[0]!r}, and streamed {statuses[1]!r}.", other)
 
 
-@check_row(
-    "limits.call-cut",
-    "A call that was cut is not completed",
-    "A call whose arguments were cut is incomplete: a client that runs it sends broken arguments to a tool.",
-    _STATES,
-)
+@check_row("limits.call-cut", "A call that was cut is not completed", _STATES)
 async def _call_cut(server: VerifiedServer) -> None:
+    """A call whose arguments were cut is incomplete: a client that runs it sends broken arguments to a tool."""
     tool = {**samples.WEATHER_TOOL, "name": "write_essay", "description": "Write a long essay.", "strict": False}
     parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     prompt = f"Write an essay with this text: {samples.WORDS * 3}"
@@ -235,13 +197,9 @@ async def _logprobs(server: VerifiedServer) -> HTTPExchange:
     )
 
 
-@check_row(
-    "items.logprobs",
-    "Log probabilities come where they are asked for",
-    "`message.output_text.logprobs`: include logprobs with assistant messages.",
-    f"{_CREATE}include",
-)
+@check_row("items.logprobs", "Log probabilities come where they are asked for", f"{_CREATE}include")
 async def _with_logprobs(server: VerifiedServer) -> None:
+    """`message.output_text.logprobs`: include logprobs with assistant messages."""
     exchange = answered(await server.once(_logprobs), "include", "top_logprobs", "logprobs")
     parts = [part for item in exchange.output if item.get("type") == "message" for part in item.get("content") or []]
     found = [part.get("logprobs") for part in parts if isinstance(part, dict)]
@@ -254,13 +212,9 @@ async def _with_logprobs(server: VerifiedServer) -> None:
         need(top <= 2, f"There are {top} top_logprobs, with top_logprobs: 2.", exchange, logprob)
 
 
-@check_row(
-    "items.no-logprobs",
-    "Log probabilities come only where they are asked for",
-    "`logprobs` is empty in answers to requests that do not include them.",
-    f"{_CREATE}include",
-)
+@check_row("items.no-logprobs", "Log probabilities come only where they are asked for", f"{_CREATE}include")
 async def _without_logprobs(server: VerifiedServer) -> None:
+    """`logprobs` is empty in answers to requests that do not include them."""
     exchange, messages = await _messages(server)
     for item in messages:
         for part in item.get("content") or []:
@@ -291,7 +245,7 @@ def _echo(row_id: str, title: str, law: str, source: str, expected: dict[str, ob
             found = samples.repeated(exchange, name)
             need(found == value, f"{name} was sent as {value!r}, and is {found!r}.", exchange)
 
-    check_row(row_id, title, law, source)(run)
+    CHECKS.append(Check(row_id, title, law, source, run))
 
 
 _RESOURCE = "Open Responses schema, ResponseResource."
@@ -346,13 +300,9 @@ _echo(
 )
 
 
-@check_row(
-    "items.store-echo",
-    "The response says whether it is stored",
-    "`store`: whether the response was stored so it could be retrieved later.",
-    f"{_RESOURCE}store",
-)
+@check_row("items.store-echo", "The response says whether it is stored", f"{_RESOURCE}store")
 async def _store(server: VerifiedServer) -> None:
+    """`store`: whether the response was stored so it could be retrieved later."""
     exchange = given(await server.once(samples.text))
     found = samples.repeated(exchange, "store")
     need(found is False, f"The request had store: false, and the response has {found!r}.", exchange)

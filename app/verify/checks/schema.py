@@ -79,48 +79,32 @@ def _own(issue: SchemaIssue) -> bool:
     return issue.path[:1] not in (("output",), ("usage",))
 
 
-@check_row(
-    "schema.response",
-    "Responses have the schema's types",
-    "A response is a ResponseResource: its fields have the types of the schema.",
-    f"{_SCHEMA}ResponseResource",
-)
+@check_row("schema.response", "Responses have the schema's types", f"{_SCHEMA}ResponseResource")
 async def _response(server: VerifiedServer) -> None:
+    """A response is a ResponseResource: its fields have the types of the schema."""
     _report(_of_responses(await _responses(server), lambda issue: _own(issue) and issue.kind == "wrong"))
 
 
-@check_row(
-    "schema.required",
-    "Responses have all required fields",
-    "The required fields of a response are there, with null where they have no value.",
-    f"{_SCHEMA}ResponseResource, required",
-)
+@check_row("schema.required", "Responses have all required fields", f"{_SCHEMA}ResponseResource, required")
 async def _required(server: VerifiedServer) -> None:
+    """The required fields of a response are there, with null where they have no value."""
     _report(_of_responses(await _responses(server), lambda issue: _own(issue) and issue.kind == "missing"))
 
 
-@check_row(
-    "schema.usage",
-    "Usage has its numbers and details",
-    "Usage has `input_tokens`, `output_tokens`, `total_tokens`, and the details of both.",
-    f"{_SCHEMA}Usage",
-)
+@check_row("schema.usage", "Usage has its numbers and details", f"{_SCHEMA}Usage")
 async def _usage(server: VerifiedServer) -> None:
+    """Usage has `input_tokens`, `output_tokens`, `total_tokens`, and the details of both."""
     _report(_of_responses(await _responses(server), lambda issue: issue.path[:1] == ("usage",)))
 
 
-@check_row(
-    "schema.usage-total",
-    "Usage adds up",
-    "`total_tokens` is the total number of tokens used: those of the input and those of the output.",
-    f"{_SCHEMA}Usage.total_tokens",
-)
+@check_row("schema.usage-total", "Usage adds up", f"{_SCHEMA}Usage.total_tokens")
 async def _total(server: VerifiedServer) -> None:
+    """`total_tokens` is the total number of tokens used: those of the input and those of the output."""
     for exchange in await _responses(server):
-        usage = exchange.response.get("usage")
-        if isinstance(usage, dict) and all(isinstance(usage.get(n), int) for n in ("input_tokens", "output_tokens")):
-            total = usage["input_tokens"] + usage["output_tokens"]
-            need(usage.get("total_tokens") == total, "The total is not the sum of input and output.", exchange, usage)
+        counts: list[Any] = [exchange.usage.get(name) for name in ("input_tokens", "output_tokens")]
+        if all(isinstance(count, int) for count in counts):
+            adds_up = exchange.usage.get("total_tokens") == sum(counts)
+            need(adds_up, "The total is not the sum of input and output.", exchange, exchange.usage)
 
 
 def _items(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HTTPExchange, object]]:
@@ -144,34 +128,28 @@ def _of_items(
                 yield issue, exchange, about
 
 
-@check_row(
-    "schema.items",
-    "Items have the schema's fields",
-    "Each item type has a defined schema that binds it.",
-    f"{_SCHEMA}ItemField; Open Responses specification, Items",
-)
+@check_row("schema.items", "Items have the schema's fields", f"{_SCHEMA}ItemField; Open Responses specification, Items")
 async def _item_fields(server: VerifiedServer) -> None:
+    """Each item type has a defined schema that binds it."""
     _report(_of_items(await _responses(server), lambda issue: issue.path[:1] not in (("content",), ("summary",))))
 
 
 @check_row(
     "schema.content",
     "Content parts have the schema's fields",
-    "Content is a discriminated union: a part has the fields of its type, as `annotations` and `logprobs` of "
-    "`output_text`.",
     f"{_SCHEMA}OutputTextContent; Open Responses specification, Content",
 )
 async def _content(server: VerifiedServer) -> None:
+    """
+    Content is a discriminated union: a part has the fields of its type, as `annotations` and `logprobs` of
+    `output_text`.
+    """
     _report(_of_items(await _responses(server), lambda issue: issue.path[:1] in (("content",), ("summary",))))
 
 
-@check_row(
-    "schema.item-types",
-    "Item types are known or prefixed",
-    "New item types that are not part of this specification MUST be prefixed with the implementor slug.",
-    f"{_FIELDS}, Extending Items",
-)
+@check_row("schema.item-types", "Item types are known or prefixed", f"{_FIELDS}, Extending Items")
 async def _item_types(server: VerifiedServer) -> None:
+    """New item types that are not part of this specification MUST be prefixed with the implementor slug."""
     for item, exchange, _ in _items(await _responses(server)):
         type_name = item.get("type") if isinstance(item, dict) else None
         unknown = any(issue.kind == "unknown" and not issue.path for issue in schema_issues("ItemField", item))
@@ -186,13 +164,9 @@ def _streams(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HT
                 yield event, exchange
 
 
-@check_row(
-    "schema.events",
-    "Events have the schema's fields",
-    "Each event has the fields of its schema.",
-    f"{_SCHEMA}text/event-stream of POST /responses",
-)
+@check_row("schema.events", "Events have the schema's fields", f"{_SCHEMA}text/event-stream of POST /responses")
 async def _events(server: VerifiedServer) -> None:
+    """Each event has the fields of its schema."""
     found = []
     for event, exchange in _streams(await _responses(server)):
         type_name = _ALIASES.get(str(event.get("type")), str(event.get("type")))
@@ -208,38 +182,26 @@ async def _events(server: VerifiedServer) -> None:
     _report(found)
 
 
-@check_row(
-    "schema.event-types",
-    "Event types are known or prefixed",
-    "All extended streaming events MUST be prefixed with the implementor slug.",
-    f"{_FIELDS}, Extending streaming events",
-)
+@check_row("schema.event-types", "Event types are known or prefixed", f"{_FIELDS}, Extending streaming events")
 async def _event_types(server: VerifiedServer) -> None:
+    """All extended streaming events MUST be prefixed with the implementor slug."""
     for event, exchange in _streams(await _responses(server)):
         type_name = str(event.get("type"))
         known = type_name in event_schemas() or bool(_OPENAI_EVENTS.match(type_name) or _SLUG.fullmatch(type_name))
         need(known, f"There is an event of the type {type_name!r}.", exchange, event)
 
 
-@check_row(
-    "schema.object",
-    "A response says what it is",
-    "`object` is always `response`: openai-node makes `output_text` only of such.",
-    f"{_SCHEMA}ResponseResource.object; openai-node",
-)
+@check_row("schema.object", "A response says what it is", f"{_SCHEMA}ResponseResource.object; openai-node")
 async def _object(server: VerifiedServer) -> None:
+    """`object` is always `response`: openai-node makes `output_text` only of such."""
     exchange = given(await server.once(samples.text))
     found = exchange.response.get("object")
     need(found == "response", f"The object is {found!r}.", exchange)
 
 
-@check_row(
-    "schema.json",
-    "Answers are JSON",
-    "When not streaming, servers MUST return data only as `application/json`.",
-    "Open Responses specification, HTTP Response Bodies",
-)
+@check_row("schema.json", "Answers are JSON", "Open Responses specification, HTTP Response Bodies")
 async def _json(server: VerifiedServer) -> None:
+    """When not streaming, servers MUST return data only as `application/json`."""
     exchange = await server.once(samples.text)
     if not exchange.ok:
         given(exchange)
@@ -247,13 +209,9 @@ async def _json(server: VerifiedServer) -> None:
     need(isinstance(exchange.json, dict), "The body is no JSON object.", exchange)
 
 
-@check_row(
-    "schema.times",
-    "Times are in seconds, and in order",
-    "`created_at` and `completed_at` are Unix timestamps in seconds; the second is not before the first.",
-    f"{_SCHEMA}ResponseResource.created_at",
-)
+@check_row("schema.times", "Times are in seconds, and in order", f"{_SCHEMA}ResponseResource.created_at")
 async def _times(server: VerifiedServer) -> None:
+    """`created_at` and `completed_at` are Unix timestamps in seconds; the second is not before the first."""
     exchange = given(await server.once(samples.text))
     created, completed = exchange.response.get("created_at"), exchange.response.get("completed_at")
     if not isinstance(created, int | float) or not 1e9 < created < 1e11:

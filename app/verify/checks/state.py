@@ -44,13 +44,9 @@ async def needs_storage(server: VerifiedServer) -> None:
         raise Unsupported(f"Responses are not stored: {continued.outcome()}", continued)
 
 
-@check_row(
-    "state.retrieve",
-    "A stored response can be retrieved",
-    "`store`: whether to store the generated model response for later retrieval via API.",
-    f"{_CREATE}store; {_API}Get a model response",
-)
+@check_row("state.retrieve", "A stored response can be retrieved", f"{_CREATE}store; {_API}Get a model response")
 async def _retrieve(server: VerifiedServer) -> None:
+    """`store`: whether to store the generated model response for later retrieval via API."""
     exchange = answered(await server.once(_get_stored))
     created = (await server.once(samples.stored)).response
     for name in ("id", "status", "output", "usage", "model", "instructions"):
@@ -58,25 +54,17 @@ async def _retrieve(server: VerifiedServer) -> None:
         need(same, f"{name} is not what the response was created with.", exchange, exchange.object.get(name))
 
 
-@check_row(
-    "state.retrieve-metadata",
-    "A stored response keeps its metadata",
-    "`metadata` can be attached to an object, which is useful for storing additional information.",
-    f"{_CREATE}metadata",
-)
+@check_row("state.retrieve-metadata", "A stored response keeps its metadata", f"{_CREATE}metadata")
 async def _metadata(server: VerifiedServer) -> None:
+    """`metadata` can be attached to an object, which is useful for storing additional information."""
     exchange = given(await server.once(_get_stored))
     found = exchange.object.get("metadata")
     need(found == {"purpose": "verify"}, f"The metadata is {found!r}.", exchange)
 
 
-@check_row(
-    "state.retrieve-streamed",
-    "A streamed response can be retrieved at once",
-    "Whoever hears `response.completed` can retrieve the response: it is stored before.",
-    f"{_API}Get a model response",
-)
+@check_row("state.retrieve-streamed", "A streamed response can be retrieved at once", f"{_API}Get a model response")
 async def _retrieve_streamed(server: VerifiedServer) -> None:
+    """Whoever hears `response.completed` can retrieve the response: it is stored before."""
     given(await server.once(_get_stored))
     streamed = given(await server.once(samples.stored_stream), "stream")
     if streamed.response.get("status") in ("in_progress", "queued"):
@@ -89,26 +77,19 @@ async def _retrieve_streamed(server: VerifiedServer) -> None:
     need(not different, f"{different} differ from the last event of the stream.", exchange)
 
 
-@check_row(
-    "state.unknown",
-    "An unknown response is a 404",
-    "`not_found`: the requested resource does not exist.",
-    "Open Responses specification, Error Types",
-)
+@check_row("state.unknown", "An unknown response is a 404", "Open Responses specification, Error Types")
 async def _unknown(server: VerifiedServer) -> None:
+    """`not_found`: the requested resource does not exist."""
     given(await server.once(_get_stored))
-    exchange = await server.get(f"/responses/{NO_RESPONSE}")
-    need_status(exchange, NOT_FOUND)
+    need_status(await server.get(f"/responses/{NO_RESPONSE}"), NOT_FOUND)
 
 
-@check_row(
-    "state.previous-response",
-    "previous_response_id brings the earlier turn",
-    "When `previous_response_id` is provided, the server MUST load both the input and output associated with that "
-    "prior response and treat them as part of the new request's context.",
-    _PREVIOUS,
-)
+@check_row("state.previous-response", "previous_response_id brings the earlier turn", _PREVIOUS)
 async def _previous(server: VerifiedServer) -> None:
+    """
+    When `previous_response_id` is provided, the server MUST load both the input and output associated with that prior
+    response and treat them as part of the new request's context.
+    """
     exchange = answered(await server.once(_continued), "previous_response_id", "store")
     need_longer(exchange, given(await server.once(samples.alone)), 15, "the earlier turn of many words")
 
@@ -116,10 +97,10 @@ async def _previous(server: VerifiedServer) -> None:
 @check_row(
     "state.previous-echo",
     "The response names the previous one",
-    "`previous_response_id` is the ID of the previous response in the chain that was referenced, if any.",
     "Open Responses schema, ResponseResource.previous_response_id",
 )
 async def _previous_echo(server: VerifiedServer) -> None:
+    """`previous_response_id` is the ID of the previous response in the chain that was referenced, if any."""
     exchange = given(await server.once(_continued), "previous_response_id", "store")
     first = response_id(await server.once(samples.stored))
     found = exchange.response.get("previous_response_id")
@@ -141,24 +122,24 @@ request_row(
 @check_row(
     "state.previous-code",
     "The error says previous_response_not_found",
-    "The error of an unknown `previous_response_id` has the code `previous_response_not_found`: clients then send all "
-    "turns again.",
     "Open Responses specification, WebSocket; Codex; openai-agents",
 )
 async def _previous_code(server: VerifiedServer) -> None:
+    """
+    The error of an unknown `previous_response_id` has the code `previous_response_not_found`: clients then send all
+    turns again.
+    """
     given(await server.once(_continued), "previous_response_id", "store")
     exchange = await server.respond(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=samples.LIMIT)
     need_unknown_previous(exchange)
 
 
-@check_row(
-    "state.chain",
-    "A chain keeps its first turn",
-    "The model is sampled over `previous_response.input` + `previous_response.output` + `input`, and the first of them "
-    "has a previous response in turn.",
-    _PREVIOUS,
-)
+@check_row("state.chain", "A chain keeps its first turn", _PREVIOUS)
 async def _chain(server: VerifiedServer) -> None:
+    """
+    The model is sampled over `previous_response.input` + `previous_response.output` + `input`, and the first of them
+    has a previous response in turn.
+    """
     second = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
     if second < input_tokens(given(await server.once(samples.alone))) + 15:
         raise Unclear("The second turn has no first one: see state.previous-response.")
@@ -167,27 +148,21 @@ async def _chain(server: VerifiedServer) -> None:
     need(third > second, f"The third turn was given {third} tokens, and the second {second}.", exchange)
 
 
-@check_row(
-    "state.fork",
-    "Forks do not see each other",
-    "Continuing twice from one response gives two branches: `previous_response_id` brings what led to that response, "
-    "and nothing that came after it.",
-    _PREVIOUS,
-)
+@check_row("state.fork", "Forks do not see each other", _PREVIOUS)
 async def _fork(server: VerifiedServer) -> None:
+    """
+    Continuing twice from one response gives two branches: `previous_response_id` brings what led to that response, and
+    nothing that came after it.
+    """
     one = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
     exchange = given(await server.once(_continued_again), "previous_response_id", "store")
     other = input_tokens(exchange)
     need(one == other, f"The first branch was given {one} tokens, and the same as a second branch {other}.", exchange)
 
 
-@check_row(
-    "state.instructions",
-    "Instructions do not carry over",
-    "The instructions from a previous response will not be carried over to the next response.",
-    f"{_CREATE}instructions",
-)
+@check_row("state.instructions", "Instructions do not carry over", f"{_CREATE}instructions")
 async def _instructions(server: VerifiedServer) -> None:
+    """The instructions from a previous response will not be carried over to the next response."""
     exchange = given(await server.once(_continued), "previous_response_id", "store")
     found = exchange.response.get("instructions")
     need(found is None, f"The instructions are {found!r}, and none were sent.", exchange)
@@ -203,42 +178,29 @@ async def _instructions(server: VerifiedServer) -> None:
     need(tokens[0] < tokens[1] + 60, "The model is given the instructions of the previous response.", follow)
 
 
-@check_row(
-    "state.store-false",
-    "What is not stored cannot be retrieved",
-    "`store: false`: the response is not stored for later retrieval.",
-    f"{_CREATE}store",
-)
+@check_row("state.store-false", "What is not stored cannot be retrieved", f"{_CREATE}store")
 async def _store_false(server: VerifiedServer) -> None:
+    """`store: false`: the response is not stored for later retrieval."""
     given(await server.once(_get_stored))
     exchange = await server.get(f"/responses/{response_id(await server.once(samples.text))}")
     need_status(exchange, NOT_FOUND, "A response with store: false")
 
 
-@check_row(
-    "state.store-false-previous",
-    "What is not stored cannot be continued",
-    "A response with `store: false` is nowhere to be continued from, over HTTP.",
-    f"{_CREATE}previous_response_id",
-)
+@check_row("state.store-false-previous", "What is not stored cannot be continued", f"{_CREATE}previous_response_id")
 async def _store_false_previous(server: VerifiedServer) -> None:
+    """A response with `store: false` is nowhere to be continued from, over HTTP."""
     given(await server.once(_continued), "previous_response_id", "store")
     identifier = response_id(await server.once(samples.text))
-    exchange = await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16)
-    need_status(exchange, REFUSED)
+    need_status(await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16), REFUSED)
 
 
 async def _input_items(server: VerifiedServer) -> HTTPExchange:
     return await server.get(f"/responses/{response_id(await server.once(samples.stored))}/input_items")
 
 
-@check_row(
-    "state.input-items",
-    "The input of a response can be listed",
-    "`GET /responses/{id}/input_items` returns a list of input items for a given response.",
-    f"{_API}List input items",
-)
+@check_row("state.input-items", "The input of a response can be listed", f"{_API}List input items")
 async def _list(server: VerifiedServer) -> None:
+    """`GET /responses/{id}/input_items` returns a list of input items for a given response."""
     exchange = answered(await server.once(_input_items))
     need(exchange.object.get("object") == "list", "The object is no list.", exchange, exchange.object)
     need(len(exchange.listed) == 1, "The list does not have the one message.", exchange, exchange.object)
@@ -248,13 +210,9 @@ async def _list(server: VerifiedServer) -> None:
     need(isinstance(item.get("id"), str) and item["id"], "The message has no id.", exchange, item)
 
 
-@check_row(
-    "state.input-items-list",
-    "The list has its ends",
-    "A list has `first_id`, `last_id` and `has_more`.",
-    f"{_API}List input items",
-)
+@check_row("state.input-items-list", "The list has its ends", f"{_API}List input items")
 async def _list_ends(server: VerifiedServer) -> None:
+    """A list has `first_id`, `last_id` and `has_more`."""
     exchange = given(await server.once(_input_items))
     missing = [name for name in ("data", "first_id", "has_more", "last_id") if name not in exchange.object]
     need(not missing, f"The list has no {missing}.", exchange, exchange.object)
@@ -265,13 +223,9 @@ async def _three(server: VerifiedServer) -> HTTPExchange:
     return await server.respond(input=turns, store=True, max_output_tokens=samples.LIMIT)
 
 
-@check_row(
-    "state.input-items-order",
-    "Input items can be ordered and paged",
-    "`order`, `limit` and `after` choose the items that are returned; the default order is `desc`.",
-    f"{_API}List input items",
-)
+@check_row("state.input-items-order", "Input items can be ordered and paged", f"{_API}List input items")
 async def _list_order(server: VerifiedServer) -> None:
+    """`order`, `limit` and `after` choose the items that are returned; the default order is `desc`."""
     given(await server.once(_input_items))
     path = f"/responses/{response_id(await server.once(_three))}/input_items"
     rising, falling = await server.get(f"{path}?order=asc"), await server.get(path)
@@ -294,13 +248,9 @@ def _path(exchange: HTTPExchange) -> str:
     return f"/responses/{exchange.url.rpartition('/')[2]}"
 
 
-@check_row(
-    "state.delete",
-    "A response can be deleted",
-    "`DELETE /responses/{id}` deletes a model response: `{id, object: 'response', deleted: true}`.",
-    f"{_API}Delete a model response",
-)
+@check_row("state.delete", "A response can be deleted", f"{_API}Delete a model response")
 async def _delete(server: VerifiedServer) -> None:
+    """`DELETE /responses/{id}` deletes a model response: `{id, object: 'response', deleted: true}`."""
     exchange = answered(await server.once(_deleted))
     found = exchange.object
     need(found.get("deleted") is True, "deleted is not true.", exchange, found)
@@ -308,48 +258,33 @@ async def _delete(server: VerifiedServer) -> None:
     need(str(found.get("object")).startswith("response"), f"The object is {found.get('object')!r}.", exchange, found)
 
 
-@check_row(
-    "state.deleted-retrieve",
-    "A deleted response is gone",
-    "A deleted response is a 404.",
-    f"{_API}Delete a model response",
-)
+@check_row("state.deleted-retrieve", "A deleted response is gone", f"{_API}Delete a model response")
 async def _deleted_get(server: VerifiedServer) -> None:
+    """A deleted response is a 404."""
     path = _path(given(await server.once(_deleted)))
-    exchange = await server.get(path)
-    need_status(exchange, NOT_FOUND, "A deleted response")
+    need_status(await server.get(path), NOT_FOUND, "A deleted response")
 
 
-@check_row(
-    "state.deleted-previous",
-    "A deleted response cannot be continued",
-    "`previous_response_id` of a deleted response is refused.",
-    f"{_API}Delete a model response",
-)
+@check_row("state.deleted-previous", "A deleted response cannot be continued", f"{_API}Delete a model response")
 async def _deleted_previous(server: VerifiedServer) -> None:
+    """`previous_response_id` of a deleted response is refused."""
     identifier = given(await server.once(_deleted)).url.rpartition("/")[2]
-    exchange = await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16)
-    need_status(exchange, REFUSED)
+    need_status(await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16), REFUSED)
 
 
-@check_row(
-    "state.deleted-again",
-    "Deleting twice is a 404",
-    "What does not exist cannot be deleted.",
-    "Open Responses specification, Error Types, not_found",
-)
+@check_row("state.deleted-again", "Deleting twice is a 404", "Open Responses specification, Error Types, not_found")
 async def _deleted_twice(server: VerifiedServer) -> None:
-    exchange = await server.delete(_path(given(await server.once(_deleted))))
-    need_status(exchange, NOT_FOUND, "The second DELETE")
+    """What does not exist cannot be deleted."""
+    need_status(await server.delete(_path(given(await server.once(_deleted)))), NOT_FOUND, "The second DELETE")
 
 
 @check_row(
     "state.item-reference",
     "Items can be referred to by their id",
-    "`item_reference`: an identifier for an item to reference. The AI SDK sends it for all earlier answers.",
     "Open Responses schema, ItemReferenceParam; @ai-sdk/openai",
 )
 async def _reference(server: VerifiedServer) -> None:
+    """`item_reference`: an identifier for an item to reference. The AI SDK sends it for all earlier answers."""
     await needs_storage(server)
     stored = given(await server.once(samples.stored))
     ids = [item["id"] for item in stored.output if item.get("type") == "message" and item.get("id")]
@@ -362,24 +297,21 @@ async def _reference(server: VerifiedServer) -> None:
 @check_row(
     "state.item-reference-unknown",
     "A reference to an unknown item is refused",
-    "An `item_reference` whose item is not there is an error of the request: what is left out is lost to the model.",
     "Open Responses schema, ItemReferenceParam",
 )
 async def _reference_unknown(server: VerifiedServer) -> None:
+    """An `item_reference` whose item is not there is an error of the request: what is left out is lost to the model."""
     await needs_storage(server)
     turns = [{"type": "item_reference", "id": "msg_0000000000000000000000000000000000"}, user_message(SHORT)]
-    exchange = await server.respond(input=turns, max_output_tokens=16)
-    need_status(exchange, REFUSED)
+    need_status(await server.respond(input=turns, max_output_tokens=16), REFUSED)
 
 
-@check_row(
-    "state.remembers",
-    "The model knows what was said before",
-    "Using `previous_response_id` is equivalent to continuing the conversation from the point where the prior response "
-    "ended.",
-    _PREVIOUS,
-)
+@check_row("state.remembers", "The model knows what was said before", _PREVIOUS)
 async def _remembers(server: VerifiedServer) -> None:
+    """
+    Using `previous_response_id` is equivalent to continuing the conversation from the point where the prior response
+    ended.
+    """
     await needs_storage(server)
     for _ in range(3):
         first = await server.respond(input="My name is Alice.", store=True, max_output_tokens=samples.LIMIT)
@@ -394,10 +326,10 @@ async def _remembers(server: VerifiedServer) -> None:
 @check_row(
     "state.failed-turn",
     "A refused turn leaves the chain as it was",
-    "A request that is refused changes nothing: its previous response can be continued.",
     f"{_PREVIOUS}; Open Responses specification, Errors",
 )
 async def _failed_turn(server: VerifiedServer) -> None:
+    """A request that is refused changes nothing: its previous response can be continued."""
     second = response_id(given(await server.once(_continued), "previous_response_id", "store"))
     refused = await server.respond(
         input=[{"type": "message", "role": "nobody", "content": "x"}], previous_response_id=second, store=True

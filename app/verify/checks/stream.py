@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from app.verify import samples
-from app.verify.exchange import HTTPExchange
+from app.verify.exchange import HTTPExchange, read_object
 from app.verify.laws import STREAM_LAWS, StreamLaw
 from app.verify.rows import CHECKS, Broken, Check, check_row, need
 from app.verify.server import VerifiedServer, answered, given
@@ -21,62 +19,44 @@ async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
 
 
 @check_row(
-    "stream.answer",
-    "A response can be streamed",
-    "A request with `stream: true` is answered with an event stream.",
-    f"{_HTTP}; OpenAI API reference, Create a model response, stream",
+    "stream.answer", "A response can be streamed", f"{_HTTP}; OpenAI API reference, Create a model response, stream"
 )
 async def _answer(server: VerifiedServer) -> None:
+    """A request with `stream: true` is answered with an event stream."""
     exchange = answered(await server.once(samples.text_stream), "stream")
     need(exchange.events, "There is no event.", exchange, exchange.content[:300].decode(errors="replace"))
 
 
-@check_row(
-    "stream.content-type",
-    "The content type is text/event-stream",
-    "When streaming, servers MUST return header `Content-Type: text/event-stream`.",
-    _HTTP,
-)
+@check_row("stream.content-type", "The content type is text/event-stream", _HTTP)
 async def _content_type(server: VerifiedServer) -> None:
+    """When streaming, servers MUST return header `Content-Type: text/event-stream`."""
     exchange = given(await server.once(samples.text_stream), "stream")
     need(exchange.content_type == "text/event-stream", f"The content type is {exchange.content_type!r}.", exchange)
 
 
-@check_row(
-    "stream.event-name",
-    "The event field is the type",
-    "The `event` field MUST match the `type` in the event body.",
-    _HTTP,
-)
+@check_row("stream.event-name", "The event field is the type", _HTTP)
 async def _event_name(server: VerifiedServer) -> None:
+    """The `event` field MUST match the `type` in the event body."""
     for exchange in await _streams(server):
         for event in exchange.server_sent:
-            event_type = _document(event.data).get("type")
-            if event.data != "[DONE]" and event_type is not None:
+            event_type = read_object(event.data).get("type")
+            if event_type is not None:
                 told = "There is no event field" if event.name is None else f"The event field is {event.name!r}"
                 need(event.name == event_type, f"{told}, and the type {event_type!r}.", exchange, event.data)
 
 
-@check_row(
-    "stream.data",
-    "Data is one JSON object",
-    "Individual `data` objects are returned as JSON-encoded strings.",
-    _HTTP,
-)
+@check_row("stream.data", "Data is one JSON object", _HTTP)
 async def _data(server: VerifiedServer) -> None:
+    """Individual `data` objects are returned as JSON-encoded strings."""
     for exchange in await _streams(server):
         for event in exchange.server_sent:
-            good = event.data == "[DONE]" or isinstance(_document(event.data).get("type"), str)
+            good = event.data == "[DONE]" or isinstance(read_object(event.data).get("type"), str)
             need(good, "The data of an event is no JSON object with a type.", exchange, event.data)
 
 
-@check_row(
-    "stream.done",
-    "The stream ends with [DONE]",
-    "The terminal event MUST be the literal string `[DONE]`.",
-    _HTTP,
-)
+@check_row("stream.done", "The stream ends with [DONE]", _HTTP)
 async def _done(server: VerifiedServer) -> None:
+    """The terminal event MUST be the literal string `[DONE]`."""
     for exchange in await _streams(server):
         data = [event.data for event in exchange.server_sent]
         if exchange.events:
@@ -84,13 +64,9 @@ async def _done(server: VerifiedServer) -> None:
             need(data.count("[DONE]") == 1, "There is more than one [DONE].", exchange)
 
 
-@check_row(
-    "stream.framing",
-    "Every event ends with a blank line",
-    "An event is dispatched at a blank line: what the stream ends with otherwise is discarded. It is UTF-8.",
-    "HTML Living Standard, Interpreting an event stream",
-)
+@check_row("stream.framing", "Every event ends with a blank line", "HTML Living Standard, Interpreting an event stream")
 async def _framing(server: VerifiedServer) -> None:
+    """An event is dispatched at a blank line: what the stream ends with otherwise is discarded. It is UTF-8."""
     for exchange in await _streams(server):
         tail = exchange.content[-200:].decode(errors="replace")
         ended = exchange.content.replace(b"\r\n", b"\n").endswith((b"\n\n", b"\r\r"))
@@ -102,14 +78,6 @@ async def _framing(server: VerifiedServer) -> None:
         names = {line.partition(":")[0] for line in text.splitlines()}
         odd = sorted(names - {"", "event", "data", "id", "retry"})
         need(not odd, f"There are lines that are no fields of an event: {odd[:3]}.", exchange)
-
-
-def _document(data: str) -> dict[str, object]:
-    try:
-        document = json.loads(data)
-    except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def _of_law(law: StreamLaw) -> Check:
@@ -128,10 +96,12 @@ CHECKS.extend(map(_of_law, STREAM_LAWS))
 @check_row(
     "stream.like-json",
     "Streamed and whole answers are alike",
-    "A streamed response is the same resource as one that is not: it has the same fields, and items of the same types.",
     "OpenAI API reference, Streaming events, response.completed",
 )
 async def _like_json(server: VerifiedServer) -> None:
+    """
+    A streamed response is the same resource as one that is not: it has the same fields, and items of the same types.
+    """
     for whole, streamed in ((samples.text, samples.text_stream), (samples.call, samples.call_stream)):
         one, other = await server.once(whole), await server.once(streamed)
         if not (one.ok and other.ok and other.events and one.response.get("status") == other.response.get("status")):
@@ -146,10 +116,10 @@ async def _like_json(server: VerifiedServer) -> None:
 @check_row(
     "stream.echo",
     "The response repeats the request from the beginning",
-    "`response.created` has the response as it is then: its model, its instructions, its tools.",
     "OpenAI API reference, Streaming events, response.created",
 )
 async def _echo(server: VerifiedServer) -> None:
+    """`response.created` has the response as it is then: its model, its instructions, its tools."""
     exchange = given(await server.once(samples.call_stream), "tools")
     created = exchange.events[0].get("response") if exchange.events else None
     if not isinstance(created, dict):

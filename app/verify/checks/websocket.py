@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import need_laws, need_longer, need_schema, need_turn, need_unknown_previous
+from app.verify.laws.law import TERMINAL_STATUS
 from app.verify.rows import Unsupported, check_row, need
 from app.verify.samples import LIMIT, NO_RESPONSE, SHORT, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
@@ -29,14 +30,12 @@ async def _call(server: VerifiedServer) -> HTTPExchange:
         )
 
 
-@check_row(
-    "websocket.turn",
-    "A turn on a WebSocket",
-    "Servers MAY expose the Responses API over a persistent WebSocket connection at the same `/v1/responses` resource; "
-    "clients start each turn with `response.create`.",
-    _SPEC,
-)
+@check_row("websocket.turn", "A turn on a WebSocket", _SPEC)
 async def _answers(server: VerifiedServer) -> None:
+    """
+    Servers MAY expose the Responses API over a persistent WebSocket connection at the same `/v1/responses` resource;
+    clients start each turn with `response.create`.
+    """
     exchange = answered(await server.once(_turn))
     need_turn(exchange)
     status = exchange.response.get("status")
@@ -47,39 +46,29 @@ def _unread(frame: dict[str, object]) -> bool:
     return str(frame.get("type")).startswith("(not a JSON object)")
 
 
-@check_row(
-    "websocket.events",
-    "The events are those of a stream",
-    "Servers MUST send response progress over the WebSocket using the same streaming event objects defined for "
-    "streaming HTTP responses.",
-    _SPEC,
-)
+@check_row("websocket.events", "The events are those of a stream", _SPEC)
 async def _events(server: VerifiedServer) -> None:
+    """
+    Servers MUST send response progress over the WebSocket using the same streaming event objects defined for streaming
+    HTTP responses.
+    """
     for exchange in (given(await server.once(_turn)), given(await server.once(_call))):
         if not exchange.response:
             continue
         need_laws(exchange, (frame for frame in exchange.frames if not _unread(frame)))
 
 
-@check_row(
-    "websocket.json",
-    "Every frame is an event",
-    "Each message is one JSON event: no `data:` before it, and no `[DONE]`.",
-    _SPEC,
-)
+@check_row("websocket.json", "Every frame is an event", _SPEC)
 async def _json(server: VerifiedServer) -> None:
+    """Each message is one JSON event: no `data:` before it, and no `[DONE]`."""
     exchange = given(await server.once(_turn))
     for frame in exchange.frames:
         need(not _unread(frame) and frame.get("type"), "A frame is no event.", exchange, frame)
 
 
-@check_row(
-    "websocket.sequential",
-    "One turn follows another",
-    "Several `response.create` on one connection are answered one after the other.",
-    _SPEC,
-)
+@check_row("websocket.sequential", "One turn follows another", _SPEC)
 async def _answers_two(server: VerifiedServer) -> None:
+    """Several `response.create` on one connection are answered one after the other."""
     given(await server.once(_turn))
     async with server.websocket() as socket:
         first = await socket.turn(max_output_tokens=LIMIT)
@@ -91,13 +80,9 @@ async def _answers_two(server: VerifiedServer) -> None:
     need(start == 0, f"The second turn begins with the sequence_number {start!r}.", second, second.frames[0])
 
 
-@check_row(
-    "websocket.one-at-a-time",
-    "Turns that come together do not mix",
-    "A single WebSocket connection MUST process at most one in-flight response at a time.",
-    _SPEC,
-)
+@check_row("websocket.one-at-a-time", "Turns that come together do not mix", _SPEC)
 async def _queue(server: VerifiedServer) -> None:
+    """A single WebSocket connection MUST process at most one in-flight response at a time."""
     given(await server.once(_turn))
     message = {"type": "response.create", **server.body(max_output_tokens=LIMIT)}
     async with server.websocket() as socket:
@@ -109,8 +94,7 @@ async def _queue(server: VerifiedServer) -> None:
         if isinstance(response, dict):
             mixed = open_id not in (None, response.get("id"))
             need(not mixed, "Events of two responses are mixed.", exchange, frame.get("type"))
-            ended = frame["type"] in ("response.completed", "response.incomplete", "response.failed")
-            open_id = None if ended else response.get("id")
+            open_id = None if str(frame.get("type")) in TERMINAL_STATUS else response.get("id")
 
 
 async def _continuation(server: VerifiedServer) -> HTTPExchange:
@@ -119,26 +103,20 @@ async def _continuation(server: VerifiedServer) -> HTTPExchange:
         return await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
 
 
-@check_row(
-    "websocket.continuation",
-    "A connection remembers what is not stored",
-    "Servers SHOULD keep the most recent previous-response state in connection-local memory for the active WebSocket.",
-    f"{_SPEC}; {_CODEX}",
-)
+@check_row("websocket.continuation", "A connection remembers what is not stored", f"{_SPEC}; {_CODEX}")
 async def _continues(server: VerifiedServer) -> None:
+    """
+    Servers SHOULD keep the most recent previous-response state in connection-local memory for the active WebSocket.
+    """
     given(await server.once(_turn))
     exchange = await server.once(_continuation)
     need_turn(exchange, "A turn with previous_response_id and store: false")
     need_longer(exchange, given(await server.once(samples.alone)), 15, "the earlier turn")
 
 
-@check_row(
-    "websocket.reconnect",
-    "Another connection does not remember it",
-    "What is not stored is gone with its connection: `previous_response_not_found`.",
-    _SPEC,
-)
+@check_row("websocket.reconnect", "Another connection does not remember it", _SPEC)
 async def _reconnects(server: VerifiedServer) -> None:
+    """What is not stored is gone with its connection: `previous_response_not_found`."""
     first = given(await server.once(_turn))
     async with server.websocket() as socket:
         exchange = await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
@@ -152,39 +130,29 @@ async def _unknown(server: VerifiedServer) -> HTTPExchange:
         return await socket.turn(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=16)
 
 
-@check_row(
-    "websocket.previous-unknown",
-    "An unknown previous response is an error",
-    "An unknown `previous_response_id` is answered with `previous_response_not_found`.",
-    f"{_SPEC}; {_CODEX}",
-)
+@check_row("websocket.previous-unknown", "An unknown previous response is an error", f"{_SPEC}; {_CODEX}")
 async def _refuses_unknown(server: VerifiedServer) -> None:
+    """An unknown `previous_response_id` is answered with `previous_response_not_found`."""
     given(await server.once(_turn))
     exchange = await server.once(_unknown)
     need_unknown_previous(exchange)
 
 
-@check_row(
-    "websocket.error",
-    "An error is an envelope with a status",
-    "WebSocket failures MUST be sent as a JSON `error` envelope with a `status` code and an `error.code`.",
-    f"{_SPEC}; {_SCHEMA}",
-)
+@check_row("websocket.error", "An error is an envelope with a status", f"{_SPEC}; {_SCHEMA}")
 async def _error(server: VerifiedServer) -> None:
+    """WebSocket failures MUST be sent as a JSON `error` envelope with a `status` code and an `error.code`."""
     given(await server.once(_turn))
     exchange = await server.once(_unknown)
     frame = exchange.frames[-1] if exchange.frames else {}
     need_schema("WebSocketErrorEvent", frame, exchange, frame)
 
 
-@check_row(
-    "websocket.evicts",
-    "A failed turn forgets what it continued",
-    "If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced `previous_response_id` "
-    "from the connection-local cache.",
-    _SPEC,
-)
+@check_row("websocket.evicts", "A failed turn forgets what it continued", _SPEC)
 async def _evicts(server: VerifiedServer) -> None:
+    """
+    If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced `previous_response_id`
+    from the connection-local cache.
+    """
     continued = given(await server.once(_turn)) and await server.once(_continuation)
     if not continued.response:
         raise Unsupported("The connection remembers nothing: see websocket.continuation.", continued)
@@ -199,13 +167,9 @@ async def _evicts(server: VerifiedServer) -> None:
     need_unknown_previous(exchange)
 
 
-@check_row(
-    "websocket.malformed",
-    "A message that is no JSON is an error",
-    "A message that cannot be read is answered with an error, and the connection goes on.",
-    _SPEC,
-)
+@check_row("websocket.malformed", "A message that is no JSON is an error", _SPEC)
 async def _malformed(server: VerifiedServer) -> None:
+    """A message that cannot be read is answered with an error, and the connection goes on."""
     given(await server.once(_turn))
     async with server.websocket() as socket:
         exchange = await socket.frames('{"type": "response.cre')
@@ -215,13 +179,9 @@ async def _malformed(server: VerifiedServer) -> None:
     need_turn(again, "The turn after it")
 
 
-@check_row(
-    "websocket.generate",
-    "A turn may only warm up",
-    "`generate: false` answers without output, and what it was given is the context of the next turn.",
-    f"OpenAI guide, WebSocket mode; {_CODEX}",
-)
+@check_row("websocket.generate", "A turn may only warm up", f"OpenAI guide, WebSocket mode; {_CODEX}")
 async def _generate(server: VerifiedServer) -> None:
+    """`generate: false` answers without output, and what it was given is the context of the next turn."""
     given(await server.once(_turn))
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message(samples.WORDS)], generate=False)
@@ -236,10 +196,10 @@ async def _generate(server: VerifiedServer) -> None:
 @check_row(
     "websocket.compacted",
     "A compacted conversation begins a new chain",
-    "The output of `/responses/compact` is the input of a turn without `previous_response_id`.",
     "Open Responses compliance suite, websocket-compact-new-chain",
 )
 async def _compacted(server: VerifiedServer) -> None:
+    """The output of `/responses/compact` is the input of a turn without `previous_response_id`."""
     given(await server.once(_turn))
     body = {"model": server.model, "input": [user_message(samples.WORDS)]}
     compacted = given(await server.send("POST", "/responses/compact", body))

@@ -29,13 +29,9 @@ _NODE = "openai-node 7, ResponseAccumulator"
 _SDKS = "openai-python and openai-node, responses.stream()"
 
 
-@stream_law(
-    "added-once",
-    "An item is added once",
-    "The first event MUST always be `response.output_item.added`: there is one for each item.",
-    _ITEMS,
-)
+@stream_law("added-once", "An item is added once", _ITEMS)
 def _added_once(events: StreamEvents) -> Iterator[Breach]:
+    """The first event MUST always be `response.output_item.added`: there is one for each item."""
     seen: set[object] = set()
     for at, event in items_added(events):
         identifier = item_of(event).get("id")
@@ -47,22 +43,18 @@ def _added_once(events: StreamEvents) -> Iterator[Breach]:
 @stream_law(
     "output-index",
     "Items are numbered in order",
-    "`output_index` is the index of the item in `output`: items are added at 0, 1, 2, and so on.",
     f"Open Responses schema, ResponseOutputItemAddedStreamingEvent; {_NODE}",
 )
 def _output_index(events: StreamEvents) -> Iterator[Breach]:
+    """`output_index` is the index of the item in `output`: items are added at 0, 1, 2, and so on."""
     for expected, (at, event) in enumerate(items_added(events)):
         if event.get("output_index") != expected:
             yield Breach(f"Item {expected} is added with the output_index {event.get('output_index')!r}.", at)
 
 
-@stream_law(
-    "done-once",
-    "An item is done once",
-    "When finished, the item is closed with `response.output_item.done`.",
-    _ITEMS,
-)
+@stream_law("done-once", "An item is done once", _ITEMS)
 def _done_once(events: StreamEvents) -> Iterator[Breach]:
+    """When finished, the item is closed with `response.output_item.done`."""
     added = {_key(event): at for at, event in items_added(events)}
     done: dict[object, int] = {}
     for at, event in items_done(events):
@@ -93,26 +85,18 @@ def _pairs(events: StreamEvents) -> Iterator[tuple[int, Mapping[str, Any], Mappi
             yield at, added.pop(event.get("output_index")), item_of(event)
 
 
-@stream_law(
-    "item-identity",
-    "An item keeps its identity",
-    "The id, type, call_id and name of an item are the same when it is added and when it is done.",
-    f"{_NODE}; {_FIELDS}",
-)
+@stream_law("item-identity", "An item keeps its identity", f"{_NODE}; {_FIELDS}")
 def _item_identity(events: StreamEvents) -> Iterator[Breach]:
+    """The id, type, call_id and name of an item are the same when it is added and when it is done."""
     for at, before, after in _pairs(events):
         for name in _SAME:
             if before.get(name) != after.get(name):
                 yield Breach(f"The item was added with {name} {before.get(name)!r}, not {after.get(name)!r}.", at)
 
 
-@stream_law(
-    "item-status",
-    "An item is in progress, then ends",
-    "Items are `in_progress` while the model is emitting them, and `completed` or `incomplete` when they are done.",
-    _STATES,
-)
+@stream_law("item-status", "An item is in progress, then ends", _STATES)
 def _item_status(events: StreamEvents) -> Iterator[Breach]:
+    """Items are `in_progress` while the model is emitting them, and `completed` or `incomplete` when they are done."""
     for at, event in items_added(events):
         if item_of(event).get("status", "in_progress") not in (
             "in_progress",
@@ -140,23 +124,15 @@ def _unique(events: StreamEvents, name: str) -> Iterator[Breach]:
         seen.append(value)
 
 
-@stream_law(
-    "item-ids",
-    "Item ids are unique",
-    "The id of an item MUST be unique enough for clients to reference the item unambiguously.",
-    _FIELDS,
-)
+@stream_law("item-ids", "Item ids are unique", _FIELDS)
 def _item_ids(events: StreamEvents) -> Iterator[Breach]:
+    """The id of an item MUST be unique enough for clients to reference the item unambiguously."""
     return _unique(events, "id")
 
 
-@stream_law(
-    "call-ids",
-    "Call ids are unique",
-    "`call_id` is the unique ID of the function tool call that was generated.",
-    f"Open Responses schema, FunctionCall.call_id; {_NODE}",
-)
+@stream_law("call-ids", "Call ids are unique", f"Open Responses schema, FunctionCall.call_id; {_NODE}")
 def _call_ids(events: StreamEvents) -> Iterator[Breach]:
+    """`call_id` is the unique ID of the function tool call that was generated."""
     return _unique(events, "call_id")
 
 
@@ -165,13 +141,9 @@ def _of_items(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
     return ((at, event) for at, event in enumerate(events) if "item_id" in event)
 
 
-@stream_law(
-    "item-id",
-    "Events name their item",
-    "`item_id` is the id of the item that was updated: one that was added.",
-    "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.item_id",
-)
+@stream_law("item-id", "Events name their item", "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.item_id")
 def _item_id(events: StreamEvents) -> Iterator[Breach]:
+    """`item_id` is the id of the item that was updated: one that was added."""
     ids = [item_of(event).get("id") for _, event in items_added(events)]
     for at, event in _of_items(events):
         if event["item_id"] not in ids:
@@ -181,10 +153,10 @@ def _item_id(events: StreamEvents) -> Iterator[Breach]:
 @stream_law(
     "event-index",
     "Events have the index of their item",
-    "`output_index` is the index of the output item that was updated.",
     "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.output_index",
 )
 def _event_index(events: StreamEvents) -> Iterator[Breach]:
+    """`output_index` is the index of the output item that was updated."""
     indexes = {item_of(event).get("id"): event.get("output_index") for _, event in items_added(events)}
     for at, event in _of_items(events):
         index = indexes.get(event["item_id"])
@@ -194,13 +166,9 @@ def _event_index(events: StreamEvents) -> Iterator[Breach]:
             )
 
 
-@stream_law(
-    "while-open",
-    "No event after an item is done",
-    "`completed` is a terminal status and no updates may be made to the item after it has moved into this state.",
-    _STATES,
-)
+@stream_law("while-open", "No event after an item is done", _STATES)
 def _while_open(events: StreamEvents) -> Iterator[Breach]:
+    """`completed` is a terminal status and no updates may be made to the item after it has moved into this state."""
     done: set[object] = set()
     for at, event in enumerate(events):
         if event_type(event) == "response.output_item.done":
@@ -209,13 +177,9 @@ def _while_open(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"{event_type(event)} comes after its item was done.", at)
 
 
-@stream_law(
-    "final-output",
-    "The final response has the items",
-    "The `output` of the final response is exactly the items that were done, in their order.",
-    f"{_OPENAI}; {_SDKS} return it",
-)
+@stream_law("final-output", "The final response has the items", f"{_OPENAI}; {_SDKS} return it")
 def _final_output(events: StreamEvents) -> Iterator[Breach]:
+    """The `output` of the final response is exactly the items that were done, in their order."""
     end = max((at for at, event in enumerate(events) if event_type(event) in TERMINAL_STATUS), default=None)
     if end is None:
         return
@@ -231,39 +195,29 @@ def _final_output(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"output[{n}] of the final response differs from the item that was done: {different}.", end)
 
 
-@stream_law(
-    "final-usage",
-    "The final response has usage",
-    "The response of `response.completed` has its usage: without it opencode asks again for ever, and Codex never "
-    "compacts.",
-    f"{_OPENAI}; Codex; opencode",
-)
+@stream_law("final-usage", "The final response has usage", f"{_OPENAI}; Codex; opencode")
 def _final_usage(events: StreamEvents) -> Iterator[Breach]:
+    """
+    The response of `response.completed` has its usage: without it opencode asks again for ever, and Codex never
+    compacts.
+    """
     for at, event in enumerate(events):
         if event_type(event) in ("response.completed", "response.incomplete") and not response_of(event).get("usage"):
             yield Breach(f"The usage of {event_type(event)} is {response_of(event).get('usage')!r}.", at)
 
 
-@stream_law(
-    "cut-told",
-    "A cut item is told",
-    "If an item ends `incomplete`, the containing response MUST also be in an `incomplete` state.",
-    _STATES,
-)
+@stream_law("cut-told", "A cut item is told", _STATES)
 def _cut_is_told(events: StreamEvents) -> Iterator[Breach]:
+    """If an item ends `incomplete`, the containing response MUST also be in an `incomplete` state."""
     for at, event in enumerate(events):
         cut = [item.get("id") for item in items_of(response_of(event)) if item.get("status") == "incomplete"]
         if cut and response_of(event).get("status") == "completed":
             yield Breach(f"The response is completed, and its item {cut[0]!r} is incomplete.", at)
 
 
-@stream_law(
-    "cut-last",
-    "A cut item is last",
-    "If an item ends `incomplete`, it MUST be the last item emitted.",
-    _STATES,
-)
+@stream_law("cut-last", "A cut item is last", _STATES)
 def _cut_is_last(events: StreamEvents) -> Iterator[Breach]:
+    """If an item ends `incomplete`, it MUST be the last item emitted."""
     for at, event in enumerate(events):
         for item in items_of(response_of(event))[:-1]:
             # Several calls are open at once, and a limit cuts them all.
@@ -272,12 +226,10 @@ def _cut_is_last(events: StreamEvents) -> Iterator[Breach]:
 
 
 @stream_law(
-    "incomplete-reason",
-    "An incomplete response says why",
-    "`incomplete_details` are details about why the response is incomplete.",
-    "Open Responses schema, ResponseResource.incomplete_details",
+    "incomplete-reason", "An incomplete response says why", "Open Responses schema, ResponseResource.incomplete_details"
 )
 def _incomplete_reason(events: StreamEvents) -> Iterator[Breach]:
+    """`incomplete_details` are details about why the response is incomplete."""
     for at, event in enumerate(events):
         response = response_of(event)
         details = response.get("incomplete_details")
@@ -285,13 +237,9 @@ def _incomplete_reason(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"The response is incomplete, and its incomplete_details are {details!r}.", at)
 
 
-@stream_law(
-    "failed-error",
-    "A failed response says why",
-    "`error` is the error that occurred, if the response failed.",
-    "Open Responses schema, ResponseResource.error",
-)
+@stream_law("failed-error", "A failed response says why", "Open Responses schema, ResponseResource.error")
 def _failed_error(events: StreamEvents) -> Iterator[Breach]:
+    """`error` is the error that occurred, if the response failed."""
     for at, event in enumerate(events):
         error = response_of(event).get("error")
         if event_type(event) == "response.failed" and not (isinstance(error, Mapping) and error.get("message")):

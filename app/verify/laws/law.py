@@ -16,6 +16,9 @@ class Breach(NamedTuple):
     event: int | None = None
 
 
+BreachFunction: TypeAlias = Callable[[StreamEvents], Iterator[Breach]]
+
+
 class StreamLaw(NamedTuple):
     """A law: its name, its sentence, where that stands, and the function that yields its breaches."""
 
@@ -23,7 +26,7 @@ class StreamLaw(NamedTuple):
     title: str
     law: str
     source: str
-    breaches: Callable[[StreamEvents], Iterator[Breach]]
+    breaches: BreachFunction
 
 
 TERMINAL_STATUS = {
@@ -35,16 +38,19 @@ TERMINAL_STATUS = {
 STREAM_LAWS: list[StreamLaw] = []
 
 
-def stream_law(
-    name: str, title: str, law: str, source: str
-) -> Callable[[Callable[[StreamEvents], Iterator[Breach]]], Callable[[StreamEvents], Iterator[Breach]]]:
-    """Register a function as a law; `law` is its sentence, and `source` where that stands."""
+def stream_law(name: str, title: str, source: str) -> Callable[[BreachFunction], BreachFunction]:
+    """Register a function as the law that is its docstring; `source` is where that stands."""
 
-    def register(breaches: Callable[[StreamEvents], Iterator[Breach]]) -> Callable[[StreamEvents], Iterator[Breach]]:
-        STREAM_LAWS.append(StreamLaw(name, title, law, source, breaches))
+    def register(breaches: BreachFunction) -> BreachFunction:
+        STREAM_LAWS.append(StreamLaw(name, title, docstring_of(breaches), source, breaches))
         return breaches
 
     return register
+
+
+def docstring_of(function: Callable[..., object]) -> str:
+    """Return the docstring of a function in one line."""
+    return " ".join((function.__doc__ or "").split())
 
 
 def event_type(event: StreamEvent) -> str:

@@ -30,13 +30,9 @@ def _positions(event: StreamEvent) -> Iterator[tuple[object, str, object]]:
             yield event["item_id"], name, event[name]
 
 
-@stream_law(
-    "part-added",
-    "Parts are added before their text",
-    "Streamable content MUST be backed by a content part. The first event MUST be `response.content_part.added`.",
-    _ITEMS,
-)
+@stream_law("part-added", "Parts are added before their text", _ITEMS)
 def _part_added(events: StreamEvents) -> Iterator[Breach]:
+    """Streamable content MUST be backed by a content part. The first event MUST be `response.content_part.added`."""
     opened: set[object] = set()
     told: set[object] = set()
     for at, event in enumerate(events):
@@ -50,13 +46,9 @@ def _part_added(events: StreamEvents) -> Iterator[Breach]:
                 yield Breach(f"{event_type(event)} is for a part that was not added.", at)
 
 
-@stream_law(
-    "part-done",
-    "Parts are done once",
-    "The content part is then closed with `response.content_part.done`.",
-    _ITEMS,
-)
+@stream_law("part-done", "Parts are done once", _ITEMS)
 def _part_done(events: StreamEvents) -> Iterator[Breach]:
+    """The content part is then closed with `response.content_part.done`."""
     opened: dict[object, int] = {}
     done: set[object] = set()
     for at, event in enumerate(events):
@@ -76,10 +68,10 @@ def _part_done(events: StreamEvents) -> Iterator[Breach]:
 @stream_law(
     "content-index",
     "Parts are numbered in order",
-    "`content_index` is the index of the content part: the parts of an item are added at 0, 1, 2, and so on.",
     f"Open Responses schema, ResponseContentPartAddedStreamingEvent; {_NODE}",
 )
 def _content_index(events: StreamEvents) -> Iterator[Breach]:
+    """`content_index` is the index of the content part: the parts of an item are added at 0, 1, 2, and so on."""
     counts: dict[tuple[object, str], int] = {}
     for at, event in enumerate(events):
         for identifier, name, index in _positions(event):
@@ -123,13 +115,9 @@ def _texts(events: StreamEvents) -> tuple[dict[tuple[object, ...], str], dict[tu
     return {place: "".join(texts) for place, texts in pieces.items()}, ends
 
 
-@stream_law(
-    "text-done",
-    "Deltas end with a done event",
-    "The delta events MAY be repeated many times, and end with `response.<content_type>.done`.",
-    _ITEMS,
-)
+@stream_law("text-done", "Deltas end with a done event", _ITEMS)
 def _text_done(events: StreamEvents) -> Iterator[Breach]:
+    """The delta events MAY be repeated many times, and end with `response.<content_type>.done`."""
     wholes = [_place(event) for event in events if _whole(event) is not None]
     _, ends = _texts(events)
     for place, at in ends.items():
@@ -137,13 +125,9 @@ def _text_done(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"There are {wholes.count(place)} {place[0]}.done for these deltas.", at)
 
 
-@stream_law(
-    "deltas-joined",
-    "Deltas join to the whole",
-    "A delta event represents a change to an object since its last update: deltas joined are the text of `done`.",
-    _EVENTS,
-)
+@stream_law("deltas-joined", "Deltas join to the whole", _EVENTS)
 def _deltas_joined(events: StreamEvents) -> Iterator[Breach]:
+    """A delta event represents a change to an object since its last update: deltas joined are the text of `done`."""
     joined, _ = _texts(events)
     for at, event in enumerate(events):
         text = _whole(event)
@@ -159,13 +143,9 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 60 else f"{text[:25]}...{text[-25:]}")
 
 
-@stream_law(
-    "done-text",
-    "The done text is the item's",
-    "The text of a `done` event is the text of the item.",
-    _ITEMS,
-)
+@stream_law("done-text", "The done text is the item's", _ITEMS)
 def _done_is_the_item(events: StreamEvents) -> Iterator[Breach]:
+    """The text of a `done` event is the text of the item."""
     items = {item_of(event).get("id"): item_of(event) for _, event in items_done(events)}
     for at, event in enumerate(events):
         text, item = _whole(event), items.get(event.get("item_id"))
@@ -186,13 +166,9 @@ def _text_of(item: Mapping[str, Any], event: StreamEvent) -> str | None:
     return next((item[key] for key in ("arguments", "input", "code") if isinstance(item.get(key), str)), None)
 
 
-@stream_law(
-    "part-text",
-    "The done part is the item's",
-    "The part of `response.content_part.done` is the part of the item.",
-    _ITEMS,
-)
+@stream_law("part-text", "The done part is the item's", _ITEMS)
 def _part_is_the_item(events: StreamEvents) -> Iterator[Breach]:
+    """The part of `response.content_part.done` is the part of the item."""
     items = {item_of(event).get("id"): item_of(event) for _, event in items_done(events)}
     for at, event in enumerate(events):
         if not event_type(event).endswith("part.done") or event.get("item_id") not in items:
