@@ -7,6 +7,7 @@ The layers of `app/`: imports go one way, the core is pure, folders and function
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -27,6 +28,14 @@ LONGEST_MODULE = 600
 LARGEST_FOLDER = 12  # modules, beside `__init__`
 LONGEST_FUNCTION = 60
 MOST_PARAMETERS = 7  # beside `self`; a command of the command line has one for each option
+
+# Servers and models, which the core does not name: what they do differently is in `backends/` and the profiles.
+SERVERS = re.compile(
+    r"vllm|ollama|llama\W?cpp|sglang|litellm|openrouter|copilot|anthropic|claude|gemini|deepseek|kimi|mistral|minimax"
+    r"|groq\b|qwen",
+    re.IGNORECASE,
+)
+NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity"}  # options for them, and names of clients
 
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.
@@ -201,6 +210,11 @@ def test_core_imports_only_the_standard_library_and_what_makes_data(name: str) -
     imported = imported_by(NAMES[name])
     assert {one.partition(".")[0] for one in imported} <= PURE
     assert not {one for one in imported if one in IMPURE or one.partition(".")[0] in IMPURE}
+
+
+def test_core_names_no_servers() -> None:
+    core = {name for name in NAMES if name.startswith("app.core")} - NAMES_SERVERS
+    assert [name for name in sorted(core) if SERVERS.search(NAMES[name].read_text(encoding="utf-8"))] == []
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("app.core")])

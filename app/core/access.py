@@ -68,8 +68,8 @@ class KeyAccess:
         """
         Raise `PermissionDenied` if fields for the backend, beside `model`, name a model that the key may not use.
 
-        Gateways take further models: OpenRouter's `models`, LiteLLM's `fallbacks`, LM Studio's `draft_model`, or any
-        field again in `extra_body`. What is not a name, or a list of names, cannot be checked.
+        Servers take further models: in `models`, `fallbacks` or `draft_model`, or any field again in `extra_body`. What
+        is not a name, or a list of names, cannot be checked.
         """
         if self.models == ("*",):
             return

@@ -25,7 +25,7 @@ def conversation_key(instructions: object, tools: Iterable[object], messages: Se
     Return the same key for all requests of a conversation, by its beginning; "" if that has no text.
 
     `instructions` are a text, or parts with texts. The messages are items of the Responses API, or messages of Chat
-    Completions or of Anthropic's API, oldest first; what is not one of these is passed over.
+    Completions or of the Messages API, oldest first; what is not one of these is passed over.
     """
     texts = [*_texts(instructions), *_beginning(messages)]
     if not texts:

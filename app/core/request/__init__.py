@@ -1,8 +1,8 @@
 """
 Translate a validated request and its history into a Chat Completions request for one backend.
 
-    chat = to_chat(Question(request, request.items(), "qwen3"), profile)
-    chat.body   # {"model": "qwen3", "messages": [...], "stream": True, ...}
+    chat = to_chat(Question(request, request.items(), "some-model"), profile)
+    chat.body   # {"model": "some-model", "messages": [...], "stream": True, ...}
 
 Fields that the caller did not set are not sent: nulls, empty lists and unknown fields are what backends refuse most.
 """
@@ -18,7 +18,7 @@ from app.core.profile import Profile, RequestOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
 from app.core.request.messages import CachedConversationReader, ConversationReader, can_continue, to_messages
-from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix, TranslationContext, with_encoded
+from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix, TranslationState, with_encoded
 from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange, in_order
 from app.core.request.tool_choice import Choice, choose
@@ -42,35 +42,35 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     options = profile.request
     cached = is_cached_chat(question, options)
     read = read_question(question, profile, options, CachedConversationReader if cached else ConversationReader)
-    context, choice = read.context, read.choice
-    text_format, instruction = response_format(context)
+    state, choice = read.state, read.choice
+    text_format, instruction = response_format(state)
     messages, prefix = read.messages()
-    messages = _with_instructions(context, messages, instruction, choice)
+    messages = _with_instructions(state, messages, instruction, choice)
     body: dict[str, object] = {
-        **_parameters(context, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` may have any name
+        **_parameters(state, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` may have any name
         "model": options.model_map.get(question.model, question.model),
         "messages": with_encoded(arrange(messages, options.roles), prefix if in_order(options.roles) else None),
         **_streaming(options, with_tools=bool(choice.functions)),
-        **_tools(context, choice),
-        **_effort(context),
+        **_tools(state, choice),
+        **_effort(state),
     }
     if text_format:
         body["response_format"] = text_format
     if cached:
-        set_breakpoints(context, body)
-    return encoded_question(context, body, choice, prefix)
+        set_breakpoints(state, body)
+    return encoded_question(state, body, choice, prefix)
 
 
 def encoded_question(
-    context: TranslationContext, body: dict[str, object], choice: Choice, prefix: TranslatedPrefix | None = None
+    state: TranslationState, body: dict[str, object], choice: Choice, prefix: TranslatedPrefix | None = None
 ) -> EncodedQuestion:
     """Return a question encoded as a body, with what the profile limits and adds."""
-    _limit(context, body)
+    _limit(state, body)
     return EncodedQuestion(
-        body=_patched(body, context.options.extra_body),
+        body=_patched(body, state.options.extra_body),
         bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
-        warnings=tuple(context.warnings),
+        warnings=tuple(state.warnings),
         prefix=prefix,
     )
 
@@ -78,7 +78,7 @@ def encoded_question(
 class ReadQuestion(NamedTuple):
     """A question as every encoder begins with it: its tools, and the items that are not in the prefix."""
 
-    context: TranslationContext
+    state: TranslationState
     prefix: TranslatedPrefix | None
     tools: ToolSet
     items: Sequence[Item]  # with all calls and outputs as those of functions
@@ -89,7 +89,7 @@ class ReadQuestion(NamedTuple):
 
     def messages(self) -> tuple[list[Message], TranslatedPrefix | None]:
         """Return the messages, and a prefix of them: see `to_messages`."""
-        args = (self.items, self.context, self.tools, self.places, self.prefix, self.repeatable)
+        args = (self.items, self.state, self.tools, self.places, self.prefix, self.repeatable)
         return to_messages(*args, form=self.form)
 
 
@@ -104,24 +104,24 @@ def read_question(
     Raises `InvalidRequest`, with the field at fault, for what cannot be sent.
     """
     request, items = question.request, question.items
-    context = TranslationContext(request, profile, question.upstream, question.hosted, question.strict, options)
+    state = TranslationState(request, profile, question.upstream, question.hosted, question.strict, options)
     if question.strict:
         refuse_unknown(request, options)
     prefix = next((prefix for prefix in question.prefixes if prefix.profile is profile), None)
     if prefix and prefix.breakpoints != form.part_form.breakpoints:
         prefix = None
     first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
-    prefix, tools, read, positions = _read(context, items, prefix)
+    prefix, tools, read, positions = _read(state, items, prefix)
     start = prefix.items if prefix else 0
-    choice = _choice(context, read, tools)
+    choice = _choice(state, read, tools)
     repeatable = sum(1 for _ in takewhile(is_repeatable, items[start : question.shared]))
     return ReadQuestion(
-        context, prefix, tools, read, [start + position - first for position in positions], repeatable, choice, form
+        state, prefix, tools, read, [start + position - first for position in positions], repeatable, choice, form
     )
 
 
 def _read(
-    context: TranslationContext, items: Sequence[Item], prefix: TranslatedPrefix | None
+    state: TranslationState, items: Sequence[Item], prefix: TranslatedPrefix | None
 ) -> tuple[TranslatedPrefix | None, ToolSet, list[Item], list[int]]:
     """
     Return the prefix that can be used, the tools, and the items behind the prefix as functions and their outputs.
@@ -130,21 +130,21 @@ def _read(
     """
     while True:
         rest = items[prefix.items :] if prefix else items
-        tools = collect_tools(context, rest)
-        if prefix and context.options.tools_for_history and not tools.functions:
+        tools = collect_tools(state, rest)
+        if prefix and state.options.tools_for_history and not tools.functions:
             prefix = None  # its calls have to be declared
             continue
-        read, positions = tool_items_as_functions(rest, tools, context.upstream)
-        if prefix is None or can_continue(prefix, read, context, tools):
+        read, positions = tool_items_as_functions(rest, tools, state.upstream)
+        if prefix is None or can_continue(prefix, read, state, tools):
             return prefix, tools, read, positions
         prefix = prefix.earlier
 
 
 def _with_instructions(
-    context: TranslationContext, messages: Sequence[Message], text_format: str, choice: Choice
+    state: TranslationState, messages: Sequence[Message], text_format: str, choice: Choice
 ) -> list[Message]:
     """Return the messages with the instructions, also those for the format and the tool of the answer."""
-    lead, parts = "\n\n".join(filter(None, (context.request.instructions, text_format))), context.options.content.parts
+    lead, parts = "\n\n".join(filter(None, (state.request.instructions, text_format))), state.options.content.parts
     before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
     if not before and not messages:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
@@ -152,10 +152,10 @@ def _with_instructions(
     return [*before, *messages, *behind]
 
 
-def _choice(context: TranslationContext, items: Sequence[Item], tools: ToolSet) -> Choice:
-    request, options = context.request, context.options
+def _choice(state: TranslationState, items: Sequence[Item], tools: ToolSet) -> Choice:
+    request, options = state.request, state.options
     sent = request.tool_choice if "tool_choice" in request.model_fields_set else None
-    choice = choose(sent, tools, context)
+    choice = choose(sent, tools, state)
     if options.tools_for_history and not choice.functions and (declared := of_history(items, tools)):
         return Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
     return choice
@@ -169,8 +169,8 @@ def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, object
     return {"stream": True}
 
 
-def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
-    request, options = context.request, context.options
+def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
+    request, options = state.request, state.options
     if not choice.functions:
         return {}
     fields: dict[str, object] = {"tools": [function.tool for function in choice.functions.values()]}
@@ -181,7 +181,7 @@ def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
         if options.parallel_tool_calls == "send" or (options.parallel_tool_calls == "drop_false" and parallel):
             fields["parallel_tool_calls"] = parallel
         elif not parallel:
-            context.warnings.add("This backend cannot be limited to one call at a time.")
+            state.warnings.add("This backend cannot be limited to one call at a time.")
     return fields
 
 
@@ -286,16 +286,16 @@ def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
-def name_unsent(context: TranslationContext, kept: frozenset[str] = frozenset()) -> None:
+def name_unsent(state: TranslationState, kept: frozenset[str] = frozenset()) -> None:
     """
     Add a warning for each field of the request that cannot be sent; each is named once, however often it is set.
 
     `kept` are the names of fields that are sent although Chat Completions have no counterpart of them.
     """
-    request, forwarded = context.request, {*context.options.forward, *kept}
+    request, forwarded = state.request, {*state.options.forward, *kept}
     unsent = {
         field.path: None
-        for field in undeclared_fields(request, known_extra_parameters(context.options))
+        for field in undeclared_fields(request, known_extra_parameters(state.options))
         if field.value not in NOTHING and field.path.partition(".")[0] not in forwarded
     }
     for path, value in _UNSENT.items():
@@ -306,13 +306,13 @@ def name_unsent(context: TranslationContext, kept: frozenset[str] = frozenset())
     for path in unsent:
         why = _WITHOUT_EFFECT.get(path)
         reason = f"was left out: {why}" if why else "is not known to this backend and was left out"
-        context.warnings.add(f"The parameter {label(path)} {reason}.")
+        state.warnings.add(f"The parameter {label(path)} {reason}.")
     if unknown := [value for value in request.include if value not in INCLUDED]:
         named = ", ".join(label(value) for value in unknown[:5])
-        context.warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
+        state.warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
     if request.stream_options and request.stream_options.include_obfuscation:
         message = "The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here."
-        context.warnings.add(message)
+        state.warnings.add(message)
 
 
 def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
@@ -328,10 +328,10 @@ def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
                         yield from (f"input[].{place}[].{name}" for name in sorted(unsent) if part.get(name))
 
 
-def _parameters(context: TranslationContext, kept: frozenset[str]) -> dict[str, object]:
+def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, object]:
     """Return the parameters that the caller set, under their Chat Completions names; for `kept` see `name_unsent`."""
-    request, options = context.request, context.options
-    name_unsent(context, kept)
+    request, options = state.request, state.options
+    name_unsent(state, kept)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
@@ -345,8 +345,8 @@ def _parameters(context: TranslationContext, kept: frozenset[str]) -> dict[str, 
     return {name: value for name, value in fields.items() if value not in NOTHING}
 
 
-def _effort(context: TranslationContext) -> JSONObject:
-    request, options = context.request, context.options
+def _effort(state: TranslationState) -> JSONObject:
+    request, options = state.request, state.options
     effort = request.reasoning.effort if request.reasoning else None
     if effort is None:
         return {}
@@ -373,7 +373,7 @@ def _effort(context: TranslationContext) -> JSONObject:
                     **(sent if isinstance(sent, dict) else {}),
                 }
             }
-    context.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
+    state.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
     return {}
 
 
@@ -396,18 +396,18 @@ CALLER_FIELDS = {
 _OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
 
 
-def _limit(context: TranslationContext, body: dict[str, object]) -> None:
+def _limit(state: TranslationState, body: dict[str, object]) -> None:
     """Clamp numbers to the ranges that the server accepts, and drop parameters that it does not accept."""
-    for name, (low, high) in context.options.clamp.items():
+    for name, (low, high) in state.options.clamp.items():
         value = body.get(name)
         if isinstance(value, int | float) and not low <= value <= high:
             body[name] = min(max(value, low), high)
-            context.warnings.add(
+            state.warnings.add(
                 f"{name} was changed from {value} to {body[name]}, the closest value that this backend accepts."
             )
-    for name in context.options.drop_params:
+    for name in state.options.drop_params:
         if body.pop(name, None) is not None and name not in _OURS:
-            context.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
+            state.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
 
 
 def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:

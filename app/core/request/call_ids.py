@@ -1,10 +1,10 @@
 """
 The ids of tool calls in the form that a backend accepts.
 
-Ids are sent unchanged, which Kimi requires, unless the profile has a pattern for them: Mistral accepts nine letters and
-digits. Ids longer than 64 characters are replaced, except for the server that made them: LiteLLM hides Gemini's
-signatures in its ids and needs them back. A replacement is a hash of the original id, so that prompts of later turns
-begin with the same tokens and can be cached.
+Ids are sent unchanged, which some models require, unless the profile has a pattern for them, such as nine letters and
+digits. Ids longer than 64 characters are replaced, except for the server that made them: gateways hide signatures in
+their ids and need them back. A replacement is a hash of the original id, so that prompts of later turns begin with the
+same tokens and can be cached.
 """
 
 from __future__ import annotations

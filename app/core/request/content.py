@@ -1,8 +1,8 @@
 """
 Translate the content of an item into the content of a chat message.
 
-Text is sent as a plain string: Ollama makes a message of each part of a list, and llama-cpp-python drops the parts. A
-new type of part is a row of `_PARTS`.
+Text is sent as a plain string: of a list, some servers make a message of each part, and others drop the parts. A new
+type of part is a row of `_PARTS`.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def read_content(
 
 
 def cache_control(ttl: object = None) -> JSONObject:
-    """Return the mark of a breakpoint of the prompt cache, as Claude's servers have it: for five minutes or an hour."""
+    """Return the mark of a breakpoint of the prompt cache, which lasts for five minutes or an hour."""
     return {"type": "ephemeral", **({} if ttl in (None, "5m", "in_memory") else {"ttl": "1h"})}
 
 

@@ -34,7 +34,7 @@ from app.core.request.content import (
     text_content,
     texts,
 )
-from app.core.request.question import TranslatedPrefix, TranslationContext
+from app.core.request.question import TranslatedPrefix, TranslationState
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import Message
 from app.core.request.tool_items import PairedCalls, missing_output
@@ -55,7 +55,7 @@ _DROPPED = "(what the tool returned cannot be shown)"
 
 def to_messages(
     items: Sequence[Item],
-    context: TranslationContext,
+    state: TranslationState,
     offered: ToolSet,
     places: Sequence[int],
     prefix: TranslatedPrefix | None = None,
@@ -74,27 +74,25 @@ def to_messages(
     has at most the first `shared` of these items, and is `prefix` itself if it cannot be longer. `form` makes messages
     of another form than that of Chat Completions.
     """
-    conversation = form(items, context, offered, places, prefix)
+    conversation = form(items, state, offered, places, prefix)
     for position, item in enumerate(items):
         if shared and position <= shared:
             conversation.note_end(position, item)
         conversation.add_item(position, item)
     messages = conversation.messages()
     for warning in conversation.warnings:
-        context.warnings.add(warning)
+        state.warnings.add(warning)
     return messages, conversation.prefix(messages)
 
 
-def can_continue(
-    prefix: TranslatedPrefix, items: Sequence[Item], context: TranslationContext, offered: ToolSet
-) -> bool:
+def can_continue(prefix: TranslatedPrefix, items: Sequence[Item], state: TranslationState, offered: ToolSet) -> bool:
     """Return whether the messages of a prefix stay the same when these items follow it."""
     if any(offered.name(*key) != name for key, name in prefix.names.items()):
         return False
     if prefix.before_user:
         if not (items and _is_by_user(items[0])):
             return False
-    elif context.options.reasoning_replay == "current_turn" and any(map(_is_by_user, items)):
+    elif state.options.reasoning_replay == "current_turn" and any(map(_is_by_user, items)):
         return False
     unanswered: set[str] = set()
     for item in items:
@@ -147,22 +145,22 @@ class ConversationReader:
     def __init__(
         self,
         items: Sequence[Item],
-        context: TranslationContext,
+        state: TranslationState,
         offered: ToolSet,
         places: Sequence[int],
         before: TranslatedPrefix | None,
     ) -> None:
         self.items = items
-        self.profile = context.profile
-        self.options = context.options
-        self.content = context.options.content
+        self.profile = state.profile
+        self.options = state.options
+        self.content = state.options.content
         self.tool_content = _PASS if self.content.tool_images == "drop" else self.content
         self.offered = offered
-        self.upstream = context.upstream
+        self.upstream = state.upstream
         self.warnings = Warnings()
-        self.strict = context.strict
+        self.strict = state.strict
         self.places = places
-        self.replay = ReasoningFields(context.profile)
+        self.replay = ReasoningFields(state.profile)
         self.before = before
         self.ids = before.ids.copy() if before else CallIds(self.options.tool_ids)
         self.paired = PairedCalls(items)

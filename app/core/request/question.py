@@ -1,7 +1,7 @@
 """
 A question to a model, the same for all servers, and its encoding for one of them.
 
-`TranslationContext` is the state that the steps of one translation share, `TranslatedPrefix` the part of it that the
+`TranslationState` is the state that the steps of one translation share, `TranslatedPrefix` the part of it that the
 next translation starts from.
 """
 
@@ -93,7 +93,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class TranslationContext:
+class TranslationState:
     """The request being translated, the backend's profile, and the warnings that every step may add to."""
 
     request: CreateResponse

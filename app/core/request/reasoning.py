@@ -1,8 +1,7 @@
 """
 Send earlier reasoning back to the backend that generated it, if the profile says so, in the field that it came in.
 
-Some backends reject a conversation without it (DeepSeek, Kimi, Gemini's signatures, MiniMax), some use it if it is
-there, and some reject it (Groq, Mistral).
+Some backends reject a conversation without it, some use it if it is there, and some reject it.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def is_sent_back(policy: str, turn: int, *, last: int, with_tools: Collection[in
     Return whether the reasoning of a turn is sent back, by the `reasoning_replay` policy of the profile.
 
     A turn is everything that the model generated between two user messages; `last` is the current one, and
-    `with_tools` are those with tool calls. DeepSeek requires the reasoning of all messages of such a turn, not only of
+    `with_tools` are those with tool calls. Of such a turn, servers require the reasoning of all messages, not only of
     those with the calls.
     """
     match policy:
@@ -97,7 +96,7 @@ class ReasoningFields:
 
     def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
         """
-        Return the extra fields of each tool call of one message, such as Gemini's `extra_content`.
+        Return the extra fields of each tool call of one message, such as `extra_content`.
 
         For a backend with its reasoning in `extra_content` the placeholder is a JSON object, for the first call.
         """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from app.core.profile import ResponseFormatOptions
-from app.core.request.question import TranslationContext
+from app.core.request.question import TranslationState
 from app.core.types import JSONObject
 from app.core.types.request import JsonSchemaFormat
 
@@ -19,17 +19,17 @@ from app.core.types.request import JsonSchemaFormat
 Form: TypeAlias = tuple[JSONObject | None, str]
 
 
-def response_format(context: TranslationContext) -> Form:
+def response_format(state: TranslationState) -> Form:
     """Return the `response_format` of a request, and an instruction for the model where the backend has none."""
-    json_format, options = context.request.text.format, context.options.response_format
+    json_format, options = state.request.text.format, state.options.response_format
     if isinstance(json_format, JsonSchemaFormat):
         if options.json_schema == "drop":
-            context.warnings.add("This backend cannot answer by a JSON schema, so text.format was left out.")
+            state.warnings.add("This backend cannot answer by a JSON schema, so text.format was left out.")
         return _SCHEMA[options.json_schema](json_format, options)
     if json_format.type != "json_object":
         return None, ""
     if (form := _object(options)) is None:
-        context.warnings.add("This backend cannot be held to JSON, so text.format was left out.")
+        state.warnings.add("This backend cannot be held to JSON, so text.format was left out.")
     return form, ""
 
 

@@ -101,7 +101,7 @@ def _alternate(messages: list[Message]) -> list[Message]:
 
 
 def _bridge(messages: list[Message]) -> list[Message]:
-    """Insert an assistant message after results of tools. Mistral: "Unexpected role 'user' after role 'tool'"."""
+    """Insert an assistant message after results of tools, for servers that accept no others after them."""
     bridged: list[Message] = []
     for message in messages:
         if bridged and bridged[-1]["role"] == "tool" and message["role"] not in ("tool", "assistant"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.core.profile import RequestOptions
-from app.core.request.question import TranslationContext
+from app.core.request.question import TranslationState
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
 from app.core.types import JSONMapping
@@ -25,7 +25,7 @@ class Choice:
     request: str | None = None  # a message that asks the model for a call, where the backend cannot force one
 
 
-def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice:
+def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     """
     Translate a `tool_choice` (None: the caller set none) for the backend.
 
@@ -33,15 +33,15 @@ def choose(choice: Any, offered: ToolSet, context: TranslationContext) -> Choice
     to call.
     """
     if choice is None or isinstance(choice, str):
-        return _by_mode(choice, offered, context)
+        return _by_mode(choice, offered, state)
     choice = _of_known_type(choice)
     if choice["type"] == "allowed_tools":
-        return _allowed_tools(choice, offered, context)
+        return _allowed_tools(choice, offered, state)
     if choice["type"] in offered.hosted_types:
-        return _one_of_hosted(offered.find_hosted(choice), offered, context)
+        return _one_of_hosted(offered.find_hosted(choice), offered, state)
     if choice["type"] not in TOOL_TYPES:
-        raise _impossible(_why_not_chosen(choice["type"], context))
-    return _named(offered.find(*_tool_key(choice)), offered, context)
+        raise _impossible(_why_not_chosen(choice["type"], state))
+    return _named(offered.find(*_tool_key(choice)), offered, state)
 
 
 # Types of choices that are no types of tools, by the type of tool that they choose.
@@ -53,8 +53,8 @@ def _of_known_type(choice: JSONMapping) -> JSONMapping:
     return {**choice, "type": type_} if type_ else choice
 
 
-def _why_not_chosen(type_: str, context: TranslationContext) -> str:
-    if all(tool["type"] != type_ for tool in context.request.tools):
+def _why_not_chosen(type_: str, state: TranslationState) -> str:
+    if all(tool["type"] != type_ for tool in state.request.tools):
         return f"there is no tool of type {label(type_)} in the request's 'tools'"
     return f"tools of type {label(type_)} {why_not_run(type_)}"
 
@@ -67,16 +67,16 @@ def _impossible(reason: str) -> InvalidRequest:
     return InvalidRequest(f"This tool_choice cannot be kept: {reason}.", param="tool_choice")
 
 
-def _by_mode(mode: str | None, offered: ToolSet, context: TranslationContext) -> Choice:
+def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Choice:
     if not offered.functions:
         if mode == "required":
             raise _impossible(_NO_TOOL)
         # Without tools in the request, calls that the model makes all the same are passed on to the caller.
         return Choice({}, allowed=frozenset() if mode == "none" else None)
     if mode == "none":
-        return _none(offered, context.options)
+        return _none(offered, state.options)
     if mode == "required":
-        return _required(offered.functions, None, context)
+        return _required(offered.functions, None, state)
     return Choice(offered.functions, mode)
 
 
@@ -88,12 +88,12 @@ def _none(offered: ToolSet, options: RequestOptions) -> Choice:
     return Choice(offered.functions, value, frozenset())
 
 
-def _required(functions: Mapping[str, Function], allowed: frozenset[str] | None, context: TranslationContext) -> Choice:
-    form = context.options.tool_choice.required
+def _required(functions: Mapping[str, Function], allowed: frozenset[str] | None, state: TranslationState) -> Choice:
+    form = state.options.tool_choice.required
     if form == "message":
         return Choice(functions, None, allowed, f"Call {_one_of(functions)} now, instead of answering in words.")
     if form == "auto":
-        context.warnings.add("This backend cannot be made to call a tool; it may answer in words.")
+        state.warnings.add("This backend cannot be made to call a tool; it may answer in words.")
     return Choice(functions, form, allowed)
 
 
@@ -101,25 +101,25 @@ def _one_of(functions: Mapping[str, Function]) -> str:
     return f"the tool `{next(iter(functions))}`" if len(functions) == 1 else "one of the tools"
 
 
-def _named(name: str, offered: ToolSet, context: TranslationContext) -> Choice:
+def _named(name: str, offered: ToolSet, state: TranslationState) -> Choice:
     allowed = frozenset({name})
-    if context.options.tool_choice.named == "object":
+    if state.options.tool_choice.named == "object":
         return Choice(offered.functions, {"type": "function", "function": {"name": name}}, allowed)
     only = _only(offered, allowed)
-    if context.options.tool_choice.named == "filter_required":
-        return _required(only, allowed, context)
-    context.warnings.add("This backend cannot be made to call a certain tool; it was offered no other.")
+    if state.options.tool_choice.named == "filter_required":
+        return _required(only, allowed, state)
+    state.warnings.add("This backend cannot be made to call a certain tool; it was offered no other.")
     return Choice(only, None, allowed)
 
 
-def _one_of_hosted(names: Sequence[str], offered: ToolSet, context: TranslationContext) -> Choice:
+def _one_of_hosted(names: Sequence[str], offered: ToolSet, state: TranslationState) -> Choice:
     if len(names) == 1:
-        return _named(names[0], offered, context)
+        return _named(names[0], offered, state)
     allowed = frozenset(names)
-    return _required(_only(offered, allowed), allowed, context)
+    return _required(_only(offered, allowed), allowed, state)
 
 
-def _allowed_tools(choice: JSONMapping, offered: ToolSet, context: TranslationContext) -> Choice:
+def _allowed_tools(choice: JSONMapping, offered: ToolSet, state: TranslationState) -> Choice:
     names = []
     for tool in map(_of_known_type, choice["tools"]):
         if tool["type"] in offered.hosted_types:
@@ -128,7 +128,7 @@ def _allowed_tools(choice: JSONMapping, offered: ToolSet, context: TranslationCo
             if (key := _tool_key(tool)) not in offered.deferred:
                 names.append(offered.find(*key))
         else:
-            context.warnings.add(f"The allowed tool {label(tool['type'])} is no function and was left out.")
+            state.warnings.add(f"The allowed tool {label(tool['type'])} is no function and was left out.")
     allowed = frozenset(names)
     mode = choice.get("mode") or "auto"
     if mode == "required" and not allowed:
@@ -136,15 +136,15 @@ def _allowed_tools(choice: JSONMapping, offered: ToolSet, context: TranslationCo
     if not offered.functions:
         return Choice({}, allowed=allowed)
     if mode == "none" or not allowed:
-        return _none(offered, context.options)
-    if context.options.tool_choice.allowed == "keep":
+        return _none(offered, state.options)
+    if state.options.tool_choice.allowed == "keep":
         tools = [{"type": "function", "function": {"name": name}} for name in dict.fromkeys(names)]
         value = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
         return Choice(offered.functions, value, allowed)
     if mode == "required" and len(allowed) == 1:
-        return _named(names[0], offered, context)  # with the whole list of tools where possible, for the prompt cache
+        return _named(names[0], offered, state)  # with the whole list of tools where possible, for the prompt cache
     only = _only(offered, allowed)
-    return _required(only, allowed, context) if mode == "required" else Choice(only, "auto", allowed)
+    return _required(only, allowed, state) if mode == "required" else Choice(only, "auto", allowed)
 
 
 def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:

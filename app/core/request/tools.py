@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.profile import RequestOptions
-from app.core.request.question import TranslationContext
+from app.core.request.question import TranslationState
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject, list_field
@@ -186,7 +186,7 @@ class _Entry(NamedTuple):
         return self.namespace, self.name
 
 
-def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet:
+def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     """
     Return the functions of a request and of the `items` of its conversation.
 
@@ -194,12 +194,12 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
     `InvalidRequest` if two of the request's tools have the same name, and in a strict context if one of them cannot be
     offered; `param` is the path of the tool.
     """
-    options, hosted = context.options, context.hosted
+    options, hosted = state.options, state.hosted
 
     def warn(message: str, type_: object, place: str) -> None:
-        context.warnings.add(f"{message}; left out.")
+        state.warnings.add(f"{message}; left out.")
 
-    entries = [*_entries(context.request.tools, _refuse if context.strict else warn, "tools", served=hosted.served)]
+    entries = [*_entries(state.request.tools, _refuse if state.strict else warn, "tools", served=hosted.served)]
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools:
             entries += _entries(list_field(item, "tools"), warn, found=row.adds_tools == "search")
@@ -212,7 +212,7 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
         key=lambda entry: entry.namespace is not None
     )  # names of functions have precedence over those made of namespaces
     for entry in entries:
-        _name_unsent_fields(entry.tool, context.warnings)
+        _name_unsent_fields(entry.tool, state.warnings)
         if entry.place and entry.key in own:
             raise InvalidRequest(f"There are two tools named '{entry.name}'.", param=f"{entry.place}.name")
         if searchable and entry.tool.get("defer_loading") is True and not entry.found:
@@ -227,7 +227,7 @@ def collect_tools(context: TranslationContext, items: Iterable[Item]) -> ToolSet
     on_offer = _without_deferred(hosted.functions, items, searchable)
     left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, options)]
     if left_out:
-        context.warnings.add(
+        state.warnings.add(
             f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
         )
     return offered

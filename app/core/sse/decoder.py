@@ -26,7 +26,7 @@ _TOO_MANY_VALUES = f"The backend's answer has more than {MAX_VALUES} JSON values
 
 _PLAIN = b"data: {"  # the beginning of nearly all events
 
-# Not JSON, but Python servers send it. OpenAI writes -9999.0 for "very unlikely".
+# Not JSON, but Python servers send it. The spec writes -9999.0 for "very unlikely".
 _CONSTANTS = {"-Infinity": -9999.0}
 
 
@@ -149,7 +149,7 @@ class ChunkDecoder:
                 data.append(value.removeprefix(b" "))
             elif field == b"event":
                 name = value.strip() if value.strip() != b"message" else b""  # the default name
-            elif field == b"error":  # llama.cpp, until late in 2025
+            elif field == b"error":  # in place of `data`
                 name, data = field, [value]
             elif line.lstrip()[:1] in (b"{", b"["):  # JSON without `data:`, or on the line after it
                 data.append(line)
@@ -216,7 +216,7 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
 def _chunk(name: bytes, value: object) -> RawChunk | None:
     """Return the frame as a chunk, or None for anything else: a ping, a list of ids, a bare word, broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
-        value = value[0]  # Gemini
+        value = value[0]  # an error in a list
     if name == b"error":
         return value if isinstance(value, dict) and "error" in value else {"error": value or "unknown error"}
     if not isinstance(value, dict):

@@ -15,7 +15,7 @@ class ReasoningEncryption:
     """
     Encrypts what the backend sent for the reasoning items and calls of one response.
 
-    Fields that a backend sends with a tool call (Gemini's signatures) have to be sent back as well, but clients store
+    Fields that a backend sends with a tool call, such as signatures, have to be sent back as well, but clients store
     no such fields of a call. They are encrypted with the reasoning before the call, or with a reasoning item of their
     own.
     """

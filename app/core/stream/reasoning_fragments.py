@@ -1,7 +1,7 @@
 """
 Join fragments of reasoning that have to be sent back as a whole.
 
-OpenRouter sends them in `reasoning_details`, LiteLLM (for Claude) in `thinking_blocks`.
+Servers send them in `reasoning_details` or in `thinking_blocks`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class ReasoningDetails:
 
 class ThinkingBlocks:
     """
-    Merges the fragments of Claude's thinking blocks; calling it returns the blocks.
+    Merges the fragments of thinking blocks; calling it returns the blocks.
 
     A signature ends a block; a redacted fragment is a block of its own.
     """

@@ -14,7 +14,7 @@ from app.core.profile import Profile, RequestOptions
 from app.core.request import encoded_question, name_unsent, read_question
 from app.core.request.caching import CACHE_FIELDS, set_breakpoints
 from app.core.request.call_ids import VERBATIM
-from app.core.request.question import EncodedQuestion, Question, TranslationContext, with_encoded
+from app.core.request.question import EncodedQuestion, Question, TranslationState, with_encoded
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice
 from app.core.types import JSONObject
@@ -28,9 +28,9 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     options = _options(profile.request)
     cached = options.cache != "off"
     read = read_question(question, profile, options, CachedConversation if cached else MessagesConversation)
-    context, choice = read.context, read.choice
+    state, choice = read.state, read.choice
     messages, prefix = read.messages()
-    system, text_format = _system(context)
+    system, text_format = _system(state)
     if not system and not messages:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
     if choice.request:
@@ -38,20 +38,20 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     behind, messages = arranged(messages)
     blocks = [*system, *behind]
     body: JSONObject = {
-        **_parameters(context, CACHE_FIELDS if cached else frozenset()),
+        **_parameters(state, CACHE_FIELDS if cached else frozenset()),
         "model": options.model_map.get(question.model, question.model),
-        "max_tokens": context.request.max_output_tokens or options.default_max_tokens,
+        "max_tokens": state.request.max_output_tokens or options.default_max_tokens,
         **({"system": blocks} if blocks else {}),
         "messages": messages,
         "stream": True,
-        **_tools(context, choice),
+        **_tools(state, choice),
         **({"output_config": {"format": text_format}} if text_format else {}),
     }
-    think(context, body)
+    think(state, body)
     if cached:
-        set_breakpoints(context, body)
+        set_breakpoints(state, body)
     body["messages"] = with_encoded(body["messages"], prefix)
-    return encoded_question(context, body, choice, prefix)
+    return encoded_question(state, body, choice, prefix)
 
 
 def _options(options: RequestOptions) -> RequestOptions:
@@ -72,19 +72,19 @@ def _options(options: RequestOptions) -> RequestOptions:
     return options.model_copy(update=own)
 
 
-def _system(context: TranslationContext) -> tuple[list[JSONObject], JSONObject | None]:
+def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | None]:
     """Return the instructions as the first block of the system prompt, and the format of the answer."""
-    form, instruction = response_format(context)
+    form, instruction = response_format(state)
     text_format: JSONObject | None = None
-    if form and form["type"] == "json_schema" and context.request.text.format.type == "json_schema":
+    if form and form["type"] == "json_schema" and state.request.text.format.type == "json_schema":
         schema = form["json_schema"]["schema"]
         text_format = {
             "type": "json_schema",
-            "schema": enforceable(schema) if context.options.schema_reduce else schema,
+            "schema": enforceable(schema) if state.options.schema_reduce else schema,
         }
     elif form:
         instruction = instruction or _JSON
-    lead = "\n\n".join(filter(None, (context.request.instructions, instruction)))
+    lead = "\n\n".join(filter(None, (state.request.instructions, instruction)))
     return ([{"type": "text", "text": lead}] if lead and not lead.isspace() else []), text_format
 
 
@@ -94,16 +94,16 @@ _UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "log
 _TIERS = {"auto": "auto", "default": "standard_only"}
 
 
-def _parameters(context: TranslationContext, kept: frozenset[str]) -> dict[str, object]:
-    request, options = context.request, context.options
-    name_unsent(context, kept)
+def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, object]:
+    request, options = state.request, state.options
+    name_unsent(state, kept)
     extra = request.model_extra or {}
     for name in _UNSENT:
         if getattr(request, name, None) or extra.get(name):
-            context.warnings.add(f"The parameter '{name}' is not known to this backend and was left out.")
+            state.warnings.add(f"The parameter '{name}' is not known to this backend and was left out.")
     fields: dict[str, object] = {name: getattr(request, name) for name in _SAMPLING}
     if fields["temperature"] is not None and fields["top_p"] is not None:
-        context.warnings.add("This backend takes either temperature or top_p, so top_p was left out.")
+        state.warnings.add("This backend takes either temperature or top_p, so top_p was left out.")
         del fields["top_p"]
     if stop := extra.get("stop"):
         fields["stop_sequences"] = [stop] if isinstance(stop, str) else stop
@@ -113,21 +113,21 @@ def _parameters(context: TranslationContext, kept: frozenset[str]) -> dict[str, 
     if "service_tier" in options.forward and "service_tier" in request.model_fields_set:
         fields["service_tier"] = tier = _TIERS.get(str(request.service_tier))
         if tier is None:
-            context.warnings.add("The parameter 'service_tier' has a value that this backend does not know; left out.")
+            state.warnings.add("The parameter 'service_tier' has a value that this backend does not know; left out.")
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _tools(context: TranslationContext, choice: Choice) -> dict[str, object]:
+def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
     if not choice.functions:
         return {}
-    tools = [_tool(function.tool["function"], context.options) for function in choice.functions.values()]
+    tools = [_tool(function.tool["function"], state.options) for function in choice.functions.values()]
     fields: dict[str, object] = {"tools": tools}
     value = choice.value
     if isinstance(value, dict):
         tool_choice: JSONObject = {"type": "tool", "name": value["function"]["name"]}
     else:
         tool_choice = {"type": "any" if value in ("required", "any") else value or "auto"}
-    if not context.request.parallel_tool_calls and tool_choice["type"] != "none":
+    if not state.request.parallel_tool_calls and tool_choice["type"] != "none":
         tool_choice["disable_parallel_tool_use"] = True
     if value is not None or len(tool_choice) > 1:
         fields["tool_choice"] = tool_choice

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from app.core.request.question import TranslationContext
+from app.core.request.question import TranslationState
 from app.core.request.roles import Message
 from app.core.types import JSONMapping, JSONObject
 
@@ -24,15 +24,15 @@ _ANSWER = 1024  # tokens that a budget leaves for the answer, if there are so ma
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 
-def think(context: TranslationContext, body: JSONObject) -> None:
+def think(state: TranslationState, body: JSONObject) -> None:
     """Add the thinking that a request asks for, and its effort; remove what cannot be combined with it."""
-    reasoning, options = context.request.reasoning, context.options
+    reasoning, options = state.request.reasoning, state.options
     asked = reasoning.effort if reasoning else None
     if asked is None and not (reasoning and reasoning.summary):
         return
     effort = options.effort_map.get(asked, _EFFORTS.get(asked, asked)) if asked else None
     if options.effort == "none":
-        context.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
+        state.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
         return
     if asked and not effort:
         return
@@ -45,23 +45,23 @@ def think(context: TranslationContext, body: JSONObject) -> None:
     if "thinking" in body:  # the caller's own
         return
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
-        context.warnings.add("This backend's models do not reason where a call is forced.")
+        state.warnings.add("This backend's models do not reason where a call is forced.")
         body["thinking"] = {"type": "disabled"}  # some models think unless they are told not to
         return
-    thinking = _budget(context, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
+    thinking = _budget(state, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
     if thinking:
         body["thinking"] = thinking
-        _without_sampling(context, body)
+        _without_sampling(state, body)
 
 
-def _budget(context: TranslationContext, effort: str, body: JSONMapping) -> JSONObject | None:
+def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
     """Return the thinking with a budget; None if there is too little room for one, or the turn began without it."""
     room = body["max_tokens"] - 1
     if room < _LEAST:
-        context.warnings.add(f"Reasoning needs 'max_output_tokens' above {_LEAST}, so reasoning.effort was left out.")
+        state.warnings.add(f"Reasoning needs 'max_output_tokens' above {_LEAST}, so reasoning.effort was left out.")
         return None
     if _begun_without(body["messages"]):
-        context.warnings.add("This backend's models do not begin to reason within a turn, so this answer is without.")
+        state.warnings.add("This backend's models do not begin to reason within a turn, so this answer is without.")
         return None
     budget = min(_BUDGETS[effort], max(_LEAST, room - _ANSWER))
     return {"type": "enabled", "budget_tokens": budget}
@@ -79,6 +79,6 @@ def _begun_without(messages: Sequence[Message]) -> bool:
     return first is not None and first["type"] not in ("thinking", "redacted_thinking")
 
 
-def _without_sampling(context: TranslationContext, body: JSONObject) -> None:
+def _without_sampling(state: TranslationState, body: JSONObject) -> None:
     if named := [name for name in _SAMPLING if body.pop(name, None) is not None]:
-        context.warnings.add(f"While the model reasons, this backend takes no {', '.join(named)}; left out.")
+        state.warnings.add(f"While the model reasons, this backend takes no {', '.join(named)}; left out.")

@@ -13,7 +13,7 @@ from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
 from app.core.request import EXTRA, NOTHING, encoded_question, name_unsent, refuse_unknown
-from app.core.request.question import EncodedQuestion, Question, TranslationContext
+from app.core.request.question import EncodedQuestion, Question, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import collect_tools
@@ -74,34 +74,34 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
     options = _with_allowed_tools(profile.request)
     positions, passed = passed_tools(request.tools, options, question.hosted)
     hosted = replace(question.hosted, served=frozenset({*question.hosted.served, *positions}))
-    context = TranslationContext(request, profile, question.upstream, hosted, question.strict, options)
+    state = TranslationState(request, profile, question.upstream, hosted, question.strict, options)
     if question.strict:
         refuse_unknown(request, options)
-    tools = collect_tools(context, items)
-    choice, native_choice = tool_choice(context, tools, passed)
-    stays = stays_native(context)
-    read, places = tool_items_as_functions(items, tools, context.upstream, stays)
+    tools = collect_tools(state, items)
+    choice, native_choice = tool_choice(state, tools, passed)
+    stays = stays_native(state)
+    read, places = tool_items_as_functions(items, tools, state.upstream, stays)
     first = len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1)
-    sent = input_items(context, tools, read, [place - max(0, first) for place in places])
-    text_format, instruction = response_format(context)
+    sent = input_items(state, tools, read, [place - max(0, first) for place in places])
+    text_format, instruction = response_format(state)
     if choice.request:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})
     instructions = "\n\n".join(filter(None, (request.instructions, instruction)))
     if not sent and not instructions:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
     body: dict[str, object] = {
-        **_parameters(context),
+        **_parameters(state),
         "model": options.model_map.get(question.model, question.model),
         **({"instructions": instructions} if instructions else {}),
         "input": sent,
-        **_tools(context, [*declared(choice.functions, options), *passed], native_choice),
-        **_reasoning(context),
-        **_text(context, text_format),
-        "include": _include(context, passed=bool(passed)),
+        **_tools(state, [*declared(choice.functions, options), *passed], native_choice),
+        **_reasoning(state),
+        **_text(state, text_format),
+        "include": _include(state, passed=bool(passed)),
         "store": False,
         "stream": True,
     }
-    return encoded_question(context, body, choice)
+    return encoded_question(state, body, choice)
 
 
 def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
@@ -111,10 +111,10 @@ def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
     return options.model_copy(update={"tool_choice": options.tool_choice.model_copy(update={"allowed": "keep"})})
 
 
-def _parameters(context: TranslationContext) -> dict[str, object]:
+def _parameters(state: TranslationState) -> dict[str, object]:
     """Return the parameters that the caller set and that have the same name, and the server's own ones."""
-    request, options = context.request, context.options
-    _name_unsent(context)
+    request, options = state.request, state.options
+    _name_unsent(state)
     extra = request.model_extra or {}
     fields = {name: extra.get(name) for name in (*options.extra_params, *options.forward) if name in extra}
     fields |= {name: getattr(request, name) for name in _SAME if name in request.model_fields_set}
@@ -125,16 +125,16 @@ def _parameters(context: TranslationContext) -> dict[str, object]:
     return {name: value for name, value in fields.items() if value not in NOTHING}
 
 
-def _name_unsent(context: TranslationContext) -> None:
+def _name_unsent(state: TranslationState) -> None:
     """Add a warning for each field of the request that is not part of the API."""
-    name_unsent(context, _KEPT)
+    name_unsent(state, _KEPT)
     for name in EXTRA:
-        if (context.request.model_extra or {}).get(name) not in NOTHING and name not in context.options.forward:
-            context.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
+        if (state.request.model_extra or {}).get(name) not in NOTHING and name not in state.options.forward:
+            state.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
 
 
-def _tools(context: TranslationContext, tools: list[JSONObject], choice: object) -> dict[str, object]:
-    request, options = context.request, context.options
+def _tools(state: TranslationState, tools: list[JSONObject], choice: object) -> dict[str, object]:
+    request, options = state.request, state.options
     if not tools:
         return {}
     fields: dict[str, object] = {"tools": tools}
@@ -144,12 +144,12 @@ def _tools(context: TranslationContext, tools: list[JSONObject], choice: object)
         if options.parallel_tool_calls == "send":
             fields["parallel_tool_calls"] = request.parallel_tool_calls
         elif not request.parallel_tool_calls:
-            context.warnings.add("This backend cannot be limited to one call at a time.")
+            state.warnings.add("This backend cannot be limited to one call at a time.")
     return fields
 
 
-def _reasoning(context: TranslationContext) -> dict[str, object]:
-    reasoning, options = context.request.reasoning, context.options
+def _reasoning(state: TranslationState) -> dict[str, object]:
+    reasoning, options = state.request.reasoning, state.options
     if reasoning is None:
         return {}
     fields = reasoning.model_dump(exclude_none=True, exclude={"generate_summary"})
@@ -160,23 +160,23 @@ def _reasoning(context: TranslationContext) -> dict[str, object]:
     return {"reasoning": fields} if fields else {}
 
 
-def _text(context: TranslationContext, text_format: JSONObject | None) -> dict[str, object]:
+def _text(state: TranslationState, text_format: JSONObject | None) -> dict[str, object]:
     fields: dict[str, object] = {}
     if text_format:
         schema = text_format.get("json_schema")
         fields["format"] = {"type": "json_schema", **schema} if schema else text_format
-    if verbosity := context.request.text.verbosity:
+    if verbosity := state.request.text.verbosity:
         fields["verbosity"] = verbosity
     return {"text": fields} if fields else {}
 
 
-def _include(context: TranslationContext, *, passed: bool) -> list[str]:
+def _include(state: TranslationState, *, passed: bool) -> list[str]:
     def asked() -> Iterator[str]:
         yield ENCRYPTED
-        for value in context.request.include:
+        for value in state.request.include:
             if value == _LOGPROBS or (passed and value in _OF_PASSED):
                 yield value
-        if context.request.top_logprobs:
+        if state.request.top_logprobs:
             yield _LOGPROBS
 
     return [*dict.fromkeys(asked())]

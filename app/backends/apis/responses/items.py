@@ -13,7 +13,7 @@ from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import ChatPart, PartError, check_known, param_in_item, read_content
 from app.core.request.messages import compacted_past, lenient_content
-from app.core.request.question import TranslationContext
+from app.core.request.question import TranslationState
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
@@ -33,9 +33,9 @@ def passed_items(options: RequestOptions) -> set[str]:
     return {re.sub(r"(_preview)?(_\d.*)?$", "", type_) + "_call" for type_ in options.passes}
 
 
-def stays_native(context: TranslationContext) -> Callable[[Item], bool]:
+def stays_native(state: TranslationState) -> Callable[[Item], bool]:
     """Return a function that tells whether an item is sent as what it is: custom calls, and items of passed tools."""
-    options, upstream = context.options, context.upstream
+    options, upstream = state.options, state.upstream
     types = passed_items(options)
 
     def stays(item: Item) -> bool:
@@ -48,7 +48,7 @@ def stays_native(context: TranslationContext) -> Callable[[Item], bool]:
 
 
 def input_items(
-    context: TranslationContext, tools: ToolSet, items: Sequence[Item], places: Sequence[int]
+    state: TranslationState, tools: ToolSet, items: Sequence[Item], places: Sequence[int]
 ) -> list[JSONObject]:
     """
     Return the items to send, oldest first.
@@ -57,7 +57,7 @@ def input_items(
     `places` has the index of each in the request's own input, negative for earlier turns. Raises `InvalidRequest` for
     content that cannot be sent.
     """
-    conversation = _Conversation(context, tools, items, places)
+    conversation = _Conversation(state, tools, items, places)
     for position, item in enumerate(items):
         conversation.add(position, item)
     return _without_loose_reasoning(conversation.sent)
@@ -79,19 +79,17 @@ def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
 class _Conversation:
     """Encodes items one by one."""
 
-    def __init__(
-        self, context: TranslationContext, tools: ToolSet, items: Sequence[Item], places: Sequence[int]
-    ) -> None:
-        self.context = context
-        self.warnings = context.warnings
-        self.options = context.options
+    def __init__(self, state: TranslationState, tools: ToolSet, items: Sequence[Item], places: Sequence[int]) -> None:
+        self.state = state
+        self.warnings = state.warnings
+        self.options = state.options
         self.tools = tools
         self.items = items
         self.places = places
         self.sent: list[JSONObject] = []
         self.ids = CallIds()
         self.call_ids: dict[int, str] = {}  # as they are sent, by the position of the call
-        self.stays = stays_native(context)
+        self.stays = stays_native(state)
         self.paired = PairedCalls(items)
 
     def add(self, position: int, item: Item) -> None:
@@ -107,8 +105,8 @@ class _Conversation:
         """Return an item of a tool that only the server has, with the server's own id if it is known."""
         if not self.stays(item):
             return None
-        upstream = self.context.upstream.get(str(item.get("id")), {})
-        item_id = bound_fields(upstream, self.context.profile).get("id")
+        upstream = self.state.upstream.get(str(item.get("id")), {})
+        item_id = bound_fields(upstream, self.state.profile).get("id")
         return {**item, "id": item_id} if item_id else {**item}
 
     def message(self, position: int, item: Item) -> None:
@@ -142,8 +140,8 @@ class _Conversation:
 
     def reasoning(self, position: int, item: Item) -> None:
         """Add reasoning as the server sent it; what another one sent means nothing to it."""
-        upstream = self.context.upstream.get(str(item.get("id")), {})
-        original = bound_fields(upstream, self.context.profile).get(NATIVE)
+        upstream = self.state.upstream.get(str(item.get("id")), {})
+        original = bound_fields(upstream, self.state.profile).get(NATIVE)
         if isinstance(original, Mapping):
             self.sent.append(dict(original))
         elif BOUND in upstream:
@@ -161,7 +159,7 @@ class _Conversation:
         self.sent.append({"type": item["type"], "call_id": call_id, **named, **written})
         output = self.paired.outputs.get(position)
         if output is None or position in self.paired.late:
-            self.add_output(position, missing_output(item, self.warnings, strict=self.context.strict))
+            self.add_output(position, missing_output(item, self.warnings, strict=self.state.strict))
         elif output < position:  # some clients send results first
             self.output_of(position, output)
 
@@ -185,7 +183,7 @@ class _Conversation:
         self.add_message([_text(introduction), *self.parts(position, "output")])
 
     def compaction(self, position: int, item: Item) -> None:
-        self.add_message([_text(compacted_past(item, self.context.upstream, self.warnings))])
+        self.add_message([_text(compacted_past(item, self.state.upstream, self.warnings))])
 
     def item_reference(self, position: int, item: Item) -> None:
         raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))

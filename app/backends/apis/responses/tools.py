@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.core.profile import RequestOptions
-from app.core.request.question import TranslationContext
+from app.core.request.question import TranslationState
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tools import Function, ToolSet
 from app.core.types import JSONMapping, JSONObject
@@ -80,32 +80,32 @@ def native_name(name: str, function: Function | None, options: RequestOptions) -
     return {"name": function.source.name, "namespace": function.source.namespace}
 
 
-def tool_choice(context: TranslationContext, tools: ToolSet, passed: Sequence[Named]) -> tuple[Choice, object]:
+def tool_choice(state: TranslationState, tools: ToolSet, passed: Sequence[Named]) -> tuple[Choice, object]:
     """Return the functions that are declared, and the `tool_choice` to send; None if there is none."""
-    request = context.request
+    request = state.request
     sent: Any = request.tool_choice if "tool_choice" in request.model_fields_set else None
     types = {tool["type"] for tool in passed}
     if isinstance(sent, dict) and sent["type"] in types:
         return Choice(tools.functions, allowed=frozenset()), sent
     if isinstance(sent, dict) and sent["type"] == "allowed_tools":
-        return _allowed_tools(sent, context, tools, types)
+        return _allowed_tools(sent, state, tools, types)
     if isinstance(sent, str) and types and not tools.functions:
         return Choice({}, allowed=frozenset()), sent
-    choice = choose(sent, tools, context)
-    return choice, _native(choice.value, tools, context.options)
+    choice = choose(sent, tools, state)
+    return choice, _native(choice.value, tools, state.options)
 
 
 def _allowed_tools(
-    sent: JSONMapping, context: TranslationContext, tools: ToolSet, passed: set[str]
+    sent: JSONMapping, state: TranslationState, tools: ToolSet, passed: set[str]
 ) -> tuple[Choice, object]:
     own = [tool for tool in sent["tools"] if tool["type"] in passed]
     others = [tool for tool in sent["tools"] if tool["type"] not in passed]
     if not own:
-        choice = choose(sent, tools, context)
-        return choice, _native(choice.value, tools, context.options)
-    names = choose({**sent, "tools": others, "mode": "auto"}, tools, context).allowed if others else frozenset()
+        choice = choose(sent, tools, state)
+        return choice, _native(choice.value, tools, state.options)
+    names = choose({**sent, "tools": others, "mode": "auto"}, tools, state).allowed if others else frozenset()
     assert names is not None
-    listed = [_named(name, tools, context.options) for name in sorted(names)]
+    listed = [_named(name, tools, state.options) for name in sorted(names)]
     mode = sent.get("mode") or "auto"
     if mode == "none":
         return Choice(tools.functions, allowed=frozenset()), "none"

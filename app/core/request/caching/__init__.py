@@ -1,10 +1,10 @@
 """
-Set the breakpoints of the prompt cache, `cache_control`, which Claude's models need: up to each of them, the server
-keeps what it computed for the prompt.
+Set the breakpoints of the prompt cache, `cache_control`, which some models need: up to each of them, the server keeps
+what it computed for the prompt.
 
 The prompt is tools, system and messages, in this order. A request that continues a conversation finds what the one
-before it wrote at the end of its messages, if that is not too many blocks ago. Gateways to Claude take the same marks
-in the parts of chat messages.
+before it wrote at the end of its messages, if that is not too many blocks ago. Gateways take the same marks in the
+parts of chat messages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from app.core.profile import RequestOptions
 from app.core.request.content import cache_control
-from app.core.request.question import Question, TranslationContext
+from app.core.request.question import Question, TranslationState
 from app.core.request.roles import SYSTEM, Message
 from app.core.types import JSONObject
 
@@ -32,20 +32,20 @@ def is_cached_chat(question: Question, options: RequestOptions) -> bool:
     return options.cache == "auto" and any(fnmatchcase(question.model, glob) for glob in options.cache_models)
 
 
-def set_breakpoints(context: TranslationContext, body: JSONObject) -> None:
+def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
     """
     Set the breakpoints of a request: where the caller has set them, or else behind tools, system and history.
 
     `body` is one of Messages, with the system prompt in its own field, or of Chat Completions. Nothing is changed but
     what the fields of the body are.
     """
-    options = context.request.prompt_cache_options
+    options = state.request.prompt_cache_options
     extra = (options.model_extra if options else None) or {}
-    mark = cache_control(extra.get("ttl") or context.request.prompt_cache_retention)
+    mark = cache_control(extra.get("ttl") or state.request.prompt_cache_retention)
     messages = body["messages"] = [*body["messages"]]
     marked = _marked([{"content": body.get("system", ())}, *messages])
     if marked or extra.get("mode") == "explicit":
-        _keep_marks(context, body, marked, mark)
+        _keep_marks(state, body, marked, mark)
         return
     for name in ("tools", "system"):
         if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways take none in functions
@@ -67,10 +67,10 @@ def _marked(messages: Sequence[Message]) -> list[JSONObject]:
     return [block for block in blocks if "cache_control" in block]
 
 
-def _keep_marks(context: TranslationContext, body: JSONObject, marked: Sequence[JSONObject], mark: JSONObject) -> None:
+def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSONObject], mark: JSONObject) -> None:
     """Keep the last of the caller's breakpoints, which all have the longest lifetime that is asked for."""
     if len(marked) > _MOST:
-        context.warnings.add(f"Of the breakpoints of the prompt cache, the last {_MOST} were kept.")
+        state.warnings.add(f"Of the breakpoints of the prompt cache, the last {_MOST} were kept.")
     kept = {id(block) for block in marked[-_MOST:]}
     for block in marked:
         mark = {**mark, **block["cache_control"]}
