@@ -172,6 +172,13 @@ async def test_server_counts_the_tokens_of_a_prompt(claude: MessagesServer) -> N
     assert "max_tokens" not in request.json and "stream" not in request.json
 
 
+async def test_query_of_the_profile_is_sent_when_tokens_are_counted(claude: MessagesServer) -> None:
+    options: dict[str, Any] = {"backend_overrides": {"transport.query": {"api-version": "1"}}}
+    async with antiphon(backend_url=claude.url, backend_profile="anthropic", **options) as url, client(url) as http:
+        await http.post("/v1/responses/input_tokens", json=FIRST)
+    assert claude.requests[0].path == "/v1/messages/count_tokens?api-version=1"
+
+
 async def test_overloaded_server_is_asked_again(claude: MessagesServer) -> None:
     claude.say(error(529, "overloaded_error", "Overloaded"))
     async with antiphon(backend_url=claude.url, backend_profile="anthropic") as url, client(url) as http:

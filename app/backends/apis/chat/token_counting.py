@@ -10,15 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.backends.apis import Post
-from app.backends.server.errors.classification import ERROR_CLASSES
+from app.backends.apis.token_counting import ABSENT
 from app.core.profile import Profile
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 if TYPE_CHECKING:
     import httpx
-
-_ABSENT = {ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code}
 
 
 class CountingMethod(NamedTuple):
@@ -76,7 +74,7 @@ class Tokenizer:
             try:
                 count = await self._call(method, body, post)
             except BackendError as error:
-                if error.code in _ABSENT:
+                if error.code in ABSENT:
                     self._methods = tuple(other for other in self._methods if other is not method)
                 continue  # a temporary failure otherwise
             if isinstance(count, int):

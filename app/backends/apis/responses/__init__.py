@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from app.backends.apis import Codec
 from app.backends.apis.responses.decoder import ResponsesDecoder
 from app.backends.apis.responses.encoder import RESPONSES_CALLER_FIELDS, to_responses
-from app.backends.apis.responses.token_counting import InputTokenizer
+from app.backends.apis.token_counting import EndpointTokenizer
+from app.backends.server.endpoints import under
+from app.core.profile import Profile
 
-RESPONSES_CODEC = Codec(to_responses, ResponsesDecoder, RESPONSES_CALLER_FIELDS, InputTokenizer)
+if TYPE_CHECKING:
+    import httpx
+
+_PROMPT = ("model", "instructions", "input", "tools", "tool_choice", "text", "reasoning", "parallel_tool_calls")
+
+
+def _tokenizer(base: httpx.URL, profile: Profile) -> EndpointTokenizer:
+    return EndpointTokenizer(under(base, "responses/input_tokens", profile), _PROMPT)
+
+
+RESPONSES_CODEC = Codec(to_responses, ResponsesDecoder, RESPONSES_CALLER_FIELDS, _tokenizer)

@@ -1,0 +1,38 @@
+"""Counts the tokens of a prompt by means of the server, at an endpoint that takes the fields of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.backends.apis import Post
+from app.backends.server.errors.classification import ERROR_CLASSES
+from app.core.types import JSONMapping
+from app.errors import BackendError
+
+if TYPE_CHECKING:
+    import httpx
+
+# The codes of the errors that tell that a server has no such endpoint.
+ABSENT = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
+
+
+class EndpointTokenizer:
+    """Counts the tokens of prompts at a URL, until the server turns out not to have it."""
+
+    def __init__(self, url: httpx.URL, fields: Sequence[str]) -> None:
+        """`fields` are those of a request that determine its prompt."""
+        self._url: httpx.URL | None = url
+        self._fields = fields
+
+    async def count(self, body: JSONMapping, post: Post) -> int | None:
+        if self._url is None:
+            return None
+        try:
+            answer = await post(self._url, {name: body[name] for name in self._fields if name in body})
+        except BackendError as error:
+            if error.code in ABSENT:
+                self._url = None
+            return None
+        count = answer.get("input_tokens") if isinstance(answer, dict) else None
+        return count if isinstance(count, int) else None
