@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import is_
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from app.backends.apis.chat.filters.text_tool_calls import (
     Piece,
@@ -29,16 +29,20 @@ Delta: TypeAlias = JSONObject
 Tools: TypeAlias = Sequence[JSONMapping]  # of the request
 
 
-class Filter(Protocol):
+class Filter:
     """Filters the chunks of one answer, list by list."""
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         """Return the filtered chunks."""
-        ...
+        return [_changed(chunk, self._change) for chunk in chunks]
 
     def end(self) -> list[RawChunk]:
         """Return the chunks that were held back, at the end of the answer."""
-        ...
+        return []
+
+    def _change(self, delta: Delta, index: int) -> Delta:
+        """Return a delta of the choice with this index, changed, or the same object."""
+        return delta
 
 
 def filters(profile: Profile, tools: Tools = ()) -> list[Filter]:
@@ -47,7 +51,7 @@ def filters(profile: Profile, tools: Tools = ()) -> list[Filter]:
     return [build(options, tools) for needed, build in _FILTERS if needed(options)]
 
 
-class ChoiceFilter:
+class ChoiceFilter(Filter):
     """`choice_index`: merges choices: TGI counts tokens in their index, and Copilot splits one answer over two."""
 
     def __init__(self, merge: bool) -> None:
@@ -56,9 +60,6 @@ class ChoiceFilter:
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [part for chunk in chunks for part in self._split(chunk)]
 
-    def end(self) -> list[RawChunk]:
-        return []
-
     def _split(self, chunk: RawChunk) -> list[RawChunk]:
         choices = _choices(chunk)
         if not choices or (len(choices) == 1 and choices[0].get("index") in (0, None)):
@@ -66,19 +67,13 @@ class ChoiceFilter:
         return [{**chunk, "choices": [{**choice, "index": 0}]} for choice in choices[: self._limit]]
 
 
-class ReasoningFieldFilter:
+class ReasoningFieldFilter(Filter):
     """`reasoning_fields`: renames the fields that hold reasoning to a standard one, and drops all others."""
 
     def __init__(self, names: list[str]) -> None:
         self._names = names
 
-    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        return [_changed(chunk, self._rename) for chunk in chunks]
-
-    def end(self) -> list[RawChunk]:
-        return []
-
-    def _rename(self, delta: Delta, index: int) -> Delta:
+    def _change(self, delta: Delta, index: int) -> Delta:
         field = next((name for name in self._names if delta.get(name)), None)
         unwanted = [name for name in (*REASONING_FIELDS, *self._names) if name in delta and name != field]
         if not unwanted and (field is None or field in REASONING_FIELDS):
@@ -89,7 +84,7 @@ class ReasoningFieldFilter:
         return renamed
 
 
-class CumulativeDeltaFilter:
+class CumulativeDeltaFilter(Filter):
     """`cumulative`: for fields that repeat all earlier text in every chunk, passes on only the new text."""
 
     def __init__(self, fields: list[str]) -> None:
@@ -97,13 +92,7 @@ class CumulativeDeltaFilter:
         self._seen: dict[Any, str] = {}
         self._calls: dict[Any, str] = {}  # the id of the call at each position
 
-    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        return [_changed(chunk, self._shorten) for chunk in chunks]
-
-    def end(self) -> list[RawChunk]:
-        return []
-
-    def _shorten(self, delta: Delta, index: int) -> Delta:
+    def _change(self, delta: Delta, index: int) -> Delta:
         changes: Delta = {}
         if "content" in self._fields and isinstance(delta.get("content"), str):
             changes["content"] = self._new((index, "content"), delta["content"])
@@ -144,15 +133,12 @@ class CumulativeDeltaFilter:
         return text
 
 
-class ThinkTagFilter:
+class ThinkTagFilter(Filter):
     """`think_tags`: text between tags becomes reasoning."""
 
     def __init__(self, tags: ThinkTagOptions) -> None:
         self._tags = tags
         self._splitters: dict[int, Splitter] = {}
-
-    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        return [_changed(chunk, self._split) for chunk in chunks]
 
     def end(self) -> list[RawChunk]:
         ends = {index: splitter.end() for index, splitter in self._splitters.items()}
@@ -162,7 +148,7 @@ class ThinkTagFilter:
             if thought or text
         ]
 
-    def _split(self, delta: Delta, index: int) -> Delta:
+    def _change(self, delta: Delta, index: int) -> Delta:
         splitter = self._splitters.get(index)
         if splitter is None:
             tags = self._tags
@@ -180,7 +166,7 @@ class ThinkTagFilter:
         return _with({name: value for name, value in delta.items() if name != "content"}, thought, text)
 
 
-class TextToolCallFilter:
+class TextToolCallFilter(Filter):
     """`call_marks`: tool calls in the text become calls, each in a chunk of its own."""
 
     def __init__(self, tools: Tools) -> None:
@@ -225,20 +211,14 @@ def _chunk(piece: Piece) -> RawChunk:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
 
 
-class BlankTextFilter:
+class BlankTextFilter(Filter):
     """`whitespace_only_content: drop`: drops white space between reasoning and calls, which would become a message."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()  # choices in which a message with text is open
         self._held: dict[int, str] = {}  # in other choices, white space that text may follow
 
-    def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
-        return [_changed(chunk, self._drop) for chunk in chunks]
-
-    def end(self) -> list[RawChunk]:
-        return []
-
-    def _drop(self, delta: Delta, index: int) -> Delta:
+    def _change(self, delta: Delta, index: int) -> Delta:
         result = delta
         if _thoughts(delta):
             self._close(index)
@@ -259,7 +239,7 @@ class BlankTextFilter:
         self._held.pop(index, None)
 
 
-class FinishReasonFilter:
+class FinishReasonFilter(Filter):
     """`finish_map`: replaces this server's finish reasons."""
 
     def __init__(self, reasons: dict[str, str]) -> None:
@@ -267,9 +247,6 @@ class FinishReasonFilter:
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         return [self._translate(chunk) if _finish_reasons(chunk) & self._reasons.keys() else chunk for chunk in chunks]
-
-    def end(self) -> list[RawChunk]:
-        return []
 
     def _translate(self, chunk: RawChunk) -> RawChunk:
         choices = [
@@ -281,7 +258,7 @@ class FinishReasonFilter:
         return {**chunk, "choices": choices}
 
 
-class ReasoningAsMessageFilter:
+class ReasoningAsMessageFilter(Filter):
     """`reasoning_only_as_message`: an answer of reasoning only is repeated as text."""
 
     def __init__(self) -> None:
@@ -290,10 +267,9 @@ class ReasoningAsMessageFilter:
 
     def feed(self, chunks: list[RawChunk]) -> list[RawChunk]:
         for chunk in chunks:
-            _changed(chunk, self._note)
             for reason in _finish_reasons(chunk):
                 self._reason = reason
-        return chunks
+        return super().feed(chunks)
 
     def end(self) -> list[RawChunk]:
         # Reasoning that was cut off is no answer.
@@ -301,7 +277,7 @@ class ReasoningAsMessageFilter:
             return []
         return [{"choices": [{"index": 0, "delta": {"content": "".join(self._reasoning)}}]}]
 
-    def _note(self, delta: Delta, index: int) -> Delta:
+    def _change(self, delta: Delta, index: int) -> Delta:
         content = delta.get("content")
         if _calls(delta) or delta.get("refusal") or (content.strip() if isinstance(content, str) else content):
             self._reasoning = None
@@ -364,11 +340,9 @@ def _finish_reasons(chunk: RawChunk) -> set[str]:
 
 def _tags(options: ResponseOptions) -> ThinkTagOptions:
     tags = options.think_tags
-    return (
-        tags
-        if isinstance(tags, ThinkTagOptions)
-        else ThinkTagOptions(mode="implicit_open" if tags == "implicit_open" else "auto")
-    )
+    if isinstance(tags, ThinkTagOptions):
+        return tags
+    return ThinkTagOptions(mode="implicit_open" if tags == "implicit_open" else "auto")
 
 
 _FILTERS: tuple[tuple[Callable[[ResponseOptions], object], Callable[[ResponseOptions, Tools], Filter]], ...] = (

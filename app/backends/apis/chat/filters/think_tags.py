@@ -6,10 +6,19 @@ Only tags at the beginning count: in the middle of a text they are part of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from enum import Enum, auto
 from typing import TypeAlias
 
 Parts: TypeAlias = tuple[str, str]  # reasoning, and the text after it
+
+
+class _State(Enum):
+    """What a splitter has read."""
+
+    UNDECIDED = auto()  # white space, or the beginning of a tag
+    INSIDE = auto()  # an opening tag
+    OUTSIDE = auto()  # a closing tag, or text without tags
+    REPEATED = auto()  # reasoning in a separate field, which the text may repeat
 
 
 class Splitter:
@@ -24,47 +33,47 @@ class Splitter:
         self._open, self._close, self._implicit = opening, closing, implicit
         self._held = ""  # the end of the text, which may be the beginning of a tag
         self._structured: list[str] = []
-        self._step: Callable[[str], Parts] = self._undecided
+        self._state = _State.UNDECIDED
 
     def feed(self, text: str) -> Parts:
         """Return the reasoning and the text that are certain after this piece."""
         text, self._held = self._held + text, ""
-        return self._step(text) if text else ("", "")
+        return _STEPS[self._state](self, text) if text else ("", "")
 
     def structured(self, thought: str) -> None:
         """Record reasoning from the server's separate field."""
         self._structured.append(thought)
-        if self._step == self._undecided:
-            self._step = self._repeated
+        if self._state is _State.UNDECIDED:
+            self._state = _State.REPEATED
 
     def flush(self) -> Parts:
         """Return the held text as reasoning or text, since something other than text follows."""
         held, self._held = self._held, ""
-        inside = self._step == self._inside or (self._implicit and self._step == self._undecided)
-        self._step = self._inside if inside else self._outside
+        inside = self._state is _State.INSIDE or (self._implicit and self._state is _State.UNDECIDED)
+        self._state = _State.INSIDE if inside else _State.OUTSIDE
         return (held, "") if inside else ("", held)
 
     def end(self) -> Parts:
         """Return the held text, at the end."""
         return self.flush()
 
-    # The states.
+    # Each state's step.
 
     def _undecided(self, text: str) -> Parts:
         bare = text.lstrip()
         if bare.startswith(self._open):
-            self._step = self._inside
+            self._state = _State.INSIDE
             return self._inside(bare[len(self._open) :])
         if self._open.startswith(bare):
             self._held = text
             return "", ""
-        self._step = self._inside if self._implicit else self._outside
-        return self._step(text)
+        self._state = _State.INSIDE if self._implicit else _State.OUTSIDE
+        return _STEPS[self._state](self, text)
 
     def _inside(self, text: str) -> Parts:
         thought, tag, rest = text.partition(self._close)
         if tag:
-            self._step = self._outside
+            self._state = _State.OUTSIDE
             return thought, rest
         certain = len(text) - overlap(text, self._close)
         self._held = text[certain:]
@@ -82,18 +91,26 @@ class Splitter:
         if not tag:
             thought = thought[: len(thought) - overlap(thought, self._close)]
         if not bare.startswith(self._open) or not self._structured_text().startswith(thought.strip()):
-            self._step = self._outside
+            self._state = _State.OUTSIDE
             return "", text
         if not tag:
             self._held = text
             return "", ""
-        self._step = self._outside
+        self._state = _State.OUTSIDE
         return "", rest
 
     def _structured_text(self) -> str:
         """Return the reasoning from the separate field, joined."""
         self._structured = ["".join(self._structured)]
         return self._structured[0].strip()
+
+
+_STEPS = {
+    _State.UNDECIDED: Splitter._undecided,
+    _State.INSIDE: Splitter._inside,
+    _State.OUTSIDE: Splitter._outside,
+    _State.REPEATED: Splitter._repeated,
+}
 
 
 def overlap(text: str, tag: str) -> int:
