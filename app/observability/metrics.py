@@ -318,7 +318,6 @@ class _MeasuredStore:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._measured = metrics.storing
-        self.check, self.aclose = store.check, store.aclose
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         with self._measured("put"):
@@ -359,6 +358,12 @@ class _MeasuredStore:
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         with self._measured("recent"):
             return await self._store.recent(owner, limit=limit, after=after)
+
+    async def check(self) -> None:
+        await self._store.check()
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
 
 
 class _MeasuredBackend(BackendWrapper):
