@@ -23,6 +23,7 @@ from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
 from app.core.bounded_json import dumps_in_pieces
+from app.core.json_values import json_objects
 from app.core.profile import ContentOptions, Profile, RequestOptions
 from app.core.types import JSONObject
 from app.core.types.chunk import ChunkDelta, FunctionFragment
@@ -282,8 +283,7 @@ def _usage(prompt: int, spent: int, reasoned: int) -> JSONObject:
 
 
 def _parts(message: JSONObject) -> list[JSONObject]:
-    content = message.get("content")
-    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return json_objects(message.get("content"))
 
 
 def _text(message: JSONObject) -> str:

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeAlias
 
 from app.core.bounded_json import to_json
 from app.core.items.arguments import INPUT
+from app.core.json_values import json_objects, json_text
 from app.core.types import Item, JSONMapping, Part, with_fields
 from app.core.types.hosted import UNNAMED
 
@@ -90,18 +91,18 @@ def _description(tool: Mapping[str, object]) -> str:
 def program(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     """Convert a program of the model, which another server has run."""
     code = names.name(UNNAMED, "programmatic_tool_calling")
-    return _call(item, item.get("call_id"), code, {"code": _text(item.get("code"))})
+    return _call(item, item.get("call_id"), code, {"code": json_text(item.get("code"))})
 
 
 def multi_agent_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     """Convert a call to other agents, which another server has run; its action is the name of the function."""
-    name = names.name(UNNAMED, _text(item.get("action")) or "multi_agent")
+    name = names.name(UNNAMED, json_text(item.get("action")) or "multi_agent")
     return _call(item, item.get("call_id"), name, item.get("arguments") or "{}")
 
 
 def multi_agent_call_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     parts = item.get("output")
-    texts = [_text(part.get("text")) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    texts = [json_text(part.get("text")) for part in json_objects(parts)]
     return _output(item, item.get("call_id"), "\n".join(filter(None, texts)))
 
 
@@ -171,7 +172,7 @@ def _result(call: Item, notes: Mapping[str, object], item: Item, shown: object) 
 
 
 def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    key = (_text(item.get("server_label")) or UNNAMED, _text(item.get("name")) or "tool")
+    key = (json_text(item.get("server_label")) or UNNAMED, json_text(item.get("name")) or "tool")
     call = _pair(item, names, notes, key, item.get("arguments") or "{}")
     return [call, _result(call, notes, item, mcp_result(item))]
 
@@ -183,8 +184,8 @@ def mcp_result(item: Item) -> str | None:
     error = item.get("error")
     if isinstance(error, dict):
         content = error.get("content")
-        texts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-        message = "\n".join(text for text in texts if isinstance(text, str)) or _text(error.get("message"))
+        texts = [part.get("text") for part in json_objects(content)]
+        message = "\n".join(text for text in texts if isinstance(text, str)) or json_text(error.get("message"))
         return f"Error: {message}" if message else FAILED
     return f"Error: {error}" if isinstance(error, str) and error else None
 
@@ -232,7 +233,7 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
     call = _pair(item, names, notes, (UNNAMED, "image_generation"), {"prompt": prompt or ""})
     error = item.get("error")
     if item.get("status") == "failed" or error:
-        message = _text(error.get("message")) if isinstance(error, dict) else _text(error)
+        message = json_text(error.get("message")) if isinstance(error, dict) else json_text(error)
         shown: str | None = f"Error: {message}" if message else "Error: the image was not made."
     elif item.get("status") in (None, "completed"):
         shown = f"The image was made: {prompt}" if prompt else "The image was made."
@@ -249,7 +250,7 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
     """
     if notes.get("made"):
         return []
-    key = (_text(item.get("server_label")) or UNNAMED, _text(item.get("name")) or "tool")
+    key = (json_text(item.get("server_label")) or UNNAMED, json_text(item.get("name")) or "tool")
     call = _pair(item, names, notes, key, item.get("arguments") or "{}")
     decided = notes.get("decided")
     if decided is None:
@@ -257,7 +258,7 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
     elif decided.get("approve") is True:
         shown = "The user approved this call, but it was not run."
     else:
-        reason = _text(decided.get("reason"))
+        reason = json_text(decided.get("reason"))
         shown = f"The user did not approve this call: {reason}" if reason else "The user did not approve this call."
     return [call, _result(call, notes, item, shown)]
 
@@ -265,7 +266,3 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
 def nothing(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     """Leave the item out."""
     return []
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

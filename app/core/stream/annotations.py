@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from app.core.json_values import json_objects
 from app.core.types import JSONObject
 from app.core.types.chunk import CitedSource
 
@@ -43,13 +44,9 @@ def whole_citation(source: CitedSource) -> JSONObject:
 def flat_logprobs(logprobs: object) -> list[JSONObject]:
     """Return a choice's logprobs; some servers omit the bytes, send null, or add fields of their own."""
     return [
-        {**_logprob(token), "top_logprobs": [_logprob(top) for top in _objects(token.get("top_logprobs"))]}
-        for token in _objects(logprobs.get("content") if isinstance(logprobs, dict) else None)
+        {**_logprob(token), "top_logprobs": [_logprob(top) for top in json_objects(token.get("top_logprobs"))]}
+        for token in json_objects(logprobs.get("content") if isinstance(logprobs, dict) else None)
     ]
-
-
-def _objects(values: object) -> list[JSONObject]:
-    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
 
 
 def _logprob(token: JSONObject) -> JSONObject:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from app.core.types import Item, Usage, list_field
+from app.core.json_values import json_object
+from app.core.types import Item, JSONObject, Usage, list_field
 from app.core.usage.token_estimate import estimate, estimate_prompt
 
 
@@ -38,8 +40,8 @@ def usage_of(
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
     input_tokens = token_count(counted.get("prompt_tokens"))
     output_tokens = token_count(counted.get("completion_tokens"))
-    prompt = _object(counted.get("prompt_tokens_details"))
-    completion = _object(counted.get("completion_tokens_details"))
+    prompt = json_object(counted.get("prompt_tokens_details"))
+    completion = json_object(counted.get("completion_tokens_details"))
     # Servers that do not count reasoning omit it or send 0.
     reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
     return _usage(
@@ -53,7 +55,7 @@ def usage_of(
 
 def request_usage(reported: object) -> Usage | None:
     """Return the usage that the answer of another endpoint reports, as of images or embeddings; None without any."""
-    counts = _object(reported)
+    counts = json_object(reported)
     output_tokens = token_count(counts.get("output_tokens"), counts.get("completion_tokens"))
     input_tokens = token_count(counts.get("input_tokens"), counts.get("prompt_tokens"))
     if not input_tokens and not output_tokens:
@@ -68,31 +70,25 @@ def estimated_usage(texts: Iterable[str]) -> Usage:
 
 def added_usage(usage: Usage | None, more: Usage) -> Usage:
     """Return the sum of two usages."""
-    if not usage:
-        return more
-    details, more_details = usage["input_tokens_details"], more["input_tokens_details"]
-    return _usage(
-        usage["input_tokens"] + more["input_tokens"],
-        usage["output_tokens"] + more["output_tokens"],
-        details["cached_tokens"] + more_details["cached_tokens"],
-        details["cache_write_tokens"] + more_details["cache_write_tokens"],
-        usage["output_tokens_details"]["reasoning_tokens"] + more["output_tokens_details"]["reasoning_tokens"],
-    )
+    return _usage(*map(operator.add, _counts(usage), _counts(more))) if usage else more
 
 
 def usage_since(before: Usage | None, usage: Usage) -> Usage:
     """Return what a usage has more than an earlier one; an estimate that was too high counts as no difference."""
     if not before:
         return usage
-    details, details_before = usage["input_tokens_details"], before["input_tokens_details"]
-    output, output_before = usage["output_tokens_details"], before["output_tokens_details"]
-    return _usage(
-        max(0, usage["input_tokens"] - before["input_tokens"]),
-        max(0, usage["output_tokens"] - before["output_tokens"]),
-        max(0, details["cached_tokens"] - details_before["cached_tokens"]),
-        max(0, details["cache_write_tokens"] - details_before["cache_write_tokens"]),
-        max(0, output["reasoning_tokens"] - output_before["reasoning_tokens"]),
-    )
+    return _usage(*(max(0, count - earlier) for count, earlier in zip(_counts(usage), _counts(before), strict=True)))
+
+
+def chunk_usage(prompt: int, completion: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> JSONObject:
+    """Return the usage in a chunk; cached and written tokens are part of the prompt."""
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
 
 
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:
@@ -119,6 +115,18 @@ def _is_reasoning(item: Item | str) -> bool:
     return not isinstance(item, str) and item["type"] == "reasoning"
 
 
+def _counts(usage: Usage) -> tuple[int, int, int, int, int]:
+    """Return the arguments of `_usage`."""
+    details = usage["input_tokens_details"]
+    return (
+        usage["input_tokens"],
+        usage["output_tokens"],
+        details["cached_tokens"],
+        details["cache_write_tokens"],
+        usage["output_tokens_details"]["reasoning_tokens"],
+    )
+
+
 def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> Usage:
     return {
         "input_tokens": input_tokens,
@@ -128,10 +136,6 @@ def _usage(input_tokens: int, output_tokens: int, cached: int = 0, written: int 
         "output_tokens_details": {"reasoning_tokens": reasoning},
         "total_tokens": input_tokens + output_tokens,
     }
-
-
-def _object(value: object) -> dict[str, object]:
-    return value if isinstance(value, dict) else {}
 
 
 # Other values are invalid: negative, infinite, not a number. No answer has so many tokens; their sums and costs in the

@@ -13,6 +13,7 @@ from typing import TypeGuard
 
 from app.backends.apis.chat.usage import normal_usage
 from app.core.bounded_json import dumps
+from app.core.json_values import json_list, json_objects, json_text
 from app.core.stream.reasoning_fragments import FRAGMENTS
 from app.core.types import JSONObject
 from app.core.types.chunk import (
@@ -244,7 +245,7 @@ class Normalizer:
     def _calls(self, delta: JSONObject) -> list[CallFragment]:
         if calls := delta.get("tool_calls"):
             calls = [calls] if isinstance(calls, dict) else calls
-            fragments = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+            fragments = json_objects(calls)
             self._has_call = self._has_call or bool(fragments)
             return [*map(_fragment, fragments)]
         if (call := delta.get("function_call")) and (self._legacy_call or not self._has_call):
@@ -294,7 +295,7 @@ _PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference",
 def _content(content: object) -> str | list[ChunkDelta]:
     """Return text, or the deltas of content in parts: Mistral and Databricks send reasoning as parts."""
     if content is None or isinstance(content, str | bool):
-        return content if isinstance(content, str) else ""
+        return json_text(content)
     if isinstance(content, int | float) or (isinstance(content, dict) and str(content.get("type")) not in _PARTS):
         # Workers AI sends `7` for "7", and structured output as an object.
         return dumps(content).decode()
@@ -319,7 +320,7 @@ def _part_text(part: object) -> tuple[str, str]:
         parts = [{"text": inner}] if isinstance(inner, str) else inner if isinstance(inner, list) else []
         return "", "".join(_part_text(inner_part)[0] for inner_part in parts if isinstance(inner_part, dict))
     text = part.get("text")
-    return (text if isinstance(text, str) else ""), ""
+    return json_text(text), ""
 
 
 def _are_plain_calls(calls: object) -> bool:
@@ -376,7 +377,7 @@ def _cited(citations: object, results: object) -> Iterator[CitedSource]:
 
     `results` are Perplexity's `search_results`, which have the titles, and replace `citations`.
     """
-    by_url = {result["url"]: result for result in _objects(results) if isinstance(result.get("url"), str)}
+    by_url = {result["url"]: result for result in json_objects(results) if isinstance(result.get("url"), str)}
     for entry in citations if isinstance(citations, list) and citations else by_url.values():
         source = (
             entry if isinstance(entry, dict) else by_url.get(entry, {"url": entry}) if isinstance(entry, str) else {}
@@ -395,7 +396,7 @@ def _logprobs(choice: dict[str, object]) -> JSONObject | None:
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         return None
-    return logprobs if _objects(logprobs.get("content")) else {"content": _listed(logprobs)}
+    return logprobs if json_objects(logprobs.get("content")) else {"content": _listed(logprobs)}
 
 
 def _listed(logprobs: dict[str, object]) -> list[JSONObject]:
@@ -403,16 +404,11 @@ def _listed(logprobs: dict[str, object]) -> list[JSONObject]:
     tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
     if not (isinstance(tokens, list) and isinstance(values, list)):
         return []
-    tops = tops if isinstance(tops, list) else []
     return [
         {"token": token, "logprob": value, "top_logprobs": _ranked(top)}
-        for token, value, top in zip_longest(tokens, values[: len(tokens)], tops[: len(tokens)])
+        for token, value, top in zip_longest(tokens, values[: len(tokens)], json_list(tops)[: len(tokens)])
     ]
 
 
 def _ranked(top: object) -> list[JSONObject]:
     return [{"token": token, "logprob": value} for token, value in top.items()] if isinstance(top, dict) else []
-
-
-def _objects(values: object) -> list[JSONObject]:
-    return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

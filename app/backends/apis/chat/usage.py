@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.core.types import JSONMapping, JSONObject
-from app.core.usage import is_token_count, token_count
+from app.core.usage import chunk_usage, is_token_count, token_count
 
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")  # outside the details
@@ -38,13 +38,7 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
         reasoning = reasoning or missing
     elif not total and reasoning > completion_tokens:
         completion_tokens += reasoning
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
-    }
+    return chunk_usage(prompt_tokens, completion_tokens, cached, written, reasoning)
 
 
 def has_counts(usage: JSONMapping) -> bool:

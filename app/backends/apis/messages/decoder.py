@@ -8,7 +8,7 @@ unknown types are passed over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
@@ -16,6 +16,7 @@ from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
 from app.core.bounded_json import dumps
 from app.core.items import as_object
+from app.core.json_values import json_list, json_object, json_text
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
@@ -33,7 +34,7 @@ from app.core.types.chunk import (
     RawOrRun,
     StartedItem,
 )
-from app.core.usage import is_token_count, token_count
+from app.core.usage import chunk_usage, is_token_count, token_count
 from app.errors import label
 
 # The finish reason of Chat Completions for each stop reason; any other means that the model was done.
@@ -104,9 +105,9 @@ def _body_decoder() -> BodyDecoder:
 
 def _text_field(event: RawChunk) -> str | None:
     """Return the name of the text that is all that a delta has; None for other events."""
-    delta = _object(event.get("delta"))
+    delta = json_object(event.get("delta"))
     name = _DELTAS.get(str(delta.get("type")))
-    return name if name and event.get("type") == "content_block_delta" and _str(delta.get(name)) else None
+    return name if name and event.get("type") == "content_block_delta" and json_text(delta.get(name)) else None
 
 
 class MessageReader:
@@ -148,7 +149,7 @@ class MessageReader:
         """Return the usage so far, field by field the sum of that before a pause and that after it."""
         names = {*self._before, *self._usage}
         counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
-        details = [_object(usage.get(_DETAILS)) for usage in (self._before, self._usage)]
+        details = [json_object(usage.get(_DETAILS)) for usage in (self._before, self._usage)]
         thinking = sum(token_count(each.get("thinking_tokens")) for each in details)
         return {
             **self._usage,
@@ -158,7 +159,7 @@ class MessageReader:
 
     def start(self, event: JSONMapping) -> list[Chunk]:
         """Keep the usage of the prompt, which is passed on with the usage of the output."""
-        self._count(_object(_object(event.get("message")).get("usage")))
+        self._count(json_object(json_object(event.get("message")).get("usage")))
         return []
 
     def _count(self, usage: JSONMapping) -> None:
@@ -166,7 +167,7 @@ class MessageReader:
 
     def start_block(self, event: Mapping[str, object]) -> list[Chunk]:
         """Begin a block; some servers give it with content."""
-        block = self._blocks[_index(event)] = {**_object(event.get("content_block")), "pieces": []}
+        block = self._blocks[_index(event)] = {**json_object(event.get("content_block")), "pieces": []}
         match block.get("type"):
             case "text":
                 block["start"] = self._length
@@ -174,8 +175,8 @@ class MessageReader:
             case "tool_use":
                 self._length = 0
                 block["call"], self._calls = self._calls, self._calls + 1
-                name: JSONObject = {"name": _str(block.get("name"))}
-                call = {"index": block["call"], "id": _str(block.get("id")), "function": name}
+                name: JSONObject = {"name": json_text(block.get("name"))}
+                call = {"index": block["call"], "id": json_text(block.get("id")), "function": name}
                 return [_chunk(tool_calls=[call])]
             case "thinking":
                 self._length = 0
@@ -187,7 +188,7 @@ class MessageReader:
         return []
 
     def _begin(self, block: JSONObject, name: str) -> list[Chunk]:
-        text = _str(block.get(name))
+        text = json_text(block.get(name))
         chunk = self._written(block, name, (text,)) if text else None
         return [chunk] if chunk else []
 
@@ -197,18 +198,18 @@ class MessageReader:
 
     def delta(self, event: JSONMapping) -> list[Chunk]:
         """Return what a delta adds to its block."""
-        delta, block = _object(event.get("delta")), self._blocks.get(_index(event))
+        delta, block = json_object(event.get("delta")), self._blocks.get(_index(event))
         if block is None:
             return []
         if name := _DELTAS.get(str(delta.get("type"))):
-            text = _str(delta.get(name))
+            text = json_text(delta.get(name))
             chunk = self._written(block, name, (text,)) if text else None
             return [chunk] if chunk else []
         if delta.get("type") == "signature_delta":
-            block["signature"] = _str(block.get("signature")) + _str(delta.get("signature"))
+            block["signature"] = json_text(block.get("signature")) + json_text(delta.get("signature"))
             block["signed"] = True
         elif delta.get("type") == "citations_delta":
-            block.setdefault("cited", []).append(_object(delta.get("citation")))
+            block.setdefault("cited", []).append(json_object(delta.get("citation")))
         return []
 
     def read_run(self, run: ChunkRun) -> ChunkRun | None:
@@ -246,7 +247,7 @@ class MessageReader:
         self.content.append(_complete(block))
         match block.get("type"):
             case "tool_use" if not block["pieces"]:
-                arguments = dumps(_object(block.get("input"))).decode()
+                arguments = dumps(json_object(block.get("input"))).decode()
                 return [_chunk(tool_calls=[{"index": block["call"], "function": {"arguments": arguments}}])]
             case "thinking":
                 return self._signed("signature", block)
@@ -254,8 +255,8 @@ class MessageReader:
                 return self._signed("data", block)
             case "text":
                 self._length += sum(map(len, block["pieces"]))
-                citations = _list(self.content[-1].get("citations"))
-                annotations = [*filter(None, (self._annotation(block, _object(one)) for one in citations))]
+                citations = json_list(self.content[-1].get("citations"))
+                annotations = [*filter(None, (self._annotation(block, json_object(one)) for one in citations))]
                 return [_chunk(annotations=annotations)] if annotations else []
         return []
 
@@ -265,7 +266,7 @@ class MessageReader:
 
         Local servers sign with an empty string.
         """
-        if not (block.get("signed") or _str(block.get(name))):
+        if not (block.get("signed") or json_text(block.get(name))):
             return []
         return [_chunk(reasoning_upstream=bound(self._profile, **{THINKING: self.content[-1]}))]
 
@@ -279,8 +280,8 @@ class MessageReader:
 
     def finish(self, event: JSONMapping) -> list[Chunk]:
         """Return the stop reason and the usage."""
-        delta, reason = _object(event.get("delta")), _object(event.get("delta")).get("stop_reason")
-        self._count(_object(event.get("usage")))
+        delta, reason = json_object(event.get("delta")), json_object(event.get("delta")).get("stop_reason")
+        self._count(json_object(event.get("usage")))
         chunk: Chunk = {}
         if usage := message_usage(self._total() if self._before else self._usage):
             chunk["usage"] = usage
@@ -290,8 +291,8 @@ class MessageReader:
         if reason is None or self.paused:
             return [chunk] if chunk else []
         self.finished = True
-        refusal = _object(delta.get("stop_details")).get("explanation") if reason == "refusal" else None
-        added: ChunkDelta = {"refusal": _str(refusal) or _REFUSED} if reason == "refusal" else {}
+        refusal = json_object(delta.get("stop_details")).get("explanation") if reason == "refusal" else None
+        added: ChunkDelta = {"refusal": json_text(refusal) or _REFUSED} if reason == "refusal" else {}
         chunk["choices"] = [{"delta": added, "finish_reason": STOP_REASONS.get(str(reason), "stop")}]
         return [chunk]
 
@@ -319,7 +320,7 @@ def _events_of(message: JSONObject) -> list[JSONObject]:
     events: list[dict[str, object]] = [{"type": "message_start", "message": {**message, "content": []}}]
     for index, block in enumerate(content):
         events.append({"type": "content_block_start", "index": index, "content_block": block})
-        if _object(block).get("type") == "thinking" and "signature" in block:
+        if json_object(block).get("type") == "thinking" and "signature" in block:
             events.append({"type": "content_block_delta", "index": index, "delta": {"type": "signature_delta"}})
         events.append({"type": "content_block_stop", "index": index})
     ending = {name: message.get(name) for name in ("stop_reason", "stop_details")}
@@ -332,7 +333,7 @@ def _complete(block: JSONMapping) -> JSONObject:
     kept = {name: value for name, value in block.items() if name not in _OWN}
     match block.get("type"):
         case "text":
-            citations = [*_list(block.get("citations")), *block.get("cited", ())]
+            citations = [*json_list(block.get("citations")), *block.get("cited", ())]
             return {**kept, "text": written} | ({"citations": citations} if citations else {})
         case "thinking":
             return {**kept, "thinking": written}
@@ -344,7 +345,7 @@ def _complete(block: JSONMapping) -> JSONObject:
 _OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # fields of open blocks that are not the server's
 
 
-def message_usage(usage: JSONMapping) -> dict[str, object] | None:
+def message_usage(usage: JSONMapping) -> JSONObject | None:
     """Return the usage in OpenAI's form, in which cached tokens are part of the prompt; None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
         return None
@@ -352,32 +353,14 @@ def message_usage(usage: JSONMapping) -> dict[str, object] | None:
     written = token_count(usage.get("cache_creation_input_tokens"))
     prompt = token_count(usage.get("input_tokens")) + cached + written
     output = token_count(usage.get("output_tokens"))
-    thinking = token_count(_object(usage.get("output_tokens_details")).get("thinking_tokens"))
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": output,
-        "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
-        "completion_tokens_details": {"reasoning_tokens": thinking},
-    }
+    thinking = token_count(json_object(usage.get("output_tokens_details")).get("thinking_tokens"))
+    return chunk_usage(prompt, output, cached, written, thinking)
 
 
 def _chunk(**delta: object) -> Chunk:
     return {"choices": [{"delta": cast(ChunkDelta, delta)}]}
 
 
-def _object(value: object) -> JSONObject:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def _index(event: JSONMapping) -> int:
     index = event.get("index")
     return index if isinstance(index, int) else -1
-
-
-def _str(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.core.bounded_json import to_json
+from app.core.json_values import json_list
 from app.core.types import JSONMapping, JSONObject
 
 _FORMATS = frozenset(
@@ -37,7 +38,7 @@ def enforceable(schema: JSONMapping) -> JSONObject:
         result["minItems"] = schema["minItems"]
     if schema.get("format") in _FORMATS:
         result["format"] = schema["format"]
-    if schema.get("type") == "object" or "object" in _list(schema.get("type")) or "properties" in schema:
+    if schema.get("type") == "object" or "object" in json_list(schema.get("type")) or "properties" in schema:
         result["additionalProperties"] = False
     others = {name: value for name, value in schema.items() if name not in result and name not in (*_CHOICES, *_SAID)}
     about = schema.get("description")
@@ -51,27 +52,25 @@ def _inner(schema: object) -> Any:
     return enforceable(schema) if isinstance(schema, Mapping) else schema
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
 def input_schema(parameters: JSONMapping) -> JSONObject:
     """
     Return the schema of a tool's input, which is an object; the server takes no alternatives at the top.
 
     Those of a union are merged: all their properties are there, and those are required that all alternatives require.
     """
-    choices = [choice for name in ("anyOf", "oneOf") for choice in _list(parameters.get(name)) if _is_schema(choice)]
-    parts = [choice for choice in _list(parameters.get("allOf")) if _is_schema(choice)]
+    choices = [
+        choice for name in ("anyOf", "oneOf") for choice in json_list(parameters.get(name)) if _is_schema(choice)
+    ]
+    parts = [choice for choice in json_list(parameters.get("allOf")) if _is_schema(choice)]
     schema = {name: value for name, value in parameters.items() if name not in _CHOICES}
     if choices or parts:
         properties = dict(schema.get("properties") or {})
-        required = dict.fromkeys(_list(schema.get("required")))
+        required = dict.fromkeys(json_list(schema.get("required")))
         for part in (*parts, *choices):
             properties = {**(part.get("properties") or {}), **properties}
         for part in parts:
-            required |= dict.fromkeys(_list(part.get("required")))
-        common = [name for name in _list(choices[0].get("required")) if _in_all(name, choices)] if choices else []
+            required |= dict.fromkeys(json_list(part.get("required")))
+        common = [name for name in json_list(choices[0].get("required")) if _in_all(name, choices)] if choices else []
         required |= dict.fromkeys(common)
         schema |= {"properties": properties} | ({"required": [*required]} if required else {})
     return {**schema, "type": "object"}
@@ -82,4 +81,4 @@ def _is_schema(value: object) -> bool:
 
 
 def _in_all(name: object, choices: list[Mapping[str, object]]) -> bool:
-    return all(name in _list(choice.get("required")) for choice in choices)
+    return all(name in json_list(choice.get("required")) for choice in choices)

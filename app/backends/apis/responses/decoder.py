@@ -9,7 +9,7 @@ Ids, indexes and sequence numbers are not passed on.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from app.backends.apis.api_decoder import APIDecoder
@@ -18,6 +18,7 @@ from app.backends.apis.chat.usage import normal_usage
 from app.backends.apis.responses.items import NATIVE, passed_items
 from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
+from app.core.json_values import json_object, json_objects
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
@@ -168,7 +169,7 @@ class ResponsesDecoder(APIDecoder):
         return delta
 
     def added(self, event: _Event) -> list[ChunkOrRun]:
-        item = _object(event.get("item"))
+        item = json_object(event.get("item"))
         output = self._begin(item, event.get("output_index"))
         return self._started(output)
 
@@ -206,7 +207,7 @@ class ResponsesDecoder(APIDecoder):
 
     def item_done(self, event: _Event) -> list[ChunkOrRun]:
         """Add what the deltas did not say of an item."""
-        item, index = _object(event.get("item")), event.get("output_index")
+        item, index = json_object(event.get("item")), event.get("output_index")
         type_, chunks = str(item.get("type")), list[ChunkOrRun]()
         output = self._known(item, index)
         if output is None:
@@ -285,14 +286,14 @@ class ResponsesDecoder(APIDecoder):
 
     def ended(self, event: _Event) -> list[ChunkOrRun]:
         """Read the final response: its items, if no events told them, its usage, and how it ended."""
-        response = _object(event.get("response"))
+        response = json_object(event.get("response"))
         chunks: list[ChunkOrRun] = []
         unknown = not self._complete  # otherwise, those with another id and index may have been there
-        for index, item in enumerate(_objects(response.get("output"))):
+        for index, item in enumerate(json_objects(response.get("output"))):
             if unknown or self._known(item, index):
                 chunks += self.item_done({"item": item, "output_index": index})
         status = response.get("status") or str(event.get("type")).removeprefix("response.")
-        if usage := normal_usage(_object(response.get("usage"))):
+        if usage := normal_usage(json_object(response.get("usage"))):
             chunks.append(
                 {"usage": usage, "id": str(response.get("id") or ""), "model": str(response.get("model") or "")}
             )
@@ -304,7 +305,7 @@ class ResponsesDecoder(APIDecoder):
             return chunks
         reason = "stop"
         if status == "incomplete":
-            details = _object(response.get("incomplete_details"))
+            details = json_object(response.get("incomplete_details"))
             reason = _REASONS.get(str(details.get("reason")), "length")
         chunks.append({"choices": [{"delta": {}, "finish_reason": reason}]})
         self.finished = self.done = True
@@ -400,7 +401,7 @@ def _text(text: str, logprobs: object) -> Chunk:
 def _message_parts(item: _Event) -> list[ChunkOrRun]:
     """Return the chunks of a message whose text came in no delta."""
     chunks: list[ChunkOrRun] = []
-    for number, part in enumerate(_objects(item.get("content"))):
+    for number, part in enumerate(json_objects(item.get("content"))):
         chunks += [_chunk({"starts_part": True})] if number else []
         if isinstance(text := part.get("text"), str) and text:
             chunks.append(_text(text, part.get("logprobs")))
@@ -414,16 +415,8 @@ def _message_parts(item: _Event) -> list[ChunkOrRun]:
 def _reasoning_parts(item: _Event) -> list[ChunkOrRun]:
     chunks: list[ChunkOrRun] = []
     for name in ("summary", "content"):
-        for number, part in enumerate(_objects(item.get(name))):
+        for number, part in enumerate(json_objects(item.get(name))):
             if isinstance(text := part.get("text"), str) and text:
                 chunks += [_chunk({"starts_part": True})] if number else []
                 chunks.append(_chunk({"reasoning_summary" if name == "summary" else "reasoning_content": text}))  # type: ignore[misc]
     return chunks
-
-
-def _object(value: object) -> _Event:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: object) -> Iterable[_Event]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else ()

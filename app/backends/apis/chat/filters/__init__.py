@@ -20,6 +20,7 @@ from app.backends.apis.chat.filters.text_tool_calls import (
 )
 from app.backends.apis.chat.filters.think_tags import Splitter
 from app.backends.apis.chat.normalize import FINISH, REASONING_FIELDS
+from app.core.json_values import json_list, json_objects, json_text
 from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.types import JSONMapping, JSONObject
@@ -61,7 +62,7 @@ class ChoiceFilter(Filter):
         return [part for chunk in chunks for part in self._split(chunk)]
 
     def _split(self, chunk: RawChunk) -> list[RawChunk]:
-        choices = _choices(chunk)
+        choices = json_objects(chunk.get("choices"))
         if not choices or (len(choices) == 1 and choices[0].get("index") in (0, None)):
             return [chunk]
         return [{**chunk, "choices": [{**choice, "index": 0}]} for choice in choices[: self._limit]]
@@ -156,7 +157,7 @@ class ThinkTagFilter(Filter):
         for thought in _thoughts(delta):
             splitter.structured(thought)
         content = delta.get("content")
-        content = content if isinstance(content, str) else ""
+        content = json_text(content)
         thought, text = splitter.feed(content)
         if _calls(delta):
             held = splitter.flush()
@@ -179,7 +180,7 @@ class TextToolCallFilter(Filter):
         return [*map(_chunk, self._parser.end())]
 
     def _split(self, chunk: RawChunk) -> Iterator[RawChunk]:
-        first = next((choice for choice in _choices(chunk) if not choice.get("index")), {})
+        first = next((choice for choice in json_objects(chunk.get("choices")) if not choice.get("index")), {})
         delta = first.get("delta")
         content = delta.get("content") if isinstance(delta, dict) else None
         if isinstance(delta, dict) and _calls(delta):  # the server has a parser for calls
@@ -286,11 +287,6 @@ class ReasoningAsMessageFilter(Filter):
         return delta
 
 
-def _choices(chunk: RawChunk) -> list[JSONObject]:
-    choices = chunk.get("choices")
-    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
-
-
 def _index(index: object, otherwise: int) -> Any:
     """Return an index as it is written, or `otherwise` if it is invalid."""
     return index if isinstance(index, int | str) else otherwise
@@ -326,7 +322,7 @@ def _thoughts(delta: Delta) -> list[str]:
         if (text := delta.get(name)) and isinstance(text, str):
             return [text]
     details = delta.get("reasoning_details")
-    return list(ReasoningDetails.texts(details)) if isinstance(details, list) else []
+    return list(ReasoningDetails.texts(json_list(details)))
 
 
 def _calls(delta: Delta) -> bool:
@@ -334,7 +330,7 @@ def _calls(delta: Delta) -> bool:
 
 
 def _finish_reasons(chunk: RawChunk) -> set[str]:
-    reasons = (choice.get("finish_reason") for choice in _choices(chunk))
+    reasons = (choice.get("finish_reason") for choice in json_objects(chunk.get("choices")))
     return {reason for reason in reasons if reason and isinstance(reason, str)}
 
 

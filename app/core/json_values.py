@@ -1,0 +1,27 @@
+"""Reads values of JSON whose type nobody has checked: those of another type are empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from app.core.types import JSONObject
+
+
+def json_object(value: object) -> JSONObject:
+    """Return an object, {} for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def json_list(value: object) -> list[Any]:
+    """Return a list, [] for anything else."""
+    return value if isinstance(value, list) else []
+
+
+def json_objects(value: object) -> list[JSONObject]:
+    """Return the objects in a list."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def json_text(value: object) -> str:
+    """Return a text, "" for anything else."""
+    return value if isinstance(value, str) else ""
