@@ -28,15 +28,15 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     read = read_question(question, profile, options, ConversationReader)
     if read.choice.functions:
         raise InvalidRequest("This backend takes no tools.", param="tools")
-    name_unsent(read.context)
+    name_unsent(read.state)
     messages, _ = read.messages()
-    texts = [read.context.request.instructions, *(message["content"] for message in messages)]
+    texts = [read.state.request.instructions, *(message["content"] for message in messages)]
     prompt = "\n\n".join(str(text) for text in texts if text)
     if not prompt:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
     model = options.model_map.get(question.model, question.model)
-    body: dict[str, object] = {"model": model, "prompt": prompt, "max": read.context.request.max_output_tokens}
-    return encoded_question(read.context, body, read.choice)
+    body: dict[str, object] = {"model": model, "prompt": prompt, "max": read.state.request.max_output_tokens}
+    return encoded_question(read.state, body, read.choice)
 
 
 class EchoDecoder(APIDecoder):

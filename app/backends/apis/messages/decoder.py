@@ -171,7 +171,7 @@ class MessageReader:
         match block.get("type"):
             case "text":
                 block["start"] = self._length
-                return self._begin(block, "text")
+                return self._piece(block, "text", block.get("text"))
             case "tool_use":
                 self._length = 0
                 block["call"], self._calls = self._calls, self._calls + 1
@@ -180,16 +180,15 @@ class MessageReader:
                 return [_chunk(tool_calls=[call])]
             case "thinking":
                 self._length = 0
-                return [_chunk(starts_item=_REASONING), *self._begin(block, "thinking")]
+                return [_chunk(starts_item=_REASONING), *self._piece(block, "thinking", block.get("thinking"))]
             case "redacted_thinking":
                 self._length = 0
                 return [_chunk(starts_item=_REASONING)]
         self._warn(f"Content of type {label(block.get('type'))} of the backend is not known and was left out.")
         return []
 
-    def _begin(self, block: JSONObject, name: str) -> list[Chunk]:
-        text = json_text(block.get(name))
-        chunk = self._written(block, name, (text,)) if text else None
+    def _piece(self, block: JSONObject, name: str, text: object) -> list[Chunk]:
+        chunk = self._written(block, name, (text,)) if isinstance(text, str) and text else None
         return [chunk] if chunk else []
 
     def _warn(self, message: str) -> None:
@@ -202,9 +201,7 @@ class MessageReader:
         if block is None:
             return []
         if name := _DELTAS.get(str(delta.get("type"))):
-            text = json_text(delta.get(name))
-            chunk = self._written(block, name, (text,)) if text else None
-            return [chunk] if chunk else []
+            return self._piece(block, name, delta.get(name))
         if delta.get("type") == "signature_delta":
             block["signature"] = json_text(block.get("signature")) + json_text(delta.get("signature"))
             block["signed"] = True

@@ -116,7 +116,7 @@ class ResponsesDecoder(APIDecoder):
         output.written = True
         last = chunks[-1] if chunks else None
         if logprobs:
-            chunks.append({"choices": [{"delta": {"content": delta}, "logprobs": {"content": logprobs}}]})
+            chunks.append(_text(delta, logprobs))
         elif name == "arguments" and not output.named:
             chunks += self._call(output, delta)
         elif isinstance(last, ChunkRun) and self._run_of is output:
