@@ -105,7 +105,7 @@ _LONGEST_USAGE = 8 * 1024  # bytes
 _LONGEST_ERROR = 8 * 1024
 # At the start of a line, where no text in JSON can be.
 _ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
-_USAGE = re.compile(b'"usage"')
+_USAGE = b'"usage"'
 _VALUE = re.compile(rb"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
@@ -148,30 +148,41 @@ class UsageReader:
 
     def failed(self) -> bool:
         """Return whether the body is an event stream whose last events have an error."""
-        return self._events is not None and _ERROR.search(b"".join(self._pieces)[-_LONGEST_ERROR:]) is not None
+        if self._events is None:
+            return False
+        end = b"".join(self._pieces)[-_LONGEST_ERROR:]
+        return b"error" in end and _ERROR.search(end) is not None
 
 
 def _last_usage(data: bytes) -> JSONObject | None:
     """Return the last usage that has counts, as it was sent."""
-    return _first_with_counts(data, reversed([found.start() for found in _USAGE.finditer(data)]))
+    at = data.rfind(_USAGE)
+    while at >= 0:
+        if usage := _counts_at(data, at):
+            return usage
+        at = data.rfind(_USAGE, 0, at)
+    return None
 
 
 def _first_usage(data: bytes) -> JSONObject | None:
     """Return the first usage that has counts, as it was sent."""
-    return _first_with_counts(data, (found.start() for found in _USAGE.finditer(data)))
-
-
-def _first_with_counts(data: bytes, places: Iterable[int]) -> JSONObject | None:
-    for at in places:
-        value = _object_after(data, at)
-        if value and (has_counts(value) or is_token_count(value.get("total_tokens"))):
-            return value
+    at = data.find(_USAGE)
+    while at >= 0:
+        if usage := _counts_at(data, at):
+            return usage
+        at = data.find(_USAGE, at + 1)
     return None
+
+
+def _counts_at(data: bytes, name_at: int) -> JSONObject | None:
+    """Return the usage whose name is at `name_at`; None if it has no counts."""
+    value = _object_after(data, name_at)
+    return value if value and (has_counts(value) or is_token_count(value.get("total_tokens"))) else None
 
 
 def _object_after(data: bytes, name_at: int) -> JSONObject | None:
     """Return the object that is the value of the field `usage` at `name_at`; None if there is none."""
-    value = _VALUE.match(data, name_at + len('"usage"'))
+    value = _VALUE.match(data, name_at + len(_USAGE))
     if value is None or data[name_at - 1 : name_at] == b"\\":  # the end of a string that quotes JSON
         return None
     text = data[value.end() : value.end() + _LONGEST_USAGE].decode("utf-8", "replace")
