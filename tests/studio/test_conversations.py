@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import httpx
 import pytest
@@ -21,30 +22,32 @@ async def test_conversation_is_opened_again_by_its_address_and_goes_on(browser: 
         page = studio.page
         await studio.say("My name is Ada.")
         await studio.say("Say hello.")
+        await expect(page).to_have_url(re.compile("/studio#/talk/resp_"))
         address = page.url
-        assert "/studio#/talk/resp_" in address
 
         await page.reload()
         await studio.ended(2)
         await expect(page.locator(".turn").first).to_contain_text("My name is Ada.")
         await studio.say("What is my name?")
         await expect(studio.last).to_contain_text("Your name is Ada.")
-        assert page.url != address and "/studio#/talk/resp_" in page.url
+        await expect(page).to_have_url(re.compile("/studio#/talk/resp_"))
+        await expect(page).not_to_have_url(address)
 
         async with Studio.open(browser, url, path=address.removeprefix(url)) as other:
             await other.ended(2)
             await expect(other.last).to_contain_text("Hello there, friend!")
-            assert other.page.url == address
+            await expect(other.page).to_have_url(address)
 
 
 async def test_view_beside_does_not_end_the_conversation(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         await studio.say("My name is Ada.")
+        await expect(studio.page).to_have_url(re.compile("/talk/resp_"))
         address = studio.page.url
         await studio.go("About")
         await studio.go("Talk")
         await studio.ended(1)
-        assert studio.page.url == address
+        await expect(studio.page).to_have_url(address)
 
 
 async def test_background_response_that_runs_is_followed_after_a_reload(browser: Browser) -> None:

@@ -22,6 +22,17 @@ LUMINANCE = """(element) => {
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 }"""
 
+# The typeface of a page that is laid out: its parts that are used, and each file as often as it was fetched.
+TYPEFACE = """async () => {
+    document.body.getBoundingClientRect();
+    const parts = [...await document.fonts.ready].filter(({ family }) => family === 'Geist');
+    const files = performance.getEntriesByType('resource').map((entry) => entry.name.split('/').at(-1));
+    return {
+        used: parts.map(({ status }) => status).filter((status) => status !== 'unloaded'),
+        fetched: files.filter((name) => name.startsWith('geist-latin-')),
+    };
+}"""
+
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 async def test_user_message_stands_out_from_the_page(browser: Browser, theme: str) -> None:
@@ -48,8 +59,8 @@ async def test_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> None:
 
 async def test_typeface_and_icons_are_loaded_from_the_server(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.page.evaluate("document.fonts.ready")
-        assert await studio.page.evaluate("[...document.fonts].some((font) => font.status === 'loaded')")
+        typeface = await studio.page.evaluate(TYPEFACE)
+        assert typeface == {"used": ["loaded"], "fetched": ["geist-latin-wght-normal.woff2"]}  # once: what is preloaded
         shown = studio.page.locator("#nav .icon").first
         mask = await shown.evaluate("(icon) => getComputedStyle(icon).maskImage")
         assert mask.startswith(f'url("{url}/studio/vendor/lucide-static/')
