@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import os
 import resource
 import ssl
@@ -80,8 +81,21 @@ def pytest_collection_finish() -> None:
     collect_seldom()  # as a server does
 
 
+# What `app.observability.logging.configure` sets.
+LOGGERS = [logging.getLogger(name) for name in (None, "app", "app.content", "uvicorn", "uvicorn.access")]
+
+
 @pytest.fixture(autouse=True)
-def no_log_context() -> Iterator[None]:
-    """Forget what a test outside of a task has bound to the log: the tests after it share its context."""
+def log_restored() -> Iterator[None]:
+    """
+    Put the log back as it was: the tests after this one share it, and what is bound to it outside of a task.
+
+    Where it was configured, each of their requests would be logged to a stderr that is closed by then.
+    """
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in LOGGERS]
     yield
+    for logger, level, propagate, handlers in before:
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
     log_context.reset()

@@ -7,7 +7,6 @@ import io
 import logging
 import re
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -164,20 +163,14 @@ BRINGING = {"type": "additional_tools", "role": "developer", "tools": [*TOOLS, {
 
 
 @pytest.fixture
-def logged() -> Iterator[io.StringIO]:
+def logged() -> io.StringIO:
     """What the server logs where all of it is wanted, content too."""
-    loggers = [logging.getLogger(name) for name in (None, "app", "app.content", "uvicorn", "uvicorn.access")]
-    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
     logs.configure(settings(log_level="debug", log_format="json", log_content=True))
     lines = io.StringIO()
-    (handler,) = loggers[0].handlers
+    (handler,) = logging.getLogger().handlers
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(lines)
-    yield lines
-    for logger, level, propagate, handlers in before:
-        logger.setLevel(level)
-        logger.propagate = propagate
-        logger.handlers[:] = handlers
+    return lines
 
 
 @pytest.mark.parametrize("store", ["sqlite", "redis"])

@@ -13,7 +13,7 @@ import re
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -36,24 +36,11 @@ from tests.support.upstream import CLOSE, DONE, HANG, Upstream, chunk, finish, r
 Logged = Callable[[], str]
 
 
-@pytest.fixture
-def root() -> Iterator[None]:
-    """Put the standard library's logging back as it was."""
-    loggers = [logging.getLogger(name) for name in (None, "app", "app.content", "uvicorn")]
-    before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
-    yield
-    for one, level, propagate, handlers in before:
-        one.setLevel(level)
-        one.propagate = propagate
-        one.handlers[:] = handlers
-
-
 def configured(**settings: Any) -> logging.Logger:
     logs.configure(Settings(_env_file=None, **settings))
     return logging.getLogger("app.test")
 
 
-@pytest.mark.usefixtures("root")
 def test_text_log_is_a_line_with_its_extra_fields(capsys: pytest.CaptureFixture[str]) -> None:
     extra = {"response": "resp_1", "seconds": 1.5, "reason": "too long", "usage": {"input_tokens": 1}}
     configured().info("response %s", "completed", extra=extra)
@@ -64,7 +51,6 @@ def test_text_log_is_a_line_with_its_extra_fields(capsys: pytest.CaptureFixture[
     assert time.endswith("Z")
 
 
-@pytest.mark.usefixtures("root")
 def test_json_log_is_an_object_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     configured(log_format="json").warning("two\nlines", extra={"response": "resp_1", "of": {"many": 1}, "at": object})
     line = capsys.readouterr().err
@@ -81,13 +67,11 @@ def test_json_log_is_an_object_on_a_line(capsys: pytest.CaptureFixture[str]) -> 
     }
 
 
-@pytest.mark.usefixtures("root")
 def test_log_message_with_a_line_break_is_one_event(capsys: pytest.CaptureFixture[str]) -> None:
     configured().info("model %s", "x\n2026-01-01T00:00:00Z info app.test forged", extra={"user": "a\r\nb"})
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize(
     "character",
@@ -109,7 +93,6 @@ def test_log_message_that_is_not_printable_is_escaped(
         assert json.loads(logged)["model"].encode("utf-16", "surrogatepass") == text.encode("utf-16", "surrogatepass")
 
 
-@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_log_traceback_is_kept_without_its_secrets(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
     key = 'odd"hush\\key'
@@ -123,7 +106,6 @@ def test_log_traceback_is_kept_without_its_secrets(log_format: str, capsys: pyte
     assert "hush" not in said
 
 
-@pytest.mark.usefixtures("root")
 def test_log_below_the_level_and_of_libraries_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     logger = configured(log_level="info")
     logger.debug("below")
@@ -148,7 +130,6 @@ def test_log_redacts_every_secret_of_the_settings() -> None:
     assert set(logs.secrets_of(settings)) == known
 
 
-@pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_log_line_has_the_ids_of_its_request(capsys: pytest.CaptureFixture[str], format: str) -> None:
     log = configured(log_format=format)
@@ -230,9 +211,9 @@ WRONGS: list[dict[str, Any]] = [
 
 
 @pytest.fixture
-def lines(root: None) -> Iterator[io.StringIO]:
+def lines() -> io.StringIO:
     """What is written to the log, once it is configured."""
-    yield io.StringIO()
+    return io.StringIO()
 
 
 def listen(lines: io.StringIO, configured: Settings) -> None:
