@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -155,6 +156,7 @@ def name_of(path: Path) -> str:
 
 
 NAMES = {name_of(path): path for path in MODULES}
+CORE_NAMES = [name for name in NAMES if name.startswith("app.core")]
 
 
 @cache
@@ -203,32 +205,30 @@ def violations(name: str, imported: set[str]) -> list[str]:
     return [f"{name} imports {one}" for one in ours if one not in allowed]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_imports_go_one_way(name: str) -> None:
-    assert violations(name, imported_by(NAMES[name])) == []
+def test_imports_go_one_way() -> None:
+    assert [wrong for name, path in NAMES.items() for wrong in violations(name, imported_by(path))] == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("app.core")])
-def test_core_imports_only_the_standard_library_and_what_makes_data(name: str) -> None:
-    imported = imported_by(NAMES[name])
-    assert {one.partition(".")[0] for one in imported} <= PURE
-    assert not {one for one in imported if one in IMPURE or one.partition(".")[0] in IMPURE}
+def test_core_imports_only_the_standard_library_and_what_makes_data() -> None:
+    imported = [(name, one, one.partition(".")[0]) for name in CORE_NAMES for one in imported_by(NAMES[name])]
+    assert [(name, one) for name, one, top in imported if top not in PURE] == []
+    assert [(name, one) for name, one, top in imported if one in IMPURE or top in IMPURE] == []
 
 
 def test_core_names_no_servers() -> None:
-    core = {name for name in NAMES if name.startswith("app.core")} - NAMES_SERVERS
-    assert [name for name in sorted(core) if SERVERS.search(NAMES[name].read_text(encoding="utf-8"))] == []
+    core = [NAMES[name] for name in CORE_NAMES if name not in NAMES_SERVERS]
+    assert [path for path in core if SERVERS.search(path.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("app.core")])
-def test_core_never_awaits(name: str) -> None:
+def test_core_never_awaits() -> None:
     waits = (ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith, ast.Await)
-    assert [node.lineno for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, waits)] == []
+    nodes = [(name, node) for name in CORE_NAMES for node in ast.walk(tree_of(NAMES[name]))]
+    assert [f"{name}:{node.lineno}" for name, node in nodes if isinstance(node, waits)] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_modules_are_short_enough(name: str) -> None:
-    assert len(NAMES[name].read_text(encoding="utf-8").splitlines()) <= LONGEST_MODULE
+def test_modules_are_short_enough() -> None:
+    lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in NAMES.items()}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -253,11 +253,16 @@ def outermost_functions(node: ast.AST) -> Iterator[Function]:
             yield from outermost_functions(child)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_functions_are_short_enough(name: str) -> None:
-    functions = (node for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, Function))
-    lengths = {node.name: own_length(node) for node in functions}
-    assert {function: length for function, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+@cache
+def functions() -> list[tuple[str, Function]]:
+    """Return all functions, each with the name of its module."""
+    nodes = ((name, node) for name, path in NAMES.items() for node in ast.walk(tree_of(path)))
+    return [(name, node) for name, node in nodes if isinstance(node, Function)]
+
+
+def test_functions_are_short_enough() -> None:
+    lengths = [(name, node.name, own_length(node)) for name, node in functions()]
+    assert [long for long in lengths if long[2] > LONGEST_FUNCTION] == []
 
 
 def parameters(function: Function) -> list[str]:
@@ -273,16 +278,14 @@ def is_command(function: Function) -> bool:
     return any(isinstance(each.func, ast.Attribute) and each.func.attr == "command" for each in decorators)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_functions_have_few_parameters(name: str) -> None:
-    functions = (node for node in ast.walk(tree_of(NAMES[name])) if isinstance(node, Function))
-    counts = {node.name: len(parameters(node)) for node in functions if not is_command(node)}
-    assert {function: count for function, count in counts.items() if count > MOST_PARAMETERS} == {}
+def test_functions_have_few_parameters() -> None:
+    counts = [(name, node.name, len(parameters(node))) for name, node in functions() if not is_command(node)]
+    assert [many for many in counts if many[2] > MOST_PARAMETERS] == []
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda path: name_of(path / "x")[:-2])
-def test_folders_hold_few_modules(folder: Path) -> None:
-    assert len([path for path in folder.glob("*.py") if path.name != "__init__.py"]) <= LARGEST_FOLDER
+def test_folders_hold_few_modules() -> None:
+    counts = Counter(path.parent for path in MODULES if path.name != "__init__.py")
+    assert {folder: count for folder, count in counts.items() if count > LARGEST_FOLDER} == {}
 
 
 # Names that every module may define for itself: its routes and logger, and type variables.
