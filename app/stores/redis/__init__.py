@@ -20,10 +20,10 @@ from typing import Any
 from app.storage.outage import Outage
 from app.stores import Change, images_bucket
 from app.stores.redis import listing
-from app.stores.redis.connection import RedisClient, make_servers, read_address
+from app.stores.redis.connection import Command, RedisClient, make_servers, read_address
 from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters
 from app.stores.redis.event_log import BLOCK, MAX_WAITERS, RedisLog
-from app.stores.redis.listing import ENTRY, Command
+from app.stores.redis.listing import ENTRY
 from app.stores.redis.usage import RedisUsage
 
 CONNECT_TIMEOUT = 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from redis import exceptions
@@ -49,9 +49,8 @@ _TLS_OPTIONS: dict[str, Callable[[str], object]] = {
     "ssl_check_hostname": lambda text: one_of("true", "false")(text) == "true",
 }
 
-_Command = tuple[str | int | bytes, ...]
-_Host = tuple[str, int]
-
+Command: TypeAlias = tuple[str | int | bytes, ...]
+_Host: TypeAlias = tuple[str, int]
 
 _SLICE = 256 * 1024  # bytes
 
@@ -86,14 +85,14 @@ class RedisClient:
 
     def __init__(self, servers: _Server | _Cluster, limit: int, timeout: float, outage: Outage) -> None:
         """At most `limit` calls run at once; each takes at most `timeout` seconds, including all waits."""
-        self.slots = isinstance(servers, _Cluster)
+        self.slots = isinstance(servers, _Cluster)  # where commands for several keys have to be sent separately
         self._servers = servers
         # Calls wait for a free connection; redis-py's pools would raise.
         self._free = asyncio.Semaphore(limit)
         self._timeout = timeout
         self._outage = outage
 
-    async def execute(self, key: str, *commands: _Command) -> list[object]:
+    async def execute(self, key: str, *commands: Command) -> list[Any]:
         """
         Send commands for a key in one round trip, and return the replies.
 
@@ -120,7 +119,7 @@ class RedisClient:
         await self._servers.aclose()
 
 
-async def _send(client: Redis, commands: Iterable[_Command]) -> list[Any]:
+async def _send(client: Redis, commands: Iterable[Command]) -> list[Any]:
     """Send commands in one round trip; raises the first error among the replies."""
     pipeline = client.pipeline(transaction=False)
     for command in commands:
@@ -134,7 +133,7 @@ class _Server:
     def __init__(self, client: Redis) -> None:
         self._client = client
 
-    async def execute(self, key: str, commands: Sequence[_Command]) -> list[object]:
+    async def execute(self, key: str, commands: Sequence[Command]) -> list[object]:
         return await _send(self._client, commands)
 
     async def aclose(self) -> None:
@@ -159,7 +158,7 @@ class _Cluster:
         self._holders: dict[int, _Host] = {}  # by slot; empty before they are queried
         self._querying = asyncio.Lock()
 
-    async def execute(self, key: str, commands: Sequence[_Command]) -> list[object]:
+    async def execute(self, key: str, commands: Sequence[Command]) -> list[object]:
         slot = key_slot(key.encode())
         asking: _Host | None = None  # the node of the key while its slot is being moved
         hop = 0

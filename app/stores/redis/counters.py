@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from app.stores.counters import LEASE, TokenResult, TokenTake
-from app.stores.redis.event_log import CommandRunner
+from app.stores.redis.connection import RedisClient
 
 FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
 
@@ -75,7 +75,7 @@ return lost
 class RedisCounters:
     """Buckets as a hash for each owner, pools as sorted sets."""
 
-    def __init__(self, server: CommandRunner) -> None:
+    def __init__(self, server: RedisClient) -> None:
         self._server = server
 
     async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:

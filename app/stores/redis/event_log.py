@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from typing import Any
 
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
+from app.stores.redis.connection import RedisClient
 
 BLOCK = 2.0  # seconds that one call may wait for a batch
 MAX_WAITERS = 500  # calls that block at once, each on a connection; further ones poll
@@ -92,26 +93,14 @@ return now < tonumber(run[1]) and 'running' or 'orphaned'
 """
 
 
-class CommandRunner(Protocol):
-    """Connections to the server, or to the cluster."""
-
-    slots: bool  # whether it is a cluster, where commands for several keys have to be sent separately
-
-    async def execute(self, key: str, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
-        """Send commands for a key in one round trip, and return the replies; raises `StoreUnavailable`."""
-        ...
-
-    async def aclose(self) -> None: ...
-
-
 class RedisLog:
     """Runs as hashes, their batches as streams."""
 
-    def __init__(self, store: CommandRunner, waiting: Callable[[], CommandRunner], *, ttl: float, lease: float) -> None:
+    def __init__(self, store: RedisClient, waiting: Callable[[], RedisClient], *, ttl: float, lease: float) -> None:
         """`store` is the store's client; `waiting` builds one whose calls may block for `BLOCK` seconds."""
         self._store = store
         self._connect = waiting
-        self._waiting: CommandRunner | None = None
+        self._waiting: RedisClient | None = None
         self._waiters = 0
         self._ttl = round(max(ttl, lease) * 1000)  # milliseconds, like all times in Redis
         self._ttl_once_ended = max(1, round(ttl * 1000))
@@ -166,7 +155,7 @@ class RedisLog:
         finally:
             self._waiters -= 1
 
-    async def _read(self, server: CommandRunner, run: RunKey, after: int, *block: str | int) -> list[Batch]:
+    async def _read(self, server: RedisClient, run: RunKey, after: int, *block: str | int) -> list[Batch]:
         events = _keys(run)[1]
         # XREAD returns the entries after an id, and the id of every relevant batch is at least `after` plus two.
         behind = f"{after + 1}-18446744073709551615"

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
 
 from app.stores import LISTED, Change, owner_of
-
-Command: TypeAlias = tuple[str | int | bytes, ...]
+from app.stores.redis.connection import Command, RedisClient
 
 _SPARE = 20  # additional entries to read, since the records of some may have expired
 
@@ -49,14 +47,6 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 """
 
 
-class _Client(Protocol):
-    """The client to which commands are sent."""
-
-    slots: bool
-
-    async def execute(self, key: str, *commands: Command) -> list[Any]: ...
-
-
 ENTRY = "\0"  # the prefix of a record's name that makes the field of its entry in the bucket's hash
 
 
@@ -75,7 +65,7 @@ def update(change: Change, ttl: int) -> tuple[str, list[Command]]:
 
 
 async def recent(
-    client: _Client, key_of: Callable[[str], str], owner: str, limit: int, after: str | None
+    client: RedisClient, key_of: Callable[[str], str], owner: str, limit: int, after: str | None
 ) -> list[bytes] | None:
     """Return the entries of an owner's records: see `Store.recent`. `key_of` returns the key of a bucket."""
     result: list[bytes] = []
@@ -91,7 +81,7 @@ async def recent(
     return result[:limit]
 
 
-async def _page(client: _Client, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
+async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[tuple[str, str]] | None:
     """Return names and buckets, newest first; None if there is no name `after`."""
     listed, buckets = _keys(owner)
     [page] = await client.execute(listed, ("EVAL", _RECENT, 2, listed, buckets, after, size))
@@ -100,7 +90,7 @@ async def _page(client: _Client, owner: str, size: int, after: str) -> list[tupl
     return [(name.decode(), (bucket or b"").decode()) for name, bucket in zip(*page, strict=True)]
 
 
-async def _entries(client: _Client, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
+async def _entries(client: RedisClient, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
     """Return the entry of each record (a pair of key and name), or None if it does not exist."""
     lookups: list[tuple[str, Command]] = [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records]
     if client.slots:

@@ -13,7 +13,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from app.stores.redis.event_log import CommandRunner
+from app.stores.redis.connection import RedisClient
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 _NAMES = "antiphon:usage"
@@ -41,7 +41,7 @@ return 1
 class RedisUsage:
     """Counts in hashes."""
 
-    def __init__(self, server: CommandRunner, *, days: int) -> None:
+    def __init__(self, server: RedisClient, *, days: int) -> None:
         """A month expires `days` days after the last addition."""
         self._server = server
         self._keep = days * _DAY

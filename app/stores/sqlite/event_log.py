@@ -11,12 +11,10 @@ import contextlib
 import itertools
 import sqlite3
 from collections.abc import Callable, Collection
-from typing import Protocol, TypeVar
 
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 from app.stores.sqlite.schema import PADDING
-
-T = TypeVar("T")
+from app.stores.sqlite.thread import DatabaseThread
 
 _FIND = """
 SELECT id, worker, leased, cancelled, ended FROM runs
@@ -46,19 +44,11 @@ _PAUSES = (0.01, 0.02, 0.04, 0.08, 0.15)  # seconds between polls
 _LAST_PAUSE = 0.25  # and from then on
 
 
-class Transactions(Protocol):
-    """A thread with a connection, which runs whole transactions; raises `StoreUnavailable`."""
-
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
-
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
-
-
 class SQLiteLog:
     """Runs in a table, their batches in another."""
 
     def __init__(
-        self, reads: Transactions, writes: Transactions, *, ttl: float, lease: float, clock: Callable[[], float]
+        self, reads: DatabaseThread, writes: DatabaseThread, *, ttl: float, lease: float, clock: Callable[[], float]
     ) -> None:
         self._reads = reads
         self._writes = writes

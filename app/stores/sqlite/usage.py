@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from app.stores.sqlite.thread import DatabaseThread
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
-
-T = TypeVar("T")
 
 _COLUMNS = ", ".join(UsageRow._fields)
 _COUNTS = UsageRow._fields[4:]
@@ -26,14 +25,6 @@ FROM (SELECT day, input_tokens + output_tokens AS tokens, cost FROM usage
     WHERE key = :key AND day BETWEEN :month || '-01' AND :month || '-31')
 """
 _ROWS = f"SELECT {_COLUMNS} FROM usage WHERE day BETWEEN :first AND :last AND (:key IS NULL OR key = :key)"
-
-
-class DatabaseThread(Protocol):
-    """A thread with a connection to the file."""
-
-    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T: ...
-
-    def write(self, work: Callable[[sqlite3.Connection], T]) -> Awaitable[T]: ...
 
 
 class SQLiteUsage:
