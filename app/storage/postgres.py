@@ -51,6 +51,7 @@ _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncp
 # The tables do not exist (any more).
 _UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
 
+_WRITABLE = "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'"
 
 _DEFAULTS: Mapping[str, float] = {
     "connect_timeout": 2.0,
@@ -141,6 +142,11 @@ class PostgresClient:
                 return await work(connection)
 
         return await self._call(call)
+
+    async def check(self) -> None:
+        """Check that the server accepts writes, which a replica does not; raises the error of the outage."""
+        if not await self.fetchval(_WRITABLE):
+            raise self._outage.begins("it cannot be written to: is it a replica?")
 
     async def connect(self) -> Any:
         """Return a new connection, which the caller has to close; raises asyncpg's errors."""

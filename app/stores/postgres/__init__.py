@@ -116,17 +116,15 @@ _PURGES = [
 _BATCH = 100
 _SLICE = 1024 * 1024  # bytes; larger records are sent in slices
 _RECORDS = 7  # index of `$8`
-_WRITABLE = "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'"
 
 
 class PostgresStore:
     """Buckets in a table, their records in another."""
 
-    def __init__(self, client: Callable[..., PostgresClient], outage: Outage, *, ttl: float) -> None:
+    def __init__(self, client: Callable[..., PostgresClient], *, ttl: float) -> None:
         """`client` builds clients; `max_connections`, `timeout` and `connect_timeout` override the defaults."""
         self._new_client = client
         self._client = client()
-        self._outage = outage
         self._ttl = ttl
         # A bucket is renewed when its expiry would move by more than this: most reads write nothing,
         # but the bucket may expire that much early.
@@ -143,7 +141,6 @@ class PostgresStore:
         outage = Outage(f"PostgreSQL at {address.name}")
         return cls(
             lambda **more: PostgresClient(address, prepare=migrate_store, outage=outage, **{**address.options, **more}),
-            outage,
             ttl=ttl,
         )
 
@@ -215,9 +212,7 @@ class PostgresStore:
                 pass
 
     async def check(self) -> None:
-        """Check that the server accepts writes, which a replica does not."""
-        if not await self._client.fetchval(_WRITABLE):
-            raise self._outage.begins("it cannot be written to: is it a replica?")
+        await self._client.check()
 
     def log(self, *, ttl: float, lease: float) -> PostgresLog:
         """Return an event log in the same database."""
