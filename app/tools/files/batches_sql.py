@@ -8,8 +8,8 @@ import orjson
 
 from app.tools.files import File, Page
 from app.tools.files.batches import MAX_UNFINISHED, BatchLine, ClaimedLine, LineResult, RequestBatch
-from app.tools.files.multipart_sql import ADD_FILE
-from app.tools.files.tables import FileTables, Row, Statement, Steps, single
+from app.tools.files.multipart_sql import add_file
+from app.tools.files.tables import FileTables, Row, Statement, Steps, listed, single
 
 _COLUMNS = (
     "id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime, status, times, errors, "
@@ -91,7 +91,7 @@ class SQLBatches:
 
     async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]:
         table = "antiphon_request_batches"
-        rows, more = await self._tables.listed(_BATCH, table, "owner = $1", (owner,), page)
+        rows, more = await listed(self._tables, _BATCH, table, "owner = $1", (owner,), page)
         return [_batch_of(row) for row in rows], more
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
@@ -245,11 +245,7 @@ class SQLBatches:
             if not (yield from _hold(batch, worker)):
                 return False
             for file in files.values():
-                yield Statement(
-                    ADD_FILE,
-                    (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at),
-                )
-                yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (file.id,))
+                yield from add_file(file)
             times = yield from _times(batch, status)
             move = f"{_MOVE}, output_file = $5, error_file = $6 WHERE {_HELD}"
             ids = [files[name].id if name in files else None for name in ("output", "error")]

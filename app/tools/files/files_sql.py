@@ -7,8 +7,8 @@ from itertools import count
 
 from app.tools.files import File, Page
 from app.tools.files.batches_sql import SQLBatches
-from app.tools.files.multipart_sql import ADD_FILE, ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads
-from app.tools.files.tables import FileTables, Statement, Steps
+from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
+from app.tools.files.tables import FileTables, Steps, listed
 
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM antiphon_files"
 
@@ -22,16 +22,10 @@ class SQLFileStore:
         self.batches = SQLBatches(tables)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
-        values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
-
         def steps() -> Steps[bool]:
-            if limit is not None:
-                yield from self._tables.lock_owner(file.owner)
-                ((stored,),) = yield Statement(STORED_BYTES, (file.owner,))
-                if stored + file.bytes > limit:
-                    return False
-            yield Statement(ADD_FILE, values)
-            yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (file.id,))
+            if not (yield from within_limit(self._tables, file.owner, file.bytes, limit)):
+                return False
+            yield from add_file(file)
             return True
 
         return await self._tables.run(steps)
@@ -45,7 +39,7 @@ class SQLFileStore:
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
         where = f"owner = $1 AND {ALIVE} AND (CAST($2 AS text) IS NULL OR purpose = $2)"
-        rows, more = await self._tables.listed(_FILE, "antiphon_files", where, (owner, purpose), page)
+        rows, more = await listed(self._tables, _FILE, "antiphon_files", where, (owner, purpose), page)
         return [File(*row) for row in rows], more
 
     async def content(self, file_id: str) -> AsyncIterator[bytes]:

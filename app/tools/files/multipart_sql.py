@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
 
 from app.tools.files import File
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
@@ -36,7 +37,7 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 _FORGET_PARTS = "DELETE FROM antiphon_upload_parts WHERE upload = $1 AND file IS NULL RETURNING id"
 _REMOVE = "INSERT INTO antiphon_removed (content) VALUES ($1)"
 _END = f"UPDATE antiphon_multipart_uploads SET status = $2, file = $3 WHERE id = $1 AND {_PENDING} RETURNING id"
-ADD_FILE = """
+_ADD_FILE = """
 INSERT INTO antiphon_files (id, owner, filename, purpose, bytes, created_at, expires_at)
 VALUES ($1, $2, $3, $4, $5, $6, $7)
 """
@@ -47,6 +48,21 @@ LIMIT {_SWEPT} FOR UPDATE SKIP LOCKED
 _OLD = "DELETE FROM antiphon_multipart_uploads WHERE created_at <= {now} - $1"
 
 
+def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -> Steps[bool]:
+    """Return whether an owner may store so many more bytes; others who add to the owner's files wait."""
+    if limit is None:
+        return True
+    yield from tables.lock_owner(owner)
+    ((stored,),) = yield Statement(STORED_BYTES, (owner,))
+    return bool(stored + size <= limit)
+
+
+def add_file(file: File) -> Steps[None]:
+    """Make a file visible, whose content has been written."""
+    yield Statement(_ADD_FILE, astuple(file))  # the fields are in the order of the columns, here and below
+    yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (file.id,))
+
+
 class SQLUploads:
     """The uploads in parts."""
 
@@ -54,18 +70,10 @@ class SQLUploads:
         self._tables = tables
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
-        values = (
-            *(upload.id, upload.owner, upload.filename, upload.purpose, upload.bytes),
-            *(upload.created_at, upload.expires_at, upload.lifetime),
-        )
-
         def steps() -> Steps[bool]:
-            if limit is not None:
-                yield from self._tables.lock_owner(upload.owner)
-                ((stored,),) = yield Statement(STORED_BYTES, (upload.owner,))
-                if stored + upload.bytes > limit:
-                    return False
-            yield Statement(_CREATE, values)
+            if not (yield from within_limit(self._tables, upload.owner, upload.bytes, limit)):
+                return False
+            yield Statement(_CREATE, astuple(upload)[:8])
             return True
 
         return await self._tables.run(steps)
@@ -85,15 +93,12 @@ class SQLUploads:
             if received + part.bytes > most:
                 return "too_large"
             more = max(received + part.bytes, size) - max(received, size)  # beyond what counts as stored already
-            if limit is not None and more:
-                yield from self._tables.lock_owner(owner)
-                ((stored,),) = yield Statement(STORED_BYTES, (owner,))
-                if stored + more > limit:
-                    return "full"
+            if more and not (yield from within_limit(self._tables, owner, more, limit)):
+                return "full"
             update = "UPDATE antiphon_multipart_uploads SET received = received + $2 WHERE id = $1"
             yield Statement(update, (part.upload_id, part.bytes))
             insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
-            yield Statement(insert, (part.id, part.upload_id, part.bytes, part.created_at))
+            yield Statement(insert, astuple(part))
             yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (part.id,))
             return None
 
@@ -104,15 +109,13 @@ class SQLUploads:
         return {str(part_id): size for part_id, size in await self._tables.fetch(statement, upload_id)}
 
     async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
-        values = (file.id, file.owner, file.filename, file.purpose, file.bytes, file.created_at, file.expires_at)
-
         def steps() -> Steps[bool]:
             if not (yield Statement(_END, (upload.id, "completed", file.id))):
                 return False
             use = "UPDATE antiphon_upload_parts SET file = $1, position = $2 WHERE id = $3"
             for position, part_id in enumerate(part_ids):
                 yield Statement(use, (file.id, position, part_id))
-            yield Statement(ADD_FILE, values)
+            yield from add_file(file)
             yield from _remove_parts(upload.id)
             return True
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from app.tools.files import Page
+from app.tools.files import Page, UnknownCursor
 
 T = TypeVar("T")
 Row: TypeAlias = Sequence[Any]  # its columns are of the types that the schema names
@@ -43,11 +43,25 @@ class FileTables(Protocol):
         """Let transactions that add to an owner's files wait for each other, so that two keep the limit together."""
         ...
 
-    async def listed(
-        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[Rows, bool]:
-        """Return the rows of a page of a table, and whether more follow; raises `UnknownCursor`."""
-        ...
+
+async def listed(
+    tables: FileTables, select: str, table: str, where: str, values: tuple[object, ...], page: Page
+) -> tuple[Sequence[Row], bool]:
+    """
+    Return the rows of a page of a table, and whether more follow; raises `UnknownCursor`.
+
+    The column `id` holds the ids of the entries; `where` and `values` select some of them.
+    """
+    bounds = []
+    for name, row_id, comparison in page.cursors():
+        cursor = f"SELECT {{row}} FROM {table} WHERE {where} AND id = ${len(values) + 1}"
+        rows = await tables.fetch(cursor, *values, row_id)
+        if not rows:
+            raise UnknownCursor(name, row_id)
+        bounds.append(f"{{row}} {comparison} {rows[0][0]}")
+    conditions = " AND ".join([where, *bounds])
+    statement = f"{select} WHERE {conditions} ORDER BY {{row}} {page.order} LIMIT {page.limit + 1}"
+    return page.cut([*await tables.fetch(statement, *values)])
 
 
 def single(text: str, *values: object) -> Steps[Rows]:

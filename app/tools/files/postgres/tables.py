@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from app.storage.migration import Connection
-from app.tools.files import Page
 from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.tables import Rows, Statement, Steps
 
@@ -38,11 +37,6 @@ class PostgresTables:
 
     def lock_owner(self, owner: str) -> Steps[None]:
         yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (owner,))
-
-    async def listed(
-        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[Rows, bool]:
-        return await self._db.listed(_translated(select), table, _translated(where), values, page)
 
 
 def _translated(text: str) -> str:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from app.tools.files import FilesUnavailable, Page, UnknownCursor
+from app.tools.files import FilesUnavailable
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -99,25 +99,6 @@ def migrate_tables(db: apsw.Connection, migrations: Sequence[str]) -> None:
         for migration in migrations[version:]:
             db.execute(migration)
         db.pragma("user_version", len(migrations))
-
-
-def listed(
-    db: apsw.Connection, select: str, table: str, where: str, values: dict[str, Any], page: Page
-) -> tuple[list[tuple[Any, ...]], bool]:
-    """
-    Return the rows of a page, and whether more rows follow; raises `UnknownCursor`.
-
-    `table` is ordered by its column `row`, and `id` holds the ids of its entries; `where` and `values` select entries.
-    """
-    bounds = []
-    for name, row_id, comparison in page.cursors():
-        rows = query(db, f"SELECT row FROM {table} WHERE {where} AND id = :cursor", {**values, "cursor": row_id})
-        if not rows:
-            raise UnknownCursor(name, row_id)
-        bounds.append(f"row {comparison} {rows[0][0]}")
-    conditions = " AND ".join([where, *bounds])
-    statement = f"{select} WHERE {conditions} ORDER BY row {page.order} LIMIT {page.limit + 1}"
-    return page.cut(query(db, statement, values))
 
 
 class Database:

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from app.tools.files import Page
-from app.tools.files.sqlite.database import Database, listed, numbered, query
+from app.tools.files.sqlite.database import Database, numbered, query
 from app.tools.files.tables import Rows, Statement, Steps
 
 T = TypeVar("T")
@@ -42,12 +41,6 @@ class SQLiteTables:
     def lock_owner(self, owner: str) -> Steps[None]:
         """Do nothing: there is one transaction at a time."""
         yield from ()
-
-    async def listed(
-        self, select: str, table: str, where: str, values: tuple[object, ...], page: Page
-    ) -> tuple[Rows, bool]:
-        select, table, where = map(self._translated, (select, table, where))
-        return await self._db.read(lambda db: listed(db, select, table, where, numbered(values), page))
 
     def query(self, db: apsw.Connection, statement: Statement) -> list[tuple[Any, ...]]:
         """Return the rows of a statement in a transaction that runs."""

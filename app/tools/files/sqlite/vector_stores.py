@@ -18,7 +18,7 @@ from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.database import Database, numbered, query
 from app.tools.files.sqlite.index import Index, delete_index, last_change
 from app.tools.files.sqlite.tables import in_sqlite
-from app.tools.files.tables import FileTables, Rows
+from app.tools.files.tables import FileTables, Rows, Statement, Steps
 from app.tools.files.vector_stores.records import (
     DAY,
     ErrorCode,
@@ -26,11 +26,10 @@ from app.tools.files.vector_stores.records import (
     NewStoreFile,
     Query,
     TextChunk,
-    UnknownFiles,
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import encode_fields
-from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, ListParameter, SQLVectorStores, job_of
+from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLVectorStores, StatementParts, job_of
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -54,38 +53,28 @@ RETURNING row, attempts, queue, key, store, id, max_tokens, overlap,
     (SELECT filename FROM files WHERE files.id = store_files.id),
     (SELECT bytes FROM files WHERE files.id = store_files.id)
 """
-_STORE_COLUMNS = "id, owner, name, description, metadata, expires_days, created_at, last_active_at"
+_INSERT_FILE = """
+INSERT INTO antiphon_store_files (store, batch, id, key, attributes, max_tokens, overlap, queue, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, CAST({now} AS bigint))
+"""
+_PARTS = StatementParts(
+    one_of=_ONE_OF,
+    as_list=json.dumps,
+    until="{now} + $3",
+    cancel_files="UPDATE antiphon_store_files SET status = 'cancelled' WHERE batch = $1 AND status = 'in_progress'",
+)
 
 
 class SQLiteVectorStores(SQLVectorStores):
     """The `VectorStoreRecords` of a `SQLiteFileStore`."""
 
     def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
-        super().__init__(tables, ListParameter(_ONE_OF, json.dumps))
+        super().__init__(tables, _PARTS)
         self._db = db
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
         self._cleaned: dict[Path, int] = {}  # time of the last change of each index, when it was cleaned
-
-    async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        values = (
-            store.id,
-            store.owner,
-            store.name,
-            store.description,
-            encode_fields(store.metadata),
-            store.expires_days,
-            store.created_at,
-            store.last_active_at,
-        )
-        statement = f"INSERT INTO stores ({_STORE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-
-        def work(db: apsw.Connection) -> None:
-            db.execute(statement, values)
-            self._add(db, store, files, None)
-
-        await self._db.write(work)
 
     async def delete(self, owner: str, store_id: str) -> bool:
         deleted = await super().delete(owner, store_id)
@@ -93,34 +82,11 @@ class SQLiteVectorStores(SQLVectorStores):
             await self._in_thread(lambda: delete_index(self._path(store_id)))
         return deleted
 
-    async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
-        def work(db: apsw.Connection) -> None:
-            batch = None
-            if batch_id is not None:
-                statement = "INSERT INTO batches (id, store, created_at) VALUES (?, ?, ?) RETURNING row"
-                ((batch,),) = query(db, statement, (batch_id, store.id, int(self._clock())))
-            self._add(db, store, files, batch)
-            db.execute("UPDATE stores SET last_active_at = ? WHERE id = ?", (int(self._clock()), store.id))
-
-        await self._db.write(work)
-
-    def _add(self, db: apsw.Connection, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> None:
-        now = self._clock()
-        exists = "SELECT 1 FROM files WHERE id = ? AND owner = ? AND (expires_at IS NULL OR expires_at > ?)"
-        for index, file in enumerate(files):
-            if not query(db, exists, (file.id, store.owner, now)):
-                raise UnknownFiles(index)
-            # A new row: this cancels a job that still reads the file under the old one.
-            db.execute("DELETE FROM store_files WHERE store = ? AND id = ?", (store.id, file.id))
+    def _insert_files(self, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
+        for file in files:
             attributes, strategy = encode_fields(file.attributes), file.strategy
-            db.execute(
-                "INSERT INTO store_files (store, id, queue, key, batch, created_at, attributes, max_tokens, overlap)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(store.id, file.id, store.owner, file.key, batch, int(now)),
-                    *(attributes, strategy.max_tokens, strategy.overlap),
-                ),
-            )
+            values = (store.id, batch, file.id, file.key, attributes, strategy.max_tokens, strategy.overlap)
+            yield Statement(_INSERT_FILE, (*values, store.owner))
 
     async def forget(self, entries: Rows) -> None:
         for store_id, row in entries:
@@ -133,17 +99,6 @@ class SQLiteVectorStores(SQLVectorStores):
         self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> list[FoundChunk]:
         return await self._in_thread(lambda: self._index(store_id).search(search_query, limit, files))
-
-    async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
-        def work(db: apsw.Connection) -> bool:
-            statement = "UPDATE batches SET cancelled = 1 WHERE id = ? AND store = ? RETURNING row"
-            rows = query(db, statement, (batch_id, store.id))
-            for row in rows:
-                statement = "UPDATE store_files SET status = 'cancelled' WHERE batch = ? AND status = 'in_progress'"
-                db.execute(statement, row)
-            return bool(rows)
-
-        return await self._db.write(work)
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         now, claim = self._clock(), secrets.token_hex(8)
@@ -159,13 +114,6 @@ class SQLiteVectorStores(SQLVectorStores):
 
         rows = await self._db.write(work)
         return job_of(rows[0], claim) if rows else None
-
-    async def renew(self, job: Job, lease: float) -> bool:
-        return await self._update_claimed(job, "claimed_until = :until", until=self._clock() + lease)
-
-    async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
-        changes = "claim = NULL, claimed_until = :until" + ("" if failed else ", attempts = attempts - 1")
-        await self._update_claimed(job, changes, until=self._clock() + delay)
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
         statement = "SELECT row FROM store_files WHERE store = ?"

@@ -66,7 +66,6 @@ class VectorStores:
         days = body.expires_after.days if body.expires_after else None
         store = VectorStore(_new_id("vs"), owner, body.name, body.description, body.metadata or {}, days, now, now)
         strategy = body.chunking_strategy.strategy()
-        strategy = body.chunking_strategy.strategy()
         files = [NewStoreFile(file_id, None, strategy, access.name) for file_id in dict.fromkeys(body.file_ids)]
         places = [f"file_ids[{body.file_ids.index(file.id)}]" for file in files]
         with _report_unknown_file(files, places):

@@ -1,6 +1,6 @@
 """
 The operations on vector stores that are the same in all SQL databases; `app.tools.files.tables` says how statements are
-written. What needs locks or the time is each database's own.
+written. The queue of files to index and their chunks are each database's own.
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from app.tools.files import Page
-from app.tools.files.tables import FileTables, Row, Rows, single
+from app.tools.files.multipart_sql import ALIVE
+from app.tools.files.tables import FileTables, Row, Rows, Statement, Steps, listed, single
 from app.tools.files.vector_stores.records import (
     Attributes,
     Candidate,
     ChunkingStrategy,
     FileBatch,
     Job,
+    NewStoreFile,
     Query,
     StoreFile,
+    UnknownFiles,
     VectorStore,
 )
 from app.tools.files.vector_stores.rows import decode_fields, encode_fields, file_batch_of, store_file_of, store_of
@@ -27,7 +30,6 @@ _STATUSES = ("in_progress", "completed", "failed", "cancelled")
 _COUNTS = ", ".join(f"count(*) FILTER (WHERE entries.status = '{status}')" for status in _STATUSES)
 _TABLE = "antiphon_vector_stores"
 _CHANGEABLE = ("name", "metadata", "expires_days", "last_active_at")
-
 
 # The beginnings of statements: of the stores, the files of them (entries), and a batch of files.
 _STORES = f"""
@@ -45,6 +47,15 @@ SELECT batches.id, batches.store, batches.created_at, cancelled, {_COUNTS}
 FROM antiphon_file_batches AS batches LEFT JOIN antiphon_store_files AS entries ON batch = batches.{{row}}
 WHERE batches.id = $1 AND batches.store = $2 GROUP BY batches.{{row}}
 """
+_INSERT_STORE = f"""
+INSERT INTO {_TABLE} (id, owner, name, description, metadata, expires_days, created_at, last_active_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+"""
+_INSERT_BATCH = """
+INSERT INTO antiphon_file_batches (id, store, created_at) VALUES ($1, $2, CAST({now} AS bigint)) RETURNING {row}
+"""
+_CANCEL_BATCH = "UPDATE antiphon_file_batches SET cancelled = true WHERE id = $1 AND store = $2 RETURNING {row}"
+_HELD = "{row} = $1 AND claim = $2 AND status = 'in_progress'"
 
 # The queues that have entries, each found by one search in the index; NULL is the last.
 QUEUES = """
@@ -59,11 +70,13 @@ WITH RECURSIVE queues (queue) AS (
 """
 
 
-class ListParameter(NamedTuple):
-    """How a database takes a list as the first parameter of a statement."""
+class StatementParts(NamedTuple):
+    """What differs between the databases in the statements here."""
 
-    one_of: str  # that a column is among its values
-    value: Callable[[Sequence[str | int]], object]
+    one_of: str  # that a column is among the values of a list, the first parameter
+    as_list: Callable[[Sequence[str | int]], object]  # the parameter's value
+    until: str  # the time as many seconds from now as the third parameter says
+    cancel_files: str  # cancels the files of a batch that are not indexed yet
 
 
 class FoundChunk(NamedTuple):
@@ -79,9 +92,13 @@ class FoundChunk(NamedTuple):
 class SQLVectorStores(ABC):
     """The part of `VectorStoreRecords` that is the same in all SQL databases."""
 
-    def __init__(self, tables: FileTables, lists: ListParameter) -> None:
+    def __init__(self, tables: FileTables, parts: StatementParts) -> None:
         self._tables = tables
-        self._lists = lists
+        self._parts = parts
+
+    @abstractmethod
+    def _insert_files(self, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
+        """Queue files of a store for indexing; `batch` is the row of their batch."""
 
     @abstractmethod
     async def _text_of(self, store_id: str, file: int) -> list[str]:
@@ -100,16 +117,82 @@ class SQLVectorStores(ABC):
     async def _change(self, statement: str, *values: object) -> Rows:
         return await self._tables.run(lambda: single(statement, *values))
 
+    async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
+        values = (
+            *(store.id, store.owner, store.name, store.description, encode_fields(store.metadata)),
+            *(store.expires_days, store.created_at, store.last_active_at),
+        )
+
+        def steps() -> Steps[int | None]:
+            if (missing := (yield from self._first_missing(store, files))) is None:
+                yield Statement(_INSERT_STORE, values)
+                yield from self._insert_files(store, files, None)
+            return missing
+
+        await self._unless_missing(steps)
+
+    async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
+        def steps() -> Steps[int | None]:
+            # Others who add files to this store wait, and a store that was deleted meanwhile gets none.
+            active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
+            if not (yield Statement(active, (store.id,))):
+                return None
+            if (missing := (yield from self._first_missing(store, files))) is not None:
+                return missing
+            batch = None
+            if batch_id is not None:
+                ((batch,),) = yield Statement(_INSERT_BATCH, (batch_id, store.id))
+            # New rows: this cancels jobs that still read the files under the old ones.
+            replaced = f"DELETE FROM antiphon_store_files WHERE id {self._parts.one_of} AND store = $2"
+            yield Statement(replaced, (self._parts.as_list([file.id for file in files]), store.id))
+            yield from self._insert_files(store, files, batch)
+            return None
+
+        await self._unless_missing(steps)
+
+    def _first_missing(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Steps[int | None]:
+        """Return the position of the first file that the store's owner does not have; None if there is none."""
+        one_of, as_list, *_ = self._parts
+        # Locked, so that none is deleted before the transaction ends.
+        existing = f"SELECT id FROM antiphon_files WHERE id {one_of} AND owner = $2 AND {ALIVE} FOR KEY SHARE"
+        rows = yield Statement(existing, (as_list([file.id for file in files]), store.owner))
+        found = {file_id for (file_id,) in rows}
+        return next((index for index, file in enumerate(files) if file.id not in found), None)
+
+    async def _unless_missing(self, steps: Callable[[], Steps[int | None]]) -> None:
+        if (missing := await self._tables.run(steps)) is not None:
+            raise UnknownFiles(missing)
+
+    async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
+        def steps() -> Steps[bool]:
+            rows = yield Statement(_CANCEL_BATCH, (batch_id, store.id))
+            for (batch,) in rows:
+                yield Statement(self._parts.cancel_files, (batch,))
+            return bool(rows)
+
+        return await self._tables.run(steps)
+
+    async def renew(self, job: Job, lease: float) -> bool:
+        renew = f"UPDATE antiphon_store_files SET claimed_until = {self._parts.until} WHERE {_HELD} RETURNING id"
+        return bool(await self._change(renew, job.row, job.claim, lease))
+
+    async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
+        release = f"""
+            UPDATE antiphon_store_files
+            SET claim = NULL, claimed_until = {self._parts.until}, attempts = attempts - $4 WHERE {_HELD}
+        """
+        await self._change(release, job.row, job.claim, delay, 0 if failed else 1)
+
     async def get(self, owner: str, store_id: str) -> VectorStore | None:
         statement = f"{_STORES} WHERE stores.id = $1 AND owner = $2 GROUP BY stores.{{row}}"
         rows = await self._tables.fetch(statement, store_id, owner)
         return store_of(rows[0]) if rows else None
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        one_of, as_list = self._lists
+        one_of, as_list, *_ = self._parts
         where, values = ("1 = 1", ()) if owner is None else ("owner = $1", (owner,))
-        listed, more = await self._tables.listed(f"SELECT id FROM {_TABLE}", _TABLE, where, values, page)
-        ids = [store_id for (store_id,) in listed]
+        found, more = await listed(self._tables, f"SELECT id FROM {_TABLE}", _TABLE, where, values, page)
+        ids = [store_id for (store_id,) in found]
         rows = await self._tables.fetch(f"{_STORES} WHERE stores.id {one_of} GROUP BY stores.{{row}}", as_list(ids))
         stores = {store[0]: store_of(store) for store in rows}
         return [stores[store_id] for store_id in ids if store_id in stores], more
@@ -139,7 +222,7 @@ class SQLVectorStores(ABC):
         if batch_id is not None:
             where += " AND batch = (SELECT {row} FROM antiphon_file_batches AS batches WHERE batches.id = $3)"
             values = (*values, batch_id)
-        rows, more = await self._tables.listed(_ENTRIES, "antiphon_store_files", where, values, page)
+        rows, more = await listed(self._tables, _ENTRIES, "antiphon_store_files", where, values, page)
         return [store_file_of(entry) for entry in rows], more
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool:
@@ -172,7 +255,7 @@ class SQLVectorStores(ABC):
         if files is not None and not files:
             return []
         found = await self._found(store.id, search_query, limit, files)
-        one_of, as_list = self._lists
+        one_of, as_list, *_ = self._parts
         # Files that are being indexed, or were removed meanwhile, have no row here.
         statement = f"{_ENTRIES} WHERE {{row}} {one_of} AND store = $2 AND status = 'completed'"
         rows = await self._tables.fetch(statement, as_list([*{chunk.file for chunk in found}]), store.id)

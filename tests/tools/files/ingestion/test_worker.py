@@ -120,6 +120,14 @@ async def test_files_added_while_no_reader_ran_are_read_at_start(database: FileP
         assert len(await texts(store, "words")) == 5
 
 
+async def test_file_added_to_a_vector_store_deleted_meanwhile_is_not_queued(database: FilePlace) -> None:
+    async with opened(database) as store:
+        vector_store = await filled(store, "ada", "one.txt")
+        assert await store.vector_stores.delete("ada", vector_store.id)
+        await store.vector_stores.add(vector_store, [NewStoreFile("file-one.txt")], "vsfb_1")
+        assert await store.vector_stores.claim(LEASE) is None
+
+
 @pytest.mark.parametrize("steps", range(5))
 async def test_ingestion_closed_as_readers_wake_up_ends(database: FilePlace, steps: int) -> None:
     """A reader is cancelled in each step of the event loop that waking up takes."""
