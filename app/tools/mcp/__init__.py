@@ -22,15 +22,13 @@ from app.errors import InvalidRequest
 from app.extras import require_packages
 from app.tools import Declaration, HostedTool, ToolHost, is_label, unknown_server
 from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, is_same_place
-from app.tools.mcp.results import redactor_for
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
-from app.tools.mcp.session import MCPSession, open_connection, opened, read_tool
+from app.tools.mcp.session import MCPSession, OpenSessions, read_tool, tools_of
 from app.tools.mcp.settings import CALLERS_URLS, Approval, MCPServer, MCPSettings, ToolFilter, read_settings
 from app.tools.search import ToolSearch
 
 T = TypeVar("T")
 
-_CLOSE_SECONDS = 10  # for closing all sessions at shutdown
 _APPROVAL: TypeAdapter[Approval] = TypeAdapter(Approval)
 _ALLOWED: TypeAdapter[list[str] | ToolFilter] = TypeAdapter(list[str] | ToolFilter)
 
@@ -64,7 +62,7 @@ class MCPTool:
     def __init__(self, settings: MCPSettings, max_result_chars: int = 60_000) -> None:
         self._settings = settings
         self._max_chars = max_result_chars
-        self._closing: set[asyncio.Task[None]] = set()
+        self._sessions = OpenSessions()
         self._details: dict[str, str] = {}
 
     @classmethod
@@ -108,8 +106,7 @@ class MCPTool:
             approval = self._settings.require_approval if setting is None else setting
             added = _validated(_APPROVAL, declaration, "require_approval", "never")
             tools = MCPServerTools([server.allowed, *allowed], approval, added, deferred)
-        redactor = redactor_for(address.url, address.headers, address.env.values())
-        return opened(MCPSession(label, address, tools, redactor, self._max_chars), self._close)
+        return self._sessions.opened(MCPSession(label, address, tools, self._max_chars))
 
     def _chosen(self, declaration: Declaration, label: str) -> tuple[str, MCPServer] | None:
         """
@@ -153,15 +150,11 @@ class MCPTool:
             return None
         for name, server in declared:
             if server.serves(declaration.key_names) and declaration.access.allows_tool(*_rights(name)):
-                if _secret(declaration, "authorization") and _has_token(server.headers):
+                if declaration.secrets.get("authorization") and _has_token(server.headers):
                     message = f"The MCP server '{name}' is at this URL, with its operator's token: send no other."
                     raise InvalidRequest(message, param=f"{declaration.place}.authorization")
                 return name, server
         raise InvalidRequest(URL_NOT_ALLOWED, param=field)
-
-    def _close(self, closing: asyncio.Task[None]) -> None:
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
 
     async def prepare(self) -> list[str]:
         """Return a warning for each server whose program cannot be run."""
@@ -179,15 +172,9 @@ class MCPTool:
             return problem
         address = server_address(name, server)
         try:
-            connection = await open_connection(address, stderr=True)
-            try:
-                listed, _ = await connection.list_tools()
-            finally:
-                if closing := connection.close():
-                    await closing
+            return self._examine(name, server, await tools_of(address))
         except MCPFailure as failure:
-            return redactor_for(address.url, address.headers, address.env.values())(failure.message)
-        return self._examine(name, server, listed)
+            return address.redactor(failure.message)
 
     def _examine(self, name: str, server: MCPServer, listed: Sequence[Mapping[str, object]]) -> str | None:
         """Note the tools of a server that may be called; return a problem if the settings allow none of them."""
@@ -210,11 +197,7 @@ class MCPTool:
         return self._details
 
     async def aclose(self) -> None:
-        """Wait for the sessions that are being closed, up to a timeout."""
-        if self._closing:
-            _, late = await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
-            for task in late:
-                task.cancel()
+        await self._sessions.aclose()
 
 
 def _rights(server: str) -> tuple[str, str]:
@@ -241,7 +224,7 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
 
 def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
     """Add the token that a caller sends for a declared server; other headers can only be set by the operator."""
-    if _secret(declaration, "headers"):
+    if declaration.secrets.get("headers"):
         message = f"The headers of the MCP server '{name}' are set by its operator; send `authorization` alone."
         raise InvalidRequest(message, param=f"{declaration.place}.headers")
     return headers if _has_token(headers) else {**headers, **_authorization(declaration)}
@@ -252,7 +235,7 @@ def _has_token(headers: Collection[str]) -> bool:
 
 
 def _url_of(declaration: Declaration) -> str | None:
-    url = _secret(declaration, "server_url")
+    url = declaration.secrets.get("server_url")
     if url is not None and not isinstance(url, str):
         raise InvalidRequest("A `server_url` is a string.", param=f"{declaration.place}.server_url")
     return url or None
@@ -262,12 +245,8 @@ def _names(tools: Sequence[Mapping[str, object]]) -> str:
     return ", ".join(str(tool["name"]) for tool in tools)
 
 
-def _secret(declaration: Declaration, field: str) -> object:
-    return declaration.secrets.get(field)
-
-
 def _authorization(declaration: Declaration) -> dict[str, str]:
-    token = _secret(declaration, "authorization")
+    token = declaration.secrets.get("authorization")
     if token is None:
         return {}
     if not isinstance(token, str) or not _is_header_value(token):
@@ -279,7 +258,7 @@ def _authorization(declaration: Declaration) -> dict[str, str]:
 
 def _headers_of(declaration: Declaration) -> dict[str, str]:
     """Return the headers that a caller sends to a server of its own; raises `InvalidRequest`."""
-    declared, field = _secret(declaration, "headers") or {}, f"{declaration.place}.headers"
+    declared, field = declaration.secrets.get("headers") or {}, f"{declaration.place}.headers"
     if not isinstance(declared, Mapping):
         raise InvalidRequest("`headers` is an object of strings.", param=field)
     headers = _authorization(declaration)

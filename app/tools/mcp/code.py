@@ -7,7 +7,6 @@ session of its own, so that the server can preserve state between calls and turn
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
@@ -20,9 +19,9 @@ from app.errors import InvalidRequest
 from app.extras import require_packages
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
 from app.tools.mcp import server_address
-from app.tools.mcp.results import outcome_of, redactor_for
+from app.tools.mcp.results import outcome_of
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
-from app.tools.mcp.session import MCPSession, open_connection, opened
+from app.tools.mcp.session import MCPSession, OpenSessions, tools_of
 from app.tools.mcp.settings import MCPServer, read_settings
 from app.tools.validation import read_declaration, read_table
 
@@ -80,7 +79,7 @@ class MCPCodeInterpreter:
         self._server = server
         self._address = server_address(settings.provider, server)
         self._max_chars = max_result_chars
-        self._closing: set[asyncio.Task[None]] = set()
+        self._sessions = OpenSessions()
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
@@ -105,33 +104,18 @@ class MCPCodeInterpreter:
             message = f"Invalid '{place}': should be the id of a container, or {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
         session = MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars)
-        return opened(session, self._close)
-
-    def _close(self, closing: asyncio.Task[None]) -> None:
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        return self._sessions.opened(session)
 
     async def check(self) -> Mapping[str, str | None]:
         """Connect to the server, and check that it has a tool for code."""
         try:
-            connection = await open_connection(self._address, stderr=True)
-            try:
-                listed, _ = await connection.list_tools()
-                code_function(listed, self._settings.function)
-            finally:
-                if closing := connection.close():
-                    await closing
+            code_function(await tools_of(self._address), self._settings.function)
         except MCPFailure as failure:
-            redact = redactor_for(self._address.url, self._address.headers, self._address.env.values())
-            return {self._settings.provider: redact(failure.message)}
+            return {self._settings.provider: self._address.redactor(failure.message)}
         return {self._settings.provider: None}
 
     async def aclose(self) -> None:
-        """Wait for the sessions that are being closed, up to a timeout."""
-        if self._closing:
-            _, late = await asyncio.wait(self._closing, timeout=10)
-            for task in late:
-                task.cancel()
+        await self._sessions.aclose()
 
 
 class CodeFunction(NamedTuple):
@@ -167,8 +151,7 @@ class MCPCodeSession(MCPSession):
         container: str | None,
         max_chars: int,
     ) -> None:
-        redactor = redactor_for(address.url, address.headers, address.env.values())
-        super().__init__(settings.provider, address, MCPServerTools((), "never"), redactor, max_chars)
+        super().__init__(settings.provider, address, MCPServerTools((), "never"), max_chars)
         self._settings = settings
         self._owner, self._chain = declaration.owner, declaration.chain
         self._container = container or ""

@@ -8,9 +8,11 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
+from app.core.redaction import Redactor
 from app.core.types import JSONMapping
 from app.errors import label
 from app.tools.guard import Reach, Resolver, resolve
+from app.tools.mcp.results import redactor_for
 from app.tools.mcp.settings import Approval, ToolFilter, adds_approval, needs_approval
 
 TransportName: TypeAlias = Literal["auto", "http", "sse"]
@@ -36,6 +38,11 @@ class ServerAddress:
     resolver: Resolver = field(default=resolve, repr=False)
     # Called with the URL of each request to a server that a caller has named; raises `OutboundRefused`.
     check: Callable[[str], object] = field(default=str, repr=False)
+
+    @property
+    def redactor(self) -> Redactor:
+        """A redactor for the secrets in it."""
+        return redactor_for(self.url, self.headers, self.env.values())
 
     @property
     def fingerprint(self) -> str:

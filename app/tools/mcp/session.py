@@ -6,12 +6,11 @@ import asyncio
 import importlib
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from app.core.redaction import Redactor
 from app.core.types import JSONMapping
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 _CONNECTION = "app.tools.mcp.connection"
 
+_CLOSE_SECONDS = 10  # for closing all sessions at shutdown
 MAX_SCHEMA_LEVELS = 100  # of a tool that is offered; `messages` cuts off what is nested deeper in a list
 
 # The notes that are stored with a list item, or encrypted, so that no caller can write them: the server and the filters
@@ -41,16 +41,25 @@ async def open_connection(address: ServerAddress, *, stderr: bool = False) -> Se
     return connection
 
 
+async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
+    """Connect to a server, and return its tools as it lists them; raises `MCPFailure`."""
+    connection = await open_connection(address, stderr=True)
+    try:
+        listed, _ = await connection.list_tools()
+        return listed
+    finally:
+        if closing := connection.close():
+            await closing
+
+
 class MCPSession:
     """A `ToolSession` that connects on its first request, and again if the session was lost."""
 
-    def __init__(
-        self, label: str, address: ServerAddress, tools: MCPServerTools, redactor: Redactor, max_chars: int
-    ) -> None:
+    def __init__(self, label: str, address: ServerAddress, tools: MCPServerTools, max_chars: int) -> None:
         self._label = label
         self._address = address
         self._tools = tools
-        self._redactor = redactor
+        self._redactor = address.redactor
         self._max_chars = max_chars
         self._connecting = asyncio.Lock()
         self._connections: list[ServerConnection] = []
@@ -168,11 +177,25 @@ def _digest(tools: Sequence[Mapping[str, object]]) -> str:
     return sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:32]
 
 
-@asynccontextmanager
-async def opened(session: MCPSession, closing: Callable[[asyncio.Task[None]], None]) -> AsyncIterator[MCPSession]:
-    """Yield a session, and close it without waiting: `closing` is called with each task that closes a connection."""
-    try:
-        yield session
-    finally:
-        for task in session.close():
-            closing(task)
+class OpenSessions:
+    """The sessions of one tool. None is waited for as it is closed."""
+
+    def __init__(self) -> None:
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def opened(self, session: MCPSession) -> AsyncIterator[MCPSession]:
+        """Yield a session, and then begin to close it."""
+        try:
+            yield session
+        finally:
+            for task in session.close():
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Wait for the sessions that are being closed, up to a timeout."""
+        if self._closing:
+            _, late = await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
