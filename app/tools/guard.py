@@ -391,18 +391,25 @@ def _plain_media_type(value: str) -> str:
     return f"{media_type}; charset={codec}" if codec else media_type
 
 
-class _Body(httpx.AsyncByteStream):
-    def __init__(self, response: httpx.Response, max_bytes: int) -> None:
+class BoundedBody:
+    """The body of a response of `httpx`, or of `httpx2`: decompressed, and limited in size."""
+
+    _too_large: type[Exception] = OutboundRefused
+
+    def __init__(self, response: Any, max_bytes: int) -> None:
         self._response = response
         self._max_bytes = max_bytes
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         encoding = self._response.headers.get("content-encoding", "").strip().lower()
-        assert isinstance(self._response.stream, httpx.AsyncByteStream)
-        return bounded(self._response.stream, encoding, self._max_bytes)
+        return bounded(self._response.stream, encoding, self._max_bytes, self._too_large)
 
     async def aclose(self) -> None:
         await self._response.aclose()
+
+
+class _Body(BoundedBody, httpx.AsyncByteStream):
+    pass
 
 
 @dataclass(frozen=True, slots=True)

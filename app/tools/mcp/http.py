@@ -7,14 +7,14 @@ there was an error, but sends each message in the context of the caller.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 
 import httpcore2
 import httpx2
 
-from app.tools.guard import GuardedNetwork, OutboundRefused, bounded, plain_headers, tls
+from app.tools.guard import BoundedBody, GuardedNetwork, OutboundRefused, plain_headers, tls
 from app.tools.mcp.server import ServerAddress
 
 MAX_RESULT_BYTES = 32 * 1024 * 1024  # of one document, or of one event of a stream
@@ -81,15 +81,5 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         await self._http.aclose()
 
 
-class _Body(httpx2.AsyncByteStream):
-    def __init__(self, response: httpx2.Response, max_bytes: int) -> None:
-        self._response = response
-        self._max_bytes = max_bytes
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        encoding = self._response.headers.get("content-encoding", "").strip().lower()
-        assert isinstance(self._response.stream, httpx2.AsyncByteStream)
-        return bounded(self._response.stream, encoding, self._max_bytes, ResponseTooLarge)
-
-    async def aclose(self) -> None:
-        await self._response.aclose()
+class _Body(BoundedBody, httpx2.AsyncByteStream):
+    _too_large = ResponseTooLarge
