@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest, NotFound
@@ -82,7 +82,6 @@ class Container:
     last_active_at: float
     idle_minutes: int
     memory_limit: MemoryLimit
-    mounts: Sequence[File] = ()  # uploaded files that are copied into a new sandbox
     files: dict[str, ContainerFile] = field(default_factory=dict)  # by path
     skills: Sequence[Skill] = ()
 
@@ -99,6 +98,16 @@ class Container:
             "memory_limit": self.memory_limit,
             "network_policy": {"type": "disabled"},
         }
+
+
+class NewContainer(TypedDict, total=False):
+    """The options of a container that is created."""
+
+    name: str
+    file_ids: Sequence[str]
+    memory_limit: MemoryLimit | None
+    idle_minutes: int | None
+    skills: Sequence[Skill]
 
 
 class SandboxChannel(Protocol):
@@ -118,16 +127,7 @@ class Containers(ABC):
         self.uploads: Files | None = None  # the file store, if the server has one
 
     @abstractmethod
-    async def create(
-        self,
-        owner: str,
-        *,
-        name: str = "auto",
-        file_ids: Sequence[str] = (),
-        memory_limit: MemoryLimit | None = None,
-        idle_minutes: int | None = None,
-        skills: Sequence[Skill] = (),
-    ) -> Container:
+    async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
         """
         Create a container; its sandbox is started on first use.
 
@@ -139,7 +139,9 @@ class Containers(ABC):
         """Return a container; raises `NotFound`."""
 
     @abstractmethod
-    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: object) -> Container:
+    async def of_conversation(
+        self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
+    ) -> Container:
         """
         Return the container of a conversation, creating it if there is none. Raises the errors of `create`.
 

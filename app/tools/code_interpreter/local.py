@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Unpack
 
 from app.core.access import KeyAccess
 from app.errors import InvalidRequest, NotFound
@@ -25,13 +25,14 @@ from app.tools.code_interpreter.containers import (
     ContainerFailed,
     ContainerFile,
     Containers,
+    NewContainer,
     SandboxChannel,
     page_of,
     path_for,
 )
 from app.tools.code_interpreter.saved_files import SavedFiles
-from app.tools.code_interpreter.settings import CodeSettings, MemoryLimit, memory_bytes
-from app.tools.code_interpreter.skills import Skill, SkillFolder, files_of
+from app.tools.code_interpreter.settings import CodeSettings, memory_bytes
+from app.tools.code_interpreter.skills import SkillFolder, files_of
 from app.tools.code_interpreter.slots import ContainerSlot, ContainerSlots
 from app.tools.files import File, Page
 
@@ -86,27 +87,25 @@ class LocalContainers(Containers):
 
     # Containers.
 
-    async def create(
-        self,
-        owner: str,
-        *,
-        name: str = "auto",
-        file_ids: Sequence[str] = (),
-        memory_limit: MemoryLimit | None = None,
-        idle_minutes: int | None = None,
-        skills: Sequence[Skill] = (),
-    ) -> LocalContainer:
-        memory_limit = memory_limit or "1g"
+    async def create(self, owner: str, **options: Unpack[NewContainer]) -> LocalContainer:
+        memory_limit = options.get("memory_limit") or "1g"
         if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
             message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
             raise InvalidRequest(message, param="memory_limit", code="invalid_value")
-        mounts = [await self._upload(owner, file_id) for file_id in file_ids]
+        mounts = [await self._upload(owner, file_id) for file_id in options.get("file_ids", ())]
         now = self._clock()
-        container_id = f"cntr_{secrets.token_hex(24)}"
-        minutes = idle_minutes or self.settings.idle_minutes
-        container = LocalContainer(container_id, owner, name, int(now), now, minutes, memory_limit, mounts=mounts)
-        container.skills = skills
-        self._containers[container_id] = container
+        container = LocalContainer(
+            f"cntr_{secrets.token_hex(24)}",
+            owner,
+            options.get("name", "auto"),
+            int(now),
+            now,
+            options.get("idle_minutes") or self.settings.idle_minutes,
+            memory_limit,
+            skills=options.get("skills", ()),
+            mounts=mounts,
+        )
+        self._containers[container.id] = container
         if len(self._containers) > MAX_CONTAINERS:
             self._bound()
         if self._timer is None:
@@ -119,7 +118,9 @@ class LocalContainers(Containers):
             raise NotFound(f"Container with id '{container_id}' not found.", param="container_id")
         return container
 
-    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: Any) -> LocalContainer:
+    async def of_conversation(
+        self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
+    ) -> LocalContainer:
         current = self._conversations.get((owner, chain))
         for container_id in (*earlier, *([current] if current else ())):
             try:

@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import orjson
 
@@ -32,6 +32,7 @@ from app.tools.code_interpreter.containers import (
     ContainerFailed,
     ContainerFile,
     Containers,
+    NewContainer,
     SandboxChannel,
 )
 from app.tools.code_interpreter.local import LocalContainers
@@ -111,13 +112,15 @@ class SharedContainers(Containers):
 
     # Operations.
 
-    async def create(self, owner: str, **options: object) -> Container:
+    async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
         return _container(await self._do("create", owner=owner, **_sendable(options)))
 
     async def get(self, owner: str, container_id: str) -> Container:
         return _container(await self._do("get", owner=owner, container_id=container_id))
 
-    async def of_conversation(self, owner: str, chain: str, earlier: Sequence[str], **options: object) -> Container:
+    async def of_conversation(
+        self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
+    ) -> Container:
         fields = {"owner": owner, "chain": chain, "earlier": [*earlier], **_sendable(options)}
         return _container(await self._do("of_conversation", **fields))
 
@@ -282,7 +285,7 @@ async def _run(host: LocalContainers, operation: str, fields: JSONMapping) -> An
             return await host.delete(**fields)
 
 
-def _sendable(options: JSONMapping) -> JSONObject:
+def _sendable(options: NewContainer) -> JSONObject:
     """Return the options of a new container as JSON has them."""
     return {**options, "skills": [[*skill] for skill in options.get("skills") or ()]}
 
