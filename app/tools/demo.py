@@ -8,8 +8,8 @@ Its calls produce items of all types that clients know.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -54,7 +54,7 @@ class DemoTool:
             return None
         declaration.require(*_RIGHTS)
         allowed = tool.get("allowed_tools")
-        return self._open(allowed if isinstance(allowed, list) else None)
+        return nullcontext(DemoSession(self._settings, allowed if isinstance(allowed, list) else None))
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         """Return the declaration of the demo server."""
@@ -63,10 +63,6 @@ class DemoTool:
     def rights(self, declaration: Mapping[str, object]) -> tuple[str, ...]:
         """Return the rights to the demo server."""
         return _RIGHTS
-
-    @asynccontextmanager
-    async def _open(self, allowed: Sequence[object] | None) -> AsyncIterator[ToolSession]:
-        yield DemoSession(self._settings, allowed)
 
     async def check(self) -> Mapping[str, str | None]:
         """Report no error."""

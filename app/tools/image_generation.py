@@ -15,7 +15,7 @@ import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -135,11 +135,7 @@ class ImageGenerationTool:
             if mask is None:
                 message = "A mask has to be a data URL with an image in base64."
                 raise InvalidRequest(message, param=f"{declaration.place}.input_image_mask.image_url")
-        return self._open(declared, mask)
-
-    @asynccontextmanager
-    async def _open(self, declared: ImageDeclaration, mask: InputImage | None) -> AsyncIterator[ToolSession]:
-        yield ImageSession(self._settings, self._api, declared, mask)
+        return nullcontext(ImageSession(self._settings, self._api, declared, mask))
 
     async def check(self) -> Mapping[str, str | None]:
         """Return no checks: a real check would generate an image, and cost money."""

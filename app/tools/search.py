@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from app.core.request.tool_types import TOOL_SEARCH
 from app.core.types import JSONObject
@@ -28,7 +28,7 @@ class ToolSearch:
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSearchSession] | None:
         """Return a session; None where the client runs the search."""
-        return None if declaration.tool.get("execution") == "client" else _session()
+        return None if declaration.tool.get("execution") == "client" else nullcontext(ToolSearchSession())
 
     async def check(self) -> Mapping[str, str | None]:
         """Return no checks: the search has no dependencies."""
@@ -36,11 +36,6 @@ class ToolSearch:
 
     async def aclose(self) -> None:
         """Do nothing: the search has no resources."""
-
-
-@asynccontextmanager
-async def _session() -> AsyncIterator[ToolSearchSession]:
-    yield ToolSearchSession()
 
 
 class ToolSearchSession:

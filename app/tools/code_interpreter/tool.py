@@ -6,8 +6,8 @@ import base64
 import contextlib
 import mimetypes
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -194,14 +194,9 @@ class CodeInterpreter:
         elif not isinstance(value, Mapping):
             message = f"Invalid '{place}': should be the id of a container, or an object such as {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
-        return self._session(declaration, read_declaration(model, value, place, declaration.warnings), shell, place)
-
-    @asynccontextmanager
-    async def _session(
-        self, declaration: Declaration, options: ContainerOptions | ContainerReference, shell: bool, place: str
-    ) -> AsyncIterator[ToolSession]:
+        options = read_declaration(model, value, place, declaration.warnings)
         session_class = ShellSession if shell else PythonSession
-        yield session_class(self.containers, declaration, options, place)
+        return nullcontext(session_class(self.containers, declaration, options, place))
 
     async def check(self) -> Mapping[str, str | None]:
         """Report no error: the server does not start unless sandboxes can be created."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -125,11 +125,7 @@ class FileSearch:
         declared = read_declaration(FileSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
         if self._embeddings:
             declaration.require_model(self._embeddings.name)
-        return self._session(declaration, declared)
-
-    @asynccontextmanager
-    async def _session(self, declaration: Declaration, declared: FileSearchDeclaration) -> AsyncIterator[ToolSession]:
-        yield FileSearchSession(self.vector_stores, declaration, declared, self._max_chars)
+        return nullcontext(FileSearchSession(self.vector_stores, declaration, declared, self._max_chars))
 
     async def check(self) -> dict[str, str | None]:
         """Return the error of the store and of the embeddings, or None for each that works."""

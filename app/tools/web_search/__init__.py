@@ -11,8 +11,8 @@ result becomes a `url_citation`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -114,11 +114,7 @@ class WebSearchTool:
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
         declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
         pages = self._pages if self._settings.open_pages and declared.external_web_access is not False else None
-        return self._open(WebSearchSession(self._provider, pages, declaration, declared))
-
-    @asynccontextmanager
-    async def _open(self, session: WebSearchSession) -> AsyncIterator[ToolSession]:
-        yield session
+        return nullcontext(WebSearchSession(self._provider, pages, declaration, declared))
 
     async def check(self) -> Mapping[str, str | None]:
         """Run a test search; return its error, or None."""
