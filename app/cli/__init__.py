@@ -52,8 +52,14 @@ cli = typer.Typer(
 
 cli.add_typer(keys_cli)
 
-_URL = "Base URL of an Antiphon, with /v1; that of the settings if left out."
-_KEY = "The key of the server; if left out, one of the settings."
+# Options of several commands.
+ServerURL = Annotated[
+    str | None, typer.Option(help="Base URL of an Antiphon, with /v1; that of the settings if left out.")
+]
+ServerKey = Annotated[str | None, typer.Option(help="The key of the server; if left out, one of the settings.")]
+ResponseId = Annotated[str, typer.Argument(metavar="ID", help="The id of a stored response.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="Print the JSON.")]
+ConfigFile = Annotated[str | None, typer.Option(help="A TOML file of settings.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,7 +89,7 @@ def serve(
         str | None, typer.Option(help="memory://, sqlite:///file.db, redis:// or postgresql://.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Number of processes.")] = None,
-    config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None,
+    config: ConfigFile = None,
     mcp: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=URL|COMMAND", help="An MCP server whose tools models may call; may be repeated."),
@@ -186,7 +192,7 @@ def _pid_file(port: int | None) -> Path:
 
 
 @cli.command(short_help="Check the settings, backends, store and tools.")
-def check(config: Annotated[str | None, typer.Option(help="A TOML file of settings.")] = None) -> None:
+def check(config: ConfigFile = None) -> None:
     """Check the settings, backends, store and tools, and print the results; exit 1 if any of them fails."""
     import asyncio
 
@@ -310,8 +316,8 @@ def run_chat(
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="The model; the server's first if left out.")
     ] = None,
-    url: Annotated[str | None, typer.Option(help=_URL)] = None,
-    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
+    url: ServerURL = None,
+    api_key: ServerKey = None,
     instructions: Annotated[str | None, typer.Option(help="Instructions to the model.")] = None,
     effort: Annotated[str | None, typer.Option(help="Reasoning effort, such as low or high.")] = None,
     tools: Annotated[Path | None, typer.Option(help="A JSON file with a list of tools.")] = None,
@@ -342,10 +348,10 @@ def run_chat(
 
 @cli.command("show", short_help="Show a stored response and its conversation.")
 def show_response(
-    response_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a stored response.")],
-    url: Annotated[str | None, typer.Option(help=_URL)] = None,
-    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
+    response_id: ResponseId,
+    url: ServerURL = None,
+    api_key: ServerKey = None,
+    as_json: AsJSON = False,
 ) -> None:
     """Show a stored response: the conversation up to it, its forks, and the request that its backend was sent."""
     from rich.console import Console
@@ -358,12 +364,12 @@ def show_response(
 
 @cli.command("replay", short_help="Repeat a stored response, and compare.")
 def replay_response(
-    response_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a stored response.")],
+    response_id: ResponseId,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Another model; left out, the same one.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if status, text or calls differ.")] = False,
-    url: Annotated[str | None, typer.Option(help=_URL)] = None,
-    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
+    url: ServerURL = None,
+    api_key: ServerKey = None,
+    as_json: AsJSON = False,
 ) -> None:
     """Send the request of a stored response again, and compare text, calls, tokens and cost; nothing is stored."""
     from rich.console import Console
@@ -383,9 +389,9 @@ def usage(
     key: Annotated[str | None, typer.Option(help="Glob of names of keys.")] = None,
     model: Annotated[str | None, typer.Option(help="Glob of models.")] = None,
     group: Annotated[str, typer.Option(help="Any of day, month, key, model, backend.")] = "day,key,model",
-    url: Annotated[str | None, typer.Option(help=_URL)] = None,
-    api_key: Annotated[str | None, typer.Option(help=_KEY)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON.")] = False,
+    url: ServerURL = None,
+    api_key: ServerKey = None,
+    as_json: AsJSON = False,
 ) -> None:
     """Show what keys have used and what it cost: one's own key, or all of them with an admin's."""
     from rich.console import Console

@@ -24,7 +24,7 @@ from app.backends.apis import check_api
 from app.backends.profiles import load_profile
 from app.core.profile import Profile
 from app.invalid_values import describe
-from app.settings.loading import environment
+from app.settings.loading import variable
 from app.settings.validation import (
     ApiKey,
     BackendName,
@@ -122,16 +122,14 @@ class BackendSettings(BaseModel):
     def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name and info.data.get("api_key"):
             raise ValueError("should be left out where there is an api_key")
-        if name and not environment().get(name):
-            raise ValueError(f"the environment variable {name} is not set")
         if name:
-            check_header_value(SecretStr(environment()[name]))
+            check_header_value(SecretStr(variable(name)))
         return name
 
     @model_validator(mode="after")
     def _with_key(self) -> BackendSettings:
         """Read the key once, so that a later change of `.env` does not affect a running server."""
-        self._key = SecretStr(environment()[self.api_key_env]) if self.api_key_env else self.api_key
+        self._key = SecretStr(variable(self.api_key_env)) if self.api_key_env else self.api_key
         return self
 
     @field_validator("overrides")

@@ -17,14 +17,13 @@ from pydantic import (
     Field,
     PrivateAttr,
     SecretStr,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from app.core.access import BudgetLimit, KeyAccess, KeyLimits, digest_of, owner_id
 from app.core.prices import NANO, Price
-from app.settings.loading import environment
+from app.settings.loading import variable
 from app.settings.validation import check_header_value
 
 KEY_PREFIX = "sk-antiphon-"  # of keys that `antiphon key new` creates; logs redact strings with this prefix
@@ -142,9 +141,9 @@ class KeySettings(BaseModel):
 
     @field_validator("env")
     @classmethod
-    def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name and not environment().get(name):
-            raise ValueError(f"the environment variable {name} is not set")
+    def _is_set(cls, name: str | None) -> str | None:
+        if name:
+            variable(name)
         return name
 
     @field_validator("expires")
@@ -158,7 +157,7 @@ class KeySettings(BaseModel):
         if bool(self.hash) == bool(self.env):
             raise ValueError("should have either `hash` or `env`; `antiphon key new NAME` prints a table")
         if self.env:
-            keys = [SecretStr(key.strip()) for key in environment()[self.env].split(",") if key.strip()]
+            keys = [SecretStr(key.strip()) for key in variable(self.env).split(",") if key.strip()]
             self._keys = tuple(check_header_value(key) for key in keys)
         return self
 

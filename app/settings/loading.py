@@ -30,6 +30,13 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
+def variable(name: str) -> str:
+    """Return the value of a variable that a setting names; raises `ValueError` if it is not set."""
+    if value := environment().get(name):
+        return value
+    raise ValueError(f"the environment variable {name} is not set")
+
+
 def read_toml(path: Path, known: Collection[str]) -> dict[str, object]:
     """Read a TOML file with `known` keys; raises `SettingsError` if it is unreadable or has an unknown key."""
     try:

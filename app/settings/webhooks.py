@@ -13,12 +13,11 @@ from pydantic import (
     ConfigDict,
     PrivateAttr,
     SecretStr,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from app.settings.loading import environment
+from app.settings.loading import variable
 
 WebhookEvent = Literal[
     "response.completed",
@@ -79,11 +78,9 @@ class WebhookSettings(BaseModel):
 
     @field_validator("secret_env")
     @classmethod
-    def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
-        if name and not environment().get(name):
-            raise ValueError(f"the environment variable {name} is not set")
+    def _is_set(cls, name: str | None) -> str | None:
         if name:
-            signing_key(environment()[name])
+            signing_key(variable(name))
         return name
 
     @model_validator(mode="after")
@@ -96,7 +93,7 @@ class WebhookSettings(BaseModel):
     @property
     def signing_secret(self) -> str:
         """The secret as it is written, with its prefix."""
-        return self.secret.get_secret_value() if self.secret else environment()[self.secret_env or ""]
+        return self.secret.get_secret_value() if self.secret else variable(self.secret_env or "")
 
     @property
     def key(self) -> bytes:

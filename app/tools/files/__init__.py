@@ -192,6 +192,6 @@ def new_file_id() -> str:
     return f"file-{secrets.token_hex(12)}"
 
 
-def no_such_file(file_id: str) -> NotFound:
-    """Return the error for the id of a file that is unknown, expired or another owner's."""
-    return NotFound(f"No such File object: {file_id}", param="id")
+def no_such_file(file_id: str, param: str = "id") -> NotFound:
+    """Return the error for the id of a file, in the field `param`, that is unknown, expired or another owner's."""
+    return NotFound(f"No such File object: {file_id}", param=param)

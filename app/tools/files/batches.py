@@ -203,9 +203,7 @@ class Batches:
         """Create a batch, which the key with this name pays for; raises `NotFound` and `InvalidRequest`."""
         file = await self.store.file(owner, body.input_file_id)
         if file is None:
-            error = no_such_file(body.input_file_id)
-            error.param = "input_file_id"
-            raise error
+            raise no_such_file(body.input_file_id, "input_file_id")
         if file.purpose != "batch":
             message = f"The file was uploaded with the purpose '{file.purpose}'; it should be 'batch'."
             raise InvalidRequest(message, param="input_file_id")

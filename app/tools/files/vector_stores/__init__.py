@@ -296,9 +296,7 @@ def _report_unknown_file(files: Sequence[NewStoreFile], places: Sequence[str]) -
     try:
         yield
     except UnknownFiles as error:
-        missing = no_such_file(files[error.index].id)
-        missing.param = places[error.index]
-        raise missing from None
+        raise no_such_file(files[error.index].id, places[error.index]) from None
 
 
 def _new_id(prefix: str) -> str:
