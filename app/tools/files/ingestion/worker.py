@@ -13,7 +13,7 @@ import contextlib
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -131,8 +131,8 @@ class Ingestion:
             with contextlib.suppress(Exception):  # otherwise the claim expires by itself
                 await self._records.release(job)
             raise
-        _raise(await cancel(renewal))
-        _raise(await cancel(reading))
+        for error in await cancel(reading, renewal):
+            raise error
 
     async def _renew_claim(self, job: Job) -> None:
         """Renew a claim until it is lost because the file was deleted or its batch cancelled."""
@@ -262,8 +262,3 @@ def _chunks(text: Path, vectors: Path, size: int) -> Iterator[TextChunk]:
     with vectors.open("rb") as file:
         for chunk in _texts(text):
             yield TextChunk(chunk, file.read(size))
-
-
-def _raise(errors: Sequence[Exception]) -> None:
-    for error in errors:
-        raise error

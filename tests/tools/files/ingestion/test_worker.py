@@ -25,7 +25,15 @@ from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, SWEEP, Ingestion
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 from app.tools.files.settings import EmbeddingsSettings
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
-from app.tools.files.vector_stores.records import Job, NewStoreFile, Query, StoreFile, TextChunk, VectorStore
+from app.tools.files.vector_stores.records import (
+    Job,
+    NewStoreFile,
+    Query,
+    StoreFile,
+    TextChunk,
+    VectorStore,
+    VectorStoreRecords,
+)
 from tests.support.file_places import FilePlace, SQLiteFiles
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
@@ -352,6 +360,39 @@ async def test_file_that_kills_its_parser_fails(database: FilePlace) -> None:
         async with reading(store):
             file = await settled(store, id)
         assert (file.status, file.error and file.error[0]) == ("failed", "server_error")
+
+
+class Unrenewable:
+    """Records in which a bug is met by whoever renews a claim."""
+
+    def __init__(self, records: VectorStoreRecords) -> None:
+        self._records = records
+        self.renewals = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    async def renew(self, job: Job, lease: float) -> bool:
+        self.renewals += 1
+        raise RuntimeError("a bug")
+
+
+async def test_reading_of_a_file_whose_renewal_fails_ends(
+    database: FilePlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        server.hangs = True
+        embeddings = await stack.enter_async_context(model(server))
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        records: Any = Unrenewable(store.vector_stores)
+        ingestion = Ingestion(store, records, embeddings, lease=3)
+        ingestion.start(lambda key: PAID)
+        while "was not read" not in caplog.text:
+            await asyncio.sleep(0.01)
+        assert records.renewals and server.requests
+        assert not [task for task in asyncio.all_tasks() if "Ingestion._read()" in repr(task)]
+        await ingestion.aclose()
 
 
 async def test_file_of_a_stopped_reader_is_left_to_the_next(database: FilePlace) -> None:
