@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from app import __version__
-from app.api.context import ApiContext
 from app.api.openapi import Documented
+from app.api.services import ApiServices
 from app.api.uvicorn import shutdown
 from app.api.uvicorn.hangup import reloading_at_hangup
 from app.assembly.parts import (
@@ -115,7 +115,7 @@ def create_app(
 @asynccontextmanager
 async def _running(
     settings: Settings,
-    api: ApiContext,
+    api: ApiServices,
     background: Background | None,
     observers: Sequence[Metrics | Tracing],
     labels: ModelLabels,

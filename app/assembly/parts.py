@@ -11,10 +11,10 @@ from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
 from app.api.batches import BatchWorker
 from app.api.batches.requests import LineRequests
-from app.api.context import ApiContext
 from app.api.idempotency import Idempotency
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
+from app.api.services import ApiServices
 from app.backends import BACKENDS, Backend
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
@@ -174,9 +174,9 @@ def _usage_journal(settings: Settings) -> UsageJournal | None:
 
 def build_context(
     settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
-) -> ApiContext:
+) -> ApiServices:
     """Return the objects and limits that all routes share."""
-    return ApiContext(
+    return ApiServices(
         responses,
         Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys),
         settings.open_after,
@@ -189,7 +189,7 @@ def build_context(
     )
 
 
-def build_batch_worker(settings: Settings, api: ApiContext, background: Background | None) -> BatchWorker | None:
+def build_batch_worker(settings: Settings, api: ApiServices, background: Background | None) -> BatchWorker | None:
     """Return what runs the batches in this process; None if there are none."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
     batches = next((found["batches"] for found in resources if "batches" in found), None)

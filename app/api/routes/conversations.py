@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.context import ApiContext
 from app.api.json_response import json_response, sized_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ItemsQuery, page_of_items
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
+from app.api.services import ApiServices
 from app.core.types import JSONObject
 from app.core.types.request import InputItem, Item, Metadata, typed
 from app.errors import NotFound
@@ -46,7 +46,7 @@ class CreateItems(_Body):
     items: Items
 
 
-def routes(api: ApiContext) -> APIRouter:
+def routes(api: ApiServices) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits

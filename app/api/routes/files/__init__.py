@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from app.api.context import ApiContext
 from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS
@@ -13,6 +12,7 @@ from app.api.pagination import After, Order, parse_page, parse_whole_number
 from app.api.request_body import BodyLimits, report_unknown
 from app.api.routes.files.form import form_file, missing
 from app.api.routes.lazy_route import LazyRoute
+from app.api.services import ApiServices
 from app.errors import InvalidRequest
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files
 
@@ -41,7 +41,7 @@ _FORM: dict[str, object] = {
 }
 
 
-def routes(api: ApiContext, files: Files) -> APIRouter:
+def routes(api: ApiServices, files: Files) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
 
