@@ -8,6 +8,7 @@ import orjson
 
 from app.core.history.compaction import COMPACTION
 from app.core.history.turns import parts_of
+from app.core.items import is_by_user
 from app.core.types.request import Item
 from app.errors import Warnings
 
@@ -73,17 +74,13 @@ def _without_question(history: Sequence[Item], new: Sequence[Item], warnings: Wa
     Semantic Kernel repeats it. In chat, results follow their calls, so the model would see the question a second time.
     """
     last = max((position for position, item in enumerate(new) if item["type"].endswith("_output")), default=0)
-    if not any(map(_is_question, new[:last])):  # as it is in nearly all requests; a history may be long
+    if not any(map(is_by_user, new[:last])):  # as it is in nearly all requests; a history may be long
         return [*new]
-    question = next(filter(_is_question, reversed(history)), None)
+    question = next(filter(is_by_user, reversed(history)), None)
     if question is None:
         return [*new]
     words = parts_of(question.get("content"), "user")
-    repeated = [_is_question(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
+    repeated = [is_by_user(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
     if any(repeated):
         warnings.add("The last user message was repeated with the results of tools; the repetition was left out.")
     return [*(item for item, is_repeated in zip(new, repeated, strict=False) if not is_repeated), *new[last:]]
-
-
-def _is_question(item: Item) -> bool:
-    return bool(item["type"] == "message" and item["role"] == "user")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from app.core.items import ITEM_TYPES, OUTPUTS
+from app.core.items import ITEM_TYPES, OUTPUTS, is_by_user
 from app.core.types.request import Item
 from app.core.usage.token_estimate import estimate_json
 
@@ -51,7 +51,7 @@ def _remainder(item: Item) -> Item | None:
 
 def _pieces(items: Sequence[Item]) -> Iterator[set[int]]:
     """Yield the positions of items that are removed together, oldest first."""
-    current = max((position for position, item in enumerate(items) if _is_by_user(item)), default=-1)
+    current = max((position for position, item in enumerate(items) if is_by_user(item)), default=-1)
     steps = _steps(items, current)
     staying = {current, *(steps[-1] if steps else ())}
     pairs = _paired(items)
@@ -75,7 +75,7 @@ def _steps(items: Sequence[Item], current: int) -> list[list[int]]:
             continue
         is_output = item["type"] in OUTPUTS
         again = position > current and answered and not is_output
-        if not steps or _is_by_user(item) or again or steps[-1][0] == current:
+        if not steps or is_by_user(item) or again or steps[-1][0] == current:
             steps.append([])
         steps[-1].append(position)
         answered = is_output or item["type"] in _HOSTED
@@ -102,10 +102,6 @@ def _paired(items: Sequence[Item]) -> dict[int, set[int]]:
         latest[call_id].add(position)
         pairs[position] = latest[call_id]
     return pairs
-
-
-def _is_by_user(item: Item) -> bool:
-    return bool(item["type"] == "message" and item["role"] == "user")
 
 
 # A number that may be a token count, and no part of a longer run of digits.

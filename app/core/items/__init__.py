@@ -410,6 +410,11 @@ def type_of(item: JSONMapping) -> ItemType | None:
     return ITEM_TYPES.get(item["type"])
 
 
+def is_by_user(item: Item) -> bool:
+    """Return whether an item is a message of the user."""
+    return item["type"] == "message" and item["role"] == "user"
+
+
 def waits_for_client(item: Mapping[str, object]) -> bool:
     """Return whether a response ends with this item and the client has to answer it."""
     row = type_of(item)

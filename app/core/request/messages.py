@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import orjson
 
 from app.core.bounded_json import dumps_sized, size_of
-from app.core.items import ITEM_TYPES, as_json_object
+from app.core.items import ITEM_TYPES, as_json_object, is_by_user
 from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
@@ -90,9 +90,9 @@ def can_continue(prefix: TranslatedPrefix, items: Sequence[Item], state: Transla
     if any(offered.name(*key) != name for key, name in prefix.names.items()):
         return False
     if prefix.before_user:
-        if not (items and _is_by_user(items[0])):
+        if not (items and is_by_user(items[0])):
             return False
-    elif state.options.reasoning_replay == "current_turn" and any(map(_is_by_user, items)):
+    elif state.options.reasoning_replay == "current_turn" and any(map(is_by_user, items)):
         return False
     unanswered: set[str] = set()
     for item in items:
@@ -103,10 +103,6 @@ def can_continue(prefix: TranslatedPrefix, items: Sequence[Item], state: Transla
                 return False  # the output of a call in the prefix
             unanswered.discard(item["call_id"])
     return True
-
-
-def _is_by_user(item: Item) -> bool:
-    return item["type"] == "message" and item["role"] == "user"
 
 
 class _End(NamedTuple):
@@ -208,7 +204,7 @@ class ConversationReader:
         Its messages must not depend on later items: all calls have their outputs, and it is decided whether the
         reasoning of the turn is sent back. Both hold at the end of a turn, and after the output of a call in it.
         """
-        before_user = _is_by_user(item)
+        before_user = is_by_user(item)
         if self.pending < position:
             if before_user:
                 self.close()
