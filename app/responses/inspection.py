@@ -92,13 +92,7 @@ class Inspection:
                 more = len(entries or ()) > size
             if not more or len(data) == limit or searched >= MAX_SEARCHED:
                 break
-        return {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": last if more else data[-1]["id"] if data else None,
-            "has_more": more,
-        }
+        return _page(data, more, last if more else None)
 
     async def chains(self, caller: Caller, limit: int, after: str | None = None, text: str = "") -> dict[str, object]:
         """
@@ -115,14 +109,7 @@ class Inspection:
             )
         wanted = " ".join(text.casefold().split())
         found = [chain for chain in chains[start:] if wanted in chain.pop("texts")]
-        data = found[:limit]
-        return {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": len(found) > limit,
-        }
+        return _page(found[:limit], len(found) > limit)
 
     async def _chains(self, caller: Caller) -> list[JSONObject]:
         """Return the chains of a caller's newest responses, each with the beginnings of its messages as `texts`."""
@@ -295,6 +282,13 @@ class _Listing:
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
         """Do nothing: listing tools asks no backend."""
+
+
+def _page(data: list[JSONObject], more: bool, last: str | None = None) -> dict[str, object]:
+    """Return a page of a list; `last` is the id to continue from, if it is not that of the last entry."""
+    ids = [entry["id"] for entry in data]
+    last_id = last or (ids[-1] if ids else None)
+    return {"object": "list", "data": data, "first_id": ids[0] if ids else None, "last_id": last_id, "has_more": more}
 
 
 def offered_tools(tools: Mapping[str, HostedTool], caller: Caller) -> list[dict[str, object]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, TypeAlias
 
 from app.core.bounded_json import loads, outline, to_json
@@ -172,51 +173,44 @@ def _search_action(written: str) -> dict[str, object]:
     return {"action": {"type": "search", "query": str(as_object(written).get("query", ""))}}
 
 
-FUNCTION_CALL = ItemType(
+_client_call = partial(ItemType, role="call", awaits_client=True)
+_hosted_call = partial(ItemType, role="hosted", call_id=False)
+
+FUNCTION_CALL = _client_call(
     type="function_call",
     prefix="fc",
-    role="call",
-    awaits_client=True,
     field="arguments",
     delta="response.function_call_arguments.delta",
     done="response.function_call_arguments.done",
     done_fields=("name",),
 )
-CUSTOM_TOOL_CALL = ItemType(
+CUSTOM_TOOL_CALL = _client_call(
     type="custom_tool_call",
     prefix="ctc",
-    role="call",
-    awaits_client=True,
     read=readings.custom_tool_call,
     field="input",
     delta="response.custom_tool_call_input.delta",
     done="response.custom_tool_call_input.done",
     argument=INPUT,
 )
-TOOL_SEARCH_CALL = ItemType(
+TOOL_SEARCH_CALL = _client_call(
     type="tool_search_call",
     prefix="tsc",
-    role="call",
-    awaits_client=True,
     read=readings.tool_search_call,
     silent=True,  # without a call id it was run by another server
     field="arguments",
     value=as_object,
 )
-LOCAL_SHELL_CALL = ItemType(
+LOCAL_SHELL_CALL = _client_call(
     type="local_shell_call",
     prefix="lsh",
-    role="call",
-    awaits_client=True,
     read=readings.call_of("local_shell", "action", type="exec", env={}),
     field="action",
     value=_as_exec,
 )
-SHELL_CALL = ItemType(
+SHELL_CALL = _client_call(
     type="shell_call",
     prefix="sh",
-    role="call",
-    awaits_client=True,
     read=readings.call_of("shell", "action"),
     field="action",
     value=_as_action(commands=[]),
@@ -224,36 +218,24 @@ SHELL_CALL = ItemType(
     restored={"response.shell_call_command.done": _restored_command},
     own_output=lambda item: "",  # if run by this server, the output is an item of its own
 )
-APPLY_PATCH_CALL = ItemType(
+APPLY_PATCH_CALL = _client_call(
     type="apply_patch_call",
     prefix="apc",
-    role="call",
-    awaits_client=True,
     read=readings.call_of("apply_patch", "operation"),
     field="operation",
     value=_as_action(type="update_file", path="", diff=""),
     details=_patch_diff,
 )
-COMPUTER_CALL = ItemType(
+COMPUTER_CALL = _client_call(
     type="computer_call",
     prefix="cu",
-    role="call",
-    awaits_client=True,
     read=readings.call_of("computer", "actions", "action"),
     empty={"pending_safety_checks": []},
     field="actions",
     value=lambda written: _as_action(actions=[])(written)["actions"],
 )
 # The older tool has one action a call.
-COMPUTER_ACTION = ItemType(
-    type="computer_call",
-    prefix="cu",
-    role="call",
-    awaits_client=True,
-    empty={"pending_safety_checks": []},
-    field="action",
-    value=_as_action(type="screenshot"),
-)
+COMPUTER_ACTION = dataclasses.replace(COMPUTER_CALL, field="action", value=_as_action(type="screenshot"))
 MCP_APPROVAL_REQUEST = ItemType(
     type="mcp_approval_request",
     prefix="mcpr",
@@ -324,12 +306,10 @@ _ROWS = (
         interrupted="failed",
         error=lambda message: {"error": message},
     ),
-    ItemType(
+    _hosted_call(
         type="mcp_call",
         prefix="mcp",
-        role="hosted",
         read=readings.mcp_call,
-        call_id=False,
         field="arguments",
         empty={"output": None, "error": None, "approval_request_id": None},
         added_events=("response.mcp_call.in_progress",),
@@ -342,36 +322,30 @@ _ROWS = (
     ),
     MCP_APPROVAL_REQUEST,
     ItemType(type="mcp_approval_response", prefix="mcpa", read=readings.nothing),
-    ItemType(
+    _hosted_call(
         type="web_search_call",
         prefix="ws",
-        role="hosted",
         read=readings.web_search_call,
-        call_id=False,
         added_events=("response.web_search_call.in_progress",),
         running=("response.web_search_call.searching",),
         ended={"completed": "response.web_search_call.completed"},
         final=_search_action,
         included={"results": "web_search_call.results"},
     ),
-    ItemType(
+    _hosted_call(
         type="file_search_call",
         prefix="fs",
-        role="hosted",
         read=readings.file_search_call,
-        call_id=False,
         empty={"queries": [], "results": None},
         added_events=("response.file_search_call.in_progress",),
         running=("response.file_search_call.searching",),
         ended={"completed": "response.file_search_call.completed"},
         included={"results": "file_search_call.results"},
     ),
-    ItemType(
+    _hosted_call(
         type="code_interpreter_call",
         prefix="ci",
-        role="hosted",
         read=readings.code_interpreter_call,
-        call_id=False,
         field="code",
         empty={"container_id": "", "outputs": None},
         added_events=("response.code_interpreter_call.in_progress",),
@@ -382,12 +356,10 @@ _ROWS = (
         ended={"completed": "response.code_interpreter_call.completed"},
         included={"outputs": "code_interpreter_call.outputs"},
     ),
-    ItemType(
+    _hosted_call(
         type="image_generation_call",
         prefix="ig",
-        role="hosted",
         read=readings.image_generation_call,
-        call_id=False,
         empty={"result": None},
         added_events=("response.image_generation_call.in_progress",),
         running=("response.image_generation_call.generating",),

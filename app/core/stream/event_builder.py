@@ -217,7 +217,9 @@ class EventBuilder:
 
     def annotation(self, annotation: JSONObject) -> None:
         """Annotate the open text part; an empty one is opened if there is none."""
-        part = self._open_for(TEXT).parts[0]
+        self._annotate(self._open_for(TEXT).parts[0], annotation)
+
+    def _annotate(self, part: OpenPart, annotation: JSONObject) -> None:
         annotations = part.extra["annotations"]
         annotations.append(annotation)
         index = len(annotations) - 1

@@ -67,12 +67,7 @@ class ReplayedBuilder(EventBuilder):
         if text := part.get(row.field):
             self._write(open_.rows, [text])
         for annotation in part.get("annotations") or () if "annotations" in row.extra else ():
-            opened = open_.parts[0]
-            opened.extra["annotations"].append(annotation)
-            index = len(opened.extra["annotations"]) - 1
-            self._emit(
-                "response.output_text.annotation.added", **opened.where, annotation_index=index, annotation=annotation
-            )
+            self._annotate(open_.parts[0], annotation)
         if "logprobs" in row.extra:
             open_.parts[0].extra["logprobs"] = part.get("logprobs") or []
         self._close_parts(open_)

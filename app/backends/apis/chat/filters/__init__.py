@@ -142,7 +142,7 @@ class ThinkTagFilter(Filter):
         self._splitters: dict[int, Splitter] = {}
 
     def end(self) -> list[RawChunk]:
-        ends = {index: splitter.end() for index, splitter in self._splitters.items()}
+        ends = {index: splitter.flush() for index, splitter in self._splitters.items()}
         return [
             {"choices": [{"index": index, "delta": _with({}, thought, text)}]}
             for index, (thought, text) in ends.items()

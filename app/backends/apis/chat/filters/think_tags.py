@@ -47,15 +47,11 @@ class Splitter:
             self._state = _State.REPEATED
 
     def flush(self) -> Parts:
-        """Return the held text as reasoning or text, since something other than text follows."""
+        """Return the held text as reasoning or text, since no text follows."""
         held, self._held = self._held, ""
         inside = self._state is _State.INSIDE or (self._implicit and self._state is _State.UNDECIDED)
         self._state = _State.INSIDE if inside else _State.OUTSIDE
         return (held, "") if inside else ("", held)
-
-    def end(self) -> Parts:
-        """Return the held text, at the end."""
-        return self.flush()
 
     # Each state's step.
 

@@ -17,7 +17,7 @@ def split(
     splitter = Splitter(*tags, implicit)
     if structured:
         splitter.structured(structured)
-    parts = [*map(splitter.feed, texts), splitter.end()]
+    parts = [*map(splitter.feed, texts), splitter.flush()]
     return "".join(thought for thought, _ in parts), "".join(text for _, text in parts)
 
 
