@@ -11,15 +11,15 @@ from fastapi import FastAPI
 
 from app import __version__
 from app.api.openapi import Documented
-from app.api.services import ApiServices
+from app.api.parts import ApiParts
 from app.api.uvicorn import shutdown
 from app.api.uvicorn.hangup import reloading_at_hangup
 from app.assembly.parts import (
     build_accounting,
+    build_api,
     build_backend,
     build_background,
     build_batch_worker,
-    build_context,
     build_hooks,
     build_limits,
     build_metrics,
@@ -102,7 +102,7 @@ def create_app(
         tools=build_tools(settings),
     )
     accounting = build_accounting(settings, store, metrics)
-    api = build_context(settings, responses, build_limits(settings, metrics), accounting, activity)
+    api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
 
     document = None if settings.docs == "off" else "/openapi.json"
     hangup = SettingsReload(settings, reload, router, api) if reload else None
@@ -115,7 +115,7 @@ def create_app(
 @asynccontextmanager
 async def _running(
     settings: Settings,
-    api: ApiServices,
+    api: ApiParts,
     background: Background | None,
     observers: Sequence[Metrics | Tracing],
     labels: ModelLabels,

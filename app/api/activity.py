@@ -17,8 +17,8 @@ from app.api.accounting.listing import check_key_filter
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, response_example
 from app.api.pagination import parse_limit, parse_whole_number
+from app.api.parts import ApiParts
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.core.access import KeyAccess
 from app.core.prices import NANO
 from app.core.size import Size
@@ -133,7 +133,7 @@ class SummarizedResource(Protocol):
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]: ...
 
 
-def activity_routes(api: ApiServices) -> APIRouter:
+def activity_routes(api: ApiParts) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     caller_of = api.caller_dependency()
@@ -195,7 +195,7 @@ def activity_routes(api: ApiServices) -> APIRouter:
     return router
 
 
-async def _refusals(api: ApiServices, caller: Caller, limit: int, status: str | None) -> JSONObject:
+async def _refusals(api: ApiParts, caller: Caller, limit: int, status: str | None) -> JSONObject:
     hours = await api.activity.hours(HOURS)
     admin = caller.access.admin
     shown = [
@@ -213,7 +213,7 @@ async def _refusals(api: ApiServices, caller: Caller, limit: int, status: str | 
     return {"object": "list", "data": data, "has_more": len(shown) > limit}
 
 
-async def _latency(api: ApiServices, access: KeyAccess, number: int, length: int, key: str, model: str) -> JSONObject:
+async def _latency(api: ApiParts, access: KeyAccess, number: int, length: int, key: str, model: str) -> JSONObject:
     hours = await api.activity.hours(number)
     size = Size(values=sum(_COUNT * len(hour.counts) for hour in hours))
     return await off_loop(size, _summed, hours, access, number, length, key, model)
@@ -261,7 +261,7 @@ def _amount(limit: str, amount: int) -> float:
     return amount / NANO if limit.startswith("money") else amount
 
 
-async def _now(api: ApiServices, caller: Caller) -> JSONObject:
+async def _now(api: ApiParts, caller: Caller) -> JSONObject:
     now = await api.activity.now()
     containers, stores = [await _summaries(api, caller, name) for name in ("containers", "vector_stores")]
     running = sorted(
@@ -312,7 +312,7 @@ def _backends(states: Iterable[list[JSONObject]], access: KeyAccess) -> list[JSO
     ]
 
 
-async def _summaries(api: ApiServices, caller: Caller, resource: str) -> list[JSONObject] | None:
+async def _summaries(api: ApiParts, caller: Caller, resource: str) -> list[JSONObject] | None:
     """Return containers or vector stores with their sizes; [] if the server has none, None if they are unavailable."""
     names: dict[str, list[str]] = {}
     for access in api.auth.accesses():

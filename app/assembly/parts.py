@@ -12,9 +12,9 @@ from app.api.auth import Auth
 from app.api.batches import BatchWorker
 from app.api.batches.requests import LineRequests
 from app.api.idempotency import Idempotency
+from app.api.parts import ApiParts
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
-from app.api.services import ApiServices
 from app.backends import BACKENDS, Backend
 from app.backends.routing.replicas import RoutingHooks
 from app.backends.routing.router import Router
@@ -172,11 +172,11 @@ def _usage_journal(settings: Settings) -> UsageJournal | None:
     return UsageJournal(directory.expanduser()) if isinstance(directory, Path) else None
 
 
-def build_context(
+def build_api(
     settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
-) -> ApiServices:
+) -> ApiParts:
     """Return the objects and limits that all routes share."""
-    return ApiServices(
+    return ApiParts(
         responses,
         Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys),
         settings.open_after,
@@ -189,7 +189,7 @@ def build_context(
     )
 
 
-def build_batch_worker(settings: Settings, api: ApiServices, background: Background | None) -> BatchWorker | None:
+def build_batch_worker(settings: Settings, api: ApiParts, background: Background | None) -> BatchWorker | None:
     """Return what runs the batches in this process; None if there are none."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
     batches = next((found["batches"] for found in resources if "batches" in found), None)

@@ -19,13 +19,13 @@ from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
+from app.api.parts import ApiParts
 from app.api.passthrough.operations import passthrough_operations
 from app.api.passthrough.routes import passthrough_routes
 from app.api.routes import conversations, health, studio, websocket
 from app.api.routes import metrics as operation
 from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
-from app.api.services import ApiServices
 from app.assembly.parts import build_memory
 from app.backends.routing.router import Router
 from app.core.types.hosted import needs_table
@@ -51,7 +51,7 @@ RESOURCES = {
 
 
 def add_routes(
-    app: Documented, settings: Settings, api: ApiServices, metrics: Metrics | None, backends: Router
+    app: Documented, settings: Settings, api: ApiParts, metrics: Metrics | None, backends: Router
 ) -> Sequence[Route]:
     """Add all endpoints and pages; return the routes of the backend's endpoints, for `add_middleware`."""
     _add_endpoints(app, settings, api, backends)
@@ -63,7 +63,7 @@ def add_routes(
     return passed
 
 
-def _add_endpoints(app: Documented, settings: Settings, api: ApiServices, backends: Router) -> None:
+def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, backends: Router) -> None:
     """Add the endpoints of the API, with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
@@ -144,7 +144,7 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
 def add_middleware(
     app: FastAPI,
     settings: Settings,
-    api: ApiServices,
+    api: ApiParts,
     metrics: Metrics | None,
     tracing: Tracing | None,
     passed: Sequence[Route],

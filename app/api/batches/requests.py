@@ -8,11 +8,11 @@ import logging
 import orjson
 from starlette.types import ASGIApp, Message, Scope
 
+from app.api.parts import ApiParts
 from app.api.passthrough.endpoints import ENDPOINTS
 from app.api.passthrough.routes import Passthrough
 from app.api.rate_limits import BatchAccount
 from app.api.request_body import parse
-from app.api.services import ApiServices
 from app.core.bounded_json import dumps
 from app.core.dialects import DIALECTS
 from app.core.size import Size
@@ -40,7 +40,7 @@ class PutOff(Exception):
 class LineRequests:
     """Answers the requests of batches with the rights that their key has now."""
 
-    def __init__(self, api: ApiServices) -> None:
+    def __init__(self, api: ApiParts) -> None:
         self._api = api
         self._passed = {
             f"/v1{endpoint.path}": Passthrough(api, endpoint, "/v1")

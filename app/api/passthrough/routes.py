@@ -13,6 +13,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import header_values
+from app.api.parts import ApiParts
 from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_of
 from app.api.passthrough.form_body import FormBody, ReceivedForm
@@ -21,7 +22,6 @@ from app.api.passthrough.plain_form import form_boundary, reads_as_model
 from app.api.rate_limits import Admission
 from app.api.request_body import parse
 from app.api.routes.responses import respond_to
-from app.api.services import ApiServices
 from app.backends import Backend, RawRequest
 from app.core.affinity import conversation_key
 from app.core.size import Size
@@ -47,7 +47,7 @@ class FastRoute(Route):
         return match, {**child_scope, "route": self}
 
 
-def passthrough_routes(api: ApiServices, *prefixes: str) -> list[FastRoute]:
+def passthrough_routes(api: ApiParts, *prefixes: str) -> list[FastRoute]:
     """Return the routes under each prefix."""
     own = [
         FastRoute(f"{prefix}{endpoint.path}", Passthrough(api, endpoint, prefix), methods=["POST"])
@@ -72,7 +72,7 @@ class Passthrough:
     With a `prefix`, the path after it is that of the endpoint.
     """
 
-    def __init__(self, api: ApiServices, endpoint: PassedEndpoint, prefix: str | None = None) -> None:
+    def __init__(self, api: ApiParts, endpoint: PassedEndpoint, prefix: str | None = None) -> None:
         self._api = api
         self._prefix = prefix
         self._endpoint = endpoint

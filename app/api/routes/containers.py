@@ -14,10 +14,10 @@ from app.api.json_response import json_response
 from app.api.multipart import FormPart, form_parts
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ForwardQuery
+from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.files import MAX_FIELD
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.core.types.request import WITHOUT_NUL
 from app.errors import InvalidRequest
 from app.tools.code_interpreter.containers import MAX_CONTAINER_NAME, Container, Containers
@@ -62,7 +62,7 @@ class AddContainerFile(_Body):
     file_id: str
 
 
-def container_routes(api: ApiServices, containers: Containers) -> APIRouter:
+def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["containers"], responses=ERRORS)
     max_minutes = containers.settings.idle_minutes
@@ -104,7 +104,7 @@ def container_routes(api: ApiServices, containers: Containers) -> APIRouter:
     return router
 
 
-def _add_files(router: APIRouter, api: ApiServices, containers: Containers) -> None:
+def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None:
     """Add the routes of a container's files."""
 
     async def container_of(request: Request, container_id: str) -> Container:

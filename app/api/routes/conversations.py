@@ -11,9 +11,9 @@ from starlette.responses import Response
 from app.api.json_response import json_response, sized_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ItemsQuery, page_of_items
+from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.core.types import JSONObject
 from app.core.types.request import InputItem, Item, Metadata, typed
 from app.errors import NotFound
@@ -46,7 +46,7 @@ class CreateItems(_Body):
     items: Items
 
 
-def routes(api: ApiServices) -> APIRouter:
+def routes(api: ApiParts) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits

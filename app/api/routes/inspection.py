@@ -12,9 +12,9 @@ from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_
 from app.api.json_response import json_response, sized_response
 from app.api.openapi import CREATE, ERRORS, response_example
 from app.api.pagination import parse_limit, parse_whole_number
+from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller
@@ -153,7 +153,7 @@ class FilterQuery:
         return None if matches == ResponseFilter() else matches
 
 
-def inspection_routes(api: ApiServices, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
+def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
     """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection, caller_of = Inspection(api.responses), api.caller_dependency()

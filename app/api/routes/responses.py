@@ -20,11 +20,11 @@ from app.api.errors import STOPPED, api_error, is_of_anthropic_api
 from app.api.json_response import json_response, sized_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
+from app.api.parts import ApiParts
 from app.api.rate_limits import Admission
 from app.api.request_body import load_json, read_as, read_body, validate, warning_headers
 from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
-from app.api.services import ApiServices
 from app.api.sse_response import EventStream, StreamEncoding, disconnected
 from app.core.history.resource import response_size
 from app.core.size import Size
@@ -42,7 +42,7 @@ Stream = Annotated[str, Query(description="`true`: stream the events of a backgr
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to continue after")]
 
 
-def routes(api: ApiServices) -> APIRouter:
+def routes(api: ApiParts) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, responses=ERRORS)
     responses, stored = api.responses, api.responses.stored
@@ -118,7 +118,7 @@ class FastPath:
     before they send anything.
     """
 
-    def __init__(self, app: ASGIApp, api: ApiServices, prefixes: Sequence[str], others: Sequence[Route] = ()) -> None:
+    def __init__(self, app: ASGIApp, api: ApiParts, prefixes: Sequence[str], others: Sequence[Route] = ()) -> None:
         self._app = app
         self._api = api
         # For the labels of metrics and spans, which are those of a request that is not served here.
@@ -148,7 +148,7 @@ class FastPath:
         await response(scope, receive, send)
 
 
-async def create(api: ApiServices, request: Request) -> Response:
+async def create(api: ApiParts, request: Request) -> Response:
     """Create a response, and return it as JSON, as a stream of events or, in the background, as it is queued."""
     headers = header_values(request.scope)
     caller = api.auth.caller(headers)
@@ -160,7 +160,7 @@ async def create(api: ApiServices, request: Request) -> Response:
 
 
 async def respond_to(
-    api: ApiServices, request: Request, body: CreateResponse, caller: Caller, admission: Admission
+    api: ApiParts, request: Request, body: CreateResponse, caller: Caller, admission: Admission
 ) -> Response:
     """Create the response that a body asks for, and return it as the request wants it."""
     async with admission.slot():
@@ -168,7 +168,7 @@ async def respond_to(
         return await started(api, request, body, caller, run)
 
 
-async def started(api: ApiServices, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
+async def started(api: ApiParts, request: Request, body: CreateResponse, caller: Caller, run: Run) -> Response:
     """Run a response, and return it as the request wants it."""
     if body.background:
         return await background_response(body, run, caller, api)
@@ -176,7 +176,7 @@ async def started(api: ApiServices, request: Request, body: CreateResponse, call
     return await unless_disconnected(request, response)
 
 
-async def create_once(api: ApiServices, request: Request, key: str, caller: Caller, admission: Admission) -> Response:
+async def create_once(api: ApiParts, request: Request, key: str, caller: Caller, admission: Admission) -> Response:
     """Create a response, or return the one that an earlier request with the same `Idempotency-Key` created."""
 
     def parsed(data: bytes) -> tuple[CreateResponse, str]:
@@ -202,7 +202,7 @@ async def create_once(api: ApiServices, request: Request, key: str, caller: Call
     return response
 
 
-async def replayed(api: ApiServices, response_id: str, body: CreateResponse, caller: Caller) -> Response:
+async def replayed(api: ApiParts, response_id: str, body: CreateResponse, caller: Caller) -> Response:
     """Return an earlier response as the request wants it; raises `InvalidRequest` if it is not stored any more."""
     headers = {idempotency.REPLAYED_HEADER: "true"}
     try:
@@ -236,7 +236,7 @@ async def compacted_response(run: Run) -> Response:
     return await sized_response(await run.compacted(), warning_headers(run.warnings))
 
 
-async def event_stream(run: Run, caller: Caller, api: ApiServices) -> Response:
+async def event_stream(run: Run, caller: Caller, api: ApiParts) -> Response:
     """Return a stream of the run's events, once there is one: a failure before the first event is an HTTP error."""
     stream = EventStream[EventBatch](
         partial(run.generate, open_after=api.open_after),
@@ -273,7 +273,7 @@ async def _broken_off(run: Run, error: Exception) -> bytes:
     return encoder.encode_sse(await run.break_off(error)) + encoder.DONE_FRAME
 
 
-async def background_response(body: CreateResponse, run: Run, caller: Caller, api: ApiServices) -> Response:
+async def background_response(body: CreateResponse, run: Run, caller: Caller, api: ApiParts) -> Response:
     """Start a run in the background, and return the queued response, or a stream of its events."""
     response = await api.responses.stored.launch(body, run)
     if not body.stream:
@@ -283,7 +283,7 @@ async def background_response(body: CreateResponse, run: Run, caller: Caller, ap
 
 
 def subscription_stream(
-    subscription: EventSubscription, caller: Caller, api: ApiServices, headers: dict[str, str] | None = None
+    subscription: EventSubscription, caller: Caller, api: ApiParts, headers: dict[str, str] | None = None
 ) -> Response:
     """Return a stream of the events of a background response, in the caller's dialect."""
     encoding = StreamEncoding(

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from app.api.json_response import json_response, sized_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import PageQuery
+from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.tools.files.vector_stores import VectorStores
 from app.tools.files.vector_stores.requests import (
     AddFile,
@@ -29,7 +29,7 @@ Status = Annotated[
 ]
 
 
-def routes(api: ApiServices, stores: VectorStores) -> APIRouter:
+def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["vector stores"], responses=ERRORS)
     limits, owner_of = api.body_limits, api.owner_dependency("file_search")
@@ -79,7 +79,7 @@ def routes(api: ApiServices, stores: VectorStores) -> APIRouter:
     return router
 
 
-def _add_files(router: APIRouter, api: ApiServices, stores: VectorStores) -> None:
+def _add_files(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
     """Add the routes of a vector store's files."""
     owner_of = api.owner_dependency("file_search")
 
@@ -122,7 +122,7 @@ def _add_files(router: APIRouter, api: ApiServices, stores: VectorStores) -> Non
         return await sized_response(await stores.file_content(owner, vector_store_id, file_id))
 
 
-def _add_batches(router: APIRouter, api: ApiServices, stores: VectorStores) -> None:
+def _add_batches(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
     """Add the routes of file batches."""
     owner_of = api.owner_dependency("file_search")
 

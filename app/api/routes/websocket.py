@@ -17,9 +17,9 @@ from typing import Protocol
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.errors import refuse, report
+from app.api.parts import ApiParts
 from app.api.request_body import body_too_large
 from app.api.routes.websocket_frames import STEER, Create, envelope, read_frame, steer_failure
-from app.api.services import ApiServices
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.bounded_json import dumps, pieces_of_json
 from app.core.dialects import dialect_of
@@ -52,7 +52,7 @@ class ConnectionLimits:
     queue: int  # turns that may wait for the current one
 
 
-def routes(api: ApiServices, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
+def routes(api: ApiParts, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
     """Return the route, without the `/v1`; `memory` creates a connection's store of unstored responses."""
     router = APIRouter()
 
@@ -97,7 +97,7 @@ class WebSocketConnection:
     """
 
     def __init__(
-        self, websocket: WebSocket, caller: Caller, api: ApiServices, limits: ConnectionLimits, memory: Store
+        self, websocket: WebSocket, caller: Caller, api: ApiParts, limits: ConnectionLimits, memory: Store
     ) -> None:
         self._websocket = websocket
         self._caller = caller

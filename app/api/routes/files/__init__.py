@@ -9,10 +9,10 @@ from app.api.download import file_download
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS
 from app.api.pagination import After, Order, parse_page, parse_whole_number
+from app.api.parts import ApiParts
 from app.api.request_body import BodyLimits, report_unknown
 from app.api.routes.files.form import form_file, missing
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.errors import InvalidRequest
 from app.tools.files.uploads import MAX_LIFETIME, MIN_LIFETIME, Files
 
@@ -41,7 +41,7 @@ _FORM: dict[str, object] = {
 }
 
 
-def routes(api: ApiServices, files: Files) -> APIRouter:
+def routes(api: ApiParts, files: Files) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["files"], responses=ERRORS)
 

@@ -8,13 +8,13 @@ from starlette.responses import Response
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import After, Limit, parse_page
+from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.tools.files.batches import Batches, CreateRequestBatch
 
 
-def batch_routes(api: ApiServices, batches: Batches) -> APIRouter:
+def batch_routes(api: ApiParts, batches: Batches) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["batches"], responses=ERRORS)
     owner_of = api.owner_dependency()

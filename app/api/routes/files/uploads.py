@@ -7,10 +7,10 @@ from starlette.responses import Response
 
 from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
+from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.files.form import form_file
 from app.api.routes.lazy_route import LazyRoute
-from app.api.services import ApiServices
 from app.tools.files.multipart import MAX_PART_BYTES, CompleteUpload, CreateUpload, MultipartUploads
 
 _PART: dict[str, object] = {
@@ -29,7 +29,7 @@ _PART: dict[str, object] = {
 }
 
 
-def upload_routes(api: ApiServices, uploads: MultipartUploads) -> APIRouter:
+def upload_routes(api: ApiParts, uploads: MultipartUploads) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["uploads"], responses=ERRORS)
     owner_of = api.owner_dependency()

@@ -27,7 +27,7 @@ from app.responses import Caller, Responses
 
 
 @dataclass(frozen=True, slots=True)
-class ApiServices:
+class ApiParts:
     """What every route is built with. `open_after` and `heartbeat` are in seconds: see `Settings`."""
 
     responses: Responses
