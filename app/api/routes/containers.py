@@ -65,21 +65,18 @@ class AddContainerFile(_Body):
 def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, tags=["containers"], responses=ERRORS)
-    max_minutes = containers.settings.idle_minutes
-
-    def owner(request: Request) -> str:
-        return api.owner(request.headers, *_TOOLS)
+    max_minutes, owner_of = containers.settings.idle_minutes, api.owner_dependency(*_TOOLS)
 
     @router.post("/containers", summary="Create a container", openapi_extra=request_body(CreateContainer))
     async def create(request: Request) -> Response:
-        caller = await api.admitted_owner(request.headers, *_TOOLS)
+        owner = await api.admitted_owner(request.headers, *_TOOLS)
         body = await read_body(request, CreateContainer, api.body_limits)
         minutes = body.expires_after.minutes if body.expires_after else None
         if minutes and minutes > max_minutes:
             message = f"Invalid 'expires_after.minutes': containers of this server expire after {max_minutes} at most."
             raise InvalidRequest(message, param="expires_after.minutes", code="invalid_value")
         container = await containers.create(
-            caller,
+            owner,
             name=body.name,
             file_ids=body.file_ids or (),
             memory_limit=body.memory_limit,
@@ -89,16 +86,16 @@ def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
         return json_response(container.resource())
 
     @router.get("/containers", summary="List containers")
-    async def listed(request: Request, query: _PageParameters, name: str | None = None) -> Response:
-        return json_response(await containers.list(owner(request), query.page(), name))
+    async def listed(query: _PageParameters, name: str | None = None, owner: str = owner_of) -> Response:
+        return json_response(await containers.list(owner, query.page(), name))
 
     @router.get("/containers/{container_id}", summary="Retrieve a container")
-    async def retrieve(request: Request, container_id: str) -> Response:
-        return json_response((await containers.get(owner(request), container_id)).resource())
+    async def retrieve(container_id: str, owner: str = owner_of) -> Response:
+        return json_response((await containers.get(owner, container_id)).resource())
 
     @router.delete("/containers/{container_id}", summary="Delete a container with its files")
-    async def delete(request: Request, container_id: str) -> Response:
-        return json_response(await containers.delete(owner(request), container_id))
+    async def delete(container_id: str, owner: str = owner_of) -> Response:
+        return json_response(await containers.delete(owner, container_id))
 
     _add_files(router, api, containers)
     return router
@@ -112,8 +109,8 @@ def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None
 
     @router.post("/containers/{container_id}/files", summary="Add a file: multipart, or an uploaded one by `file_id`")
     async def add(request: Request, container_id: str) -> Response:
-        who = await api.admitted_owner(request.headers, *_TOOLS)
-        container = await containers.get(who, container_id)
+        owner = await api.admitted_owner(request.headers, *_TOOLS)
+        container = await containers.get(owner, container_id)
         if request.headers.get("content-type", "").lower().startswith("multipart/"):
             return json_response(await _from_form(request, containers, container))
         body = await read_body(request, AddContainerFile, api.body_limits)
