@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from app.core.json_values import json_objects, json_text
 from app.core.types import JSONObject
 
 _JOINED = ("text", "summary", "data")  # the fields that are sent in pieces
@@ -27,9 +28,7 @@ class ReasoningDetails:
 
     def feed(self, fragments: list[Any]) -> None:
         """Add the fragments of one delta."""
-        for fragment in fragments:
-            if not isinstance(fragment, dict):
-                continue
+        for fragment in json_objects(fragments):
             index, item_id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
             if not isinstance(index, int):  # then the same id means the same detail; without an id each is its own
                 index = item_id if item_id and isinstance(item_id, str) else len(self._details)
@@ -54,11 +53,9 @@ class ReasoningDetails:
 
     @staticmethod
     def texts(fragments: list[Any]) -> Iterator[str]:
-        """Yield the readable texts and summaries of fragments, without encrypted data."""
-        for fragment in fragments:
-            for name in ("text", "summary"):
-                if isinstance(fragment, dict) and (text := fragment.get(name)) and isinstance(text, str):
-                    yield text
+        """Return the readable texts and summaries of fragments, without encrypted data."""
+        texts = (json_text(each.get(name)) for each in json_objects(fragments) for name in ("text", "summary"))
+        return filter(None, texts)
 
 
 class ThinkingBlocks:
@@ -74,9 +71,7 @@ class ThinkingBlocks:
 
     def feed(self, fragments: list[Any]) -> None:
         """Add the fragments of one delta."""
-        for fragment in fragments:
-            if not isinstance(fragment, dict):
-                continue
+        for fragment in json_objects(fragments):
             is_thinking = fragment.get("type") == "thinking"
             if not (is_thinking and self._open):
                 self._blocks.append({**fragment, "thinking": []} if is_thinking else fragment)
@@ -96,10 +91,8 @@ class ThinkingBlocks:
 
     @staticmethod
     def texts(fragments: list[Any]) -> Iterator[str]:
-        """Yield the readable texts of fragments."""
-        for fragment in fragments:
-            if isinstance(fragment, dict) and (text := fragment.get("thinking")) and isinstance(text, str):
-                yield text
+        """Return the readable texts of fragments."""
+        return filter(None, (json_text(each.get("thinking")) for each in json_objects(fragments)))
 
 
 # By the names of the fields in which they are received and sent back.
