@@ -361,3 +361,8 @@ def test_import_upward_is_seen(name: str, imported: str) -> None:
 )
 def test_import_downward_is_accepted(name: str, imported: str) -> None:
     assert violations(name, {imported}) == []
+
+
+def test_one_class_is_called_a_context() -> None:
+    classes = {node.name for path in MODULES for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)}
+    assert {name for name in classes if name.endswith("Context")} == {"RequestContext"}

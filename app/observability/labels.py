@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from app.errors import APIError
+from app.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +83,7 @@ class ModelLabels:
     async def aclose(self) -> None:
         """Cancel a listing in progress; names that wait for it resolve to `other`, unless the settings have them."""
         if self._listing:
-            self._listing.cancel()
-            await asyncio.wait({self._listing})
+            await cancel(self._listing)
 
     def _label(self, name: str) -> str:
         return name if name in self._listed else self._configured(name) or self.OTHER

@@ -33,6 +33,7 @@ from app.observability.activity.hours import HOUR, ActivityHour, Refusal
 from app.observability.lifecycle import ResponseLifecycle
 from app.off_loop import off_loop
 from app.stores import Store
+from app.tasks import cancel
 
 logger = logging.getLogger(__name__)
 
@@ -160,8 +161,7 @@ class Activity:
         """Store what happened, and that this process does nothing any more."""
         self._started = False
         if self._publishing:
-            self._publishing.cancel()
-            await asyncio.wait({self._publishing})
+            await cancel(self._publishing)
         self._running.clear()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(PUBLISHING_TIMEOUT):

@@ -14,6 +14,7 @@ from app.backends.apis.messages.blocks import CACHED_PARTS, PARTS
 from app.core.bounded_json import loads
 from app.core.items import as_json_object
 from app.core.items.readings import HOSTED
+from app.core.request.caching import THINKING_BLOCKS
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields, is_sent_back
 from app.core.request.roles import OPENING, SYSTEM, Message
@@ -22,7 +23,6 @@ from app.core.types import JSONObject
 from app.core.types.request import Item
 
 THINKING = "thinking"  # the bound field of a reasoning item that has the signed block
-_THINKING = frozenset({"thinking", "redacted_thinking"})
 
 
 class MessagesConversation(ConversationReader):
@@ -48,7 +48,7 @@ class MessagesConversation(ConversationReader):
         """Yield the message for a turn of the model, and that with the results of its calls."""
         policy = self.options.reasoning_replay
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
-        content = [block for block in turn.blocks if back or block["type"] not in _THINKING]
+        content = [block for block in turn.blocks if back or block["type"] not in THINKING_BLOCKS]
         calls = [self.items[call] for call in turn.calls]
         ids = [self.ids.take(call["call_id"], self._own_id(call)) for call in calls]
         content += [
@@ -147,11 +147,11 @@ def _blocks(message: Message) -> list[JSONObject]:
 
 
 def _ends_with_thought(message: Message) -> bool:
-    return cast(list[JSONObject], message["content"])[-1]["type"] in _THINKING
+    return cast(list[JSONObject], message["content"])[-1]["type"] in THINKING_BLOCKS
 
 
 def _without_last_thoughts(message: Message) -> Message:
     content = _blocks(message)
-    while message["role"] == "assistant" and content and content[-1]["type"] in _THINKING:
+    while message["role"] == "assistant" and content and content[-1]["type"] in THINKING_BLOCKS:
         content.pop()
     return {**message, "content": content}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+from app.core.request.caching import THINKING_BLOCKS
 from app.core.request.question import TranslationState
 from app.core.request.roles import Message
 from app.core.types import JSONMapping, JSONObject
@@ -76,7 +77,7 @@ def _begun_without(messages: Sequence[Message]) -> bool:
             first = content[0]
         elif any(block["type"] != "tool_result" for block in content):
             break
-    return first is not None and first["type"] not in ("thinking", "redacted_thinking")
+    return first is not None and first["type"] not in THINKING_BLOCKS
 
 
 def _without_sampling(state: TranslationState, body: JSONObject) -> None:

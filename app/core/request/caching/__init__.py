@@ -22,9 +22,10 @@ from app.core.types import JSONObject
 # Fields of requests that determine breakpoints.
 CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "prompt_cache_options"})
 
+THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # types of blocks, which cannot have one
+
 _MOST = 4  # breakpoints in a request
 _LOOKED_BACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
-_NOT_MARKED = frozenset({"thinking", "redacted_thinking"})
 
 
 def is_cached_chat(question: Question, options: RequestOptions) -> bool:
@@ -114,7 +115,7 @@ def _may_end(message: Message) -> bool:
     content: Any = message.get("content")
     if isinstance(content, str):
         return bool(content)
-    return bool(content) and content[-1]["type"] not in _NOT_MARKED
+    return bool(content) and content[-1]["type"] not in THINKING_BLOCKS
 
 
 def _with_mark(message: Message, mark: JSONObject) -> Message:
