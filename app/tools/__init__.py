@@ -50,40 +50,10 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkab
 
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types import JSONObject, Usage
-from app.core.types.hosted import HostedFunction
+from app.core.types.hosted import HostedFunction as HostedFunction
 from app.core.types.request import Item, Part
 from app.core.usage.tool_usage import Counts
 from app.errors import InvalidRequest, Warnings
-
-__all__ = [
-    "NAMED_TYPES",
-    "TOOLS",
-    "AccompaniedTool",
-    "Account",
-    "Declaration",
-    "DeclaringTool",
-    "DetailedTool",
-    "FileTool",
-    "HostedFunction",
-    "HostedTool",
-    "InputFiles",
-    "LinkedTool",
-    "Outcome",
-    "OutcomeStatus",
-    "PreparingTool",
-    "Report",
-    "ReportedItem",
-    "ResourceTool",
-    "Source",
-    "StartingTool",
-    "ToolCall",
-    "ToolHost",
-    "ToolLimits",
-    "ToolSession",
-    "ToolWithRights",
-    "is_label",
-    "unknown_server",
-]
 
 # By the name of the table `[tools.NAME]`. A table of another name has an import path `package.module:Class` as its key
 # `tool`. Each class has `from_settings(table, host)`: it does no I/O, and raises ValueError for a table that is wrong.

@@ -90,30 +90,21 @@ SELECT entry FROM antiphon_listed AS listed
 JOIN antiphon_records AS records USING (bucket, name) JOIN antiphon_buckets ON id = bucket
 WHERE owner = $1 AND position < $2 AND expires > clock_timestamp() ORDER BY position DESC LIMIT $3
 """
+_BATCH = 100
 # A few at a time, and no locked rows, so that other calls do not wait for long.
 _PURGES = [
-    """
-    DELETE FROM antiphon_buckets WHERE id IN (
-        SELECT id FROM antiphon_buckets WHERE expires <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
+    f"""
+    DELETE FROM {table} WHERE ({key}) IN (
+        SELECT {key} FROM {table} WHERE {time} <= clock_timestamp() LIMIT {_BATCH} FOR UPDATE SKIP LOCKED
     ) RETURNING 1
-    """,
     """
-    DELETE FROM antiphon_runs WHERE (bucket, response) IN (
-        SELECT bucket, response FROM antiphon_runs WHERE expires <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
-    ) RETURNING 1
-    """,
-    """
-    DELETE FROM antiphon_limits WHERE (owner, bucket) IN (
-        SELECT owner, bucket FROM antiphon_limits WHERE full_at <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
-    ) RETURNING 1
-    """,
-    """
-    DELETE FROM antiphon_slots WHERE (pool, holder) IN (
-        SELECT pool, holder FROM antiphon_slots WHERE expires <= clock_timestamp() LIMIT 100 FOR UPDATE SKIP LOCKED
-    ) RETURNING 1
-    """,
+    for table, key, time in (
+        ("antiphon_buckets", "id", "expires"),
+        ("antiphon_runs", "bucket, response", "expires"),
+        ("antiphon_limits", "owner, bucket", "full_at"),
+        ("antiphon_slots", "pool, holder", "expires"),
+    )
 ]
-_BATCH = 100
 _SLICE = 1024 * 1024  # bytes; larger records are sent in slices
 _RECORDS = 7  # index of `$8`
 

@@ -52,6 +52,21 @@ _TLS_OPTIONS: dict[str, Callable[[str], object]] = {
 Command: TypeAlias = tuple[str | int | bytes, ...]
 _Host: TypeAlias = tuple[str, int]
 
+
+def checked_write(command: str) -> str:
+    """
+    Return the beginning of a script: a write that leaves what it can as it is, and whose error is that of the script.
+
+    So the script fails at once if the server cannot be written to. Servers before 7 have READONLY in the middle of a
+    script's error: it is extracted, so that the client retries on a new connection, to the new primary.
+    """
+    return f"""
+local written = redis.pcall({command})
+if type(written) == 'table' and written.err then
+  return redis.error_reply(written.err:match('READONLY.*') or written.err)
+end"""
+
+
 _SLICE = 256 * 1024  # bytes
 
 

@@ -12,20 +12,12 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from app.stores.counters import LEASE, TokenResult, TokenTake
-from app.stores.redis.connection import RedisClient
+from app.stores.redis.connection import RedisClient, checked_write
 
 FAST_TIMEOUT = 0.5  # seconds to connect, and for a response: a request must not wait long for its limits
 
-# As in the event log, the first command fails if this server cannot be written to.
-_READY = """
-if type(ready) == 'table' and ready.err then
-  return redis.error_reply(ready.err:match('READONLY.*') or ready.err)
-end
+_TAKE = f"""{checked_write("'HDEL', KEYS[1], ''")}
 local time = redis.call('TIME')
-"""
-_TAKE = f"""
-local ready = redis.pcall('HDEL', KEYS[1], '')
-{_READY}
 local now = time[1] + time[2] / 1000000
 local missing, levels, granted = {{}}, {{}}, 1
 for i = 1, #ARGV, 4 do
@@ -45,9 +37,8 @@ for i = 1, #ARGV, 4 do
 end
 return {{granted, unpack(levels)}}
 """
-_POOL = f"""
-local ready = redis.pcall('ZREM', KEYS[1], '')
-{_READY}
+_POOL = f"""{checked_write("'ZREM', KEYS[1], ''")}
+local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 _ACQUIRE = f"""{_POOL}

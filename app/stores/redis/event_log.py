@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
-from app.stores.redis.connection import RedisClient
+from app.stores.redis.connection import RedisClient, checked_write
 
 BLOCK = 2.0  # seconds that one call may wait for a batch
 MAX_WAITERS = 500  # calls that block at once, each on a connection; further ones poll
@@ -26,13 +26,7 @@ _BATCHES = 16  # that are read at once; one may have a megabyte
 
 _INDEX = "antiphon:runs"
 
-# Every script starts with a write that changes nothing. Servers before 7 have READONLY in the middle of a script's
-# error: it is extracted, so that the client retries on a new connection, to the new primary.
-_HEAD = """
-local ready = redis.pcall('HDEL', KEYS[1], '')
-if type(ready) == 'table' and ready.err then
-  return redis.error_reply(ready.err:match('READONLY.*') or ready.err)
-end
+_HEAD = f"""{checked_write("'HDEL', KEYS[1], ''")}
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function renew(run, events)

@@ -14,14 +14,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from app.stores import LISTED, Change, owner_of
-from app.stores.redis.connection import Command, RedisClient
+from app.stores.redis.connection import Command, RedisClient, checked_write
 
 _SPARE = 20  # additional entries to read, since the records of some may have expired
 
 # The score of an entry is the server's time, and greater than all others.
-_LIST = """
-local held = redis.pcall('HSET', KEYS[2], ARGV[1], ARGV[2])
-if type(held) == 'table' and held.err then return redis.error_reply(held.err:match('READONLY.*') or held.err) end
+_LIST = f"""{checked_write("'HSET', KEYS[2], ARGV[1], ARGV[2]")}
 local time = redis.call('TIME')
 local place = time[1] * 1000000 + time[2]
 local last = redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]

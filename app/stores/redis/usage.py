@@ -13,7 +13,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from app.stores.redis.connection import RedisClient
+from app.stores.redis.connection import RedisClient, checked_write
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 _NAMES = "antiphon:usage"
@@ -22,14 +22,9 @@ _SEPARATOR = "\x1f"
 _DAY = 86_400
 
 # KEYS: the batch, then the months. ARGV: the time to live of the batch and of a month, in seconds; then, repeatedly,
-# the number of a key, a field, and the amount to add. As in the event log, the first command fails if the server
-# cannot be written to.
-_ADD = """
-local fresh = redis.pcall('SET', KEYS[1], 1, 'NX', 'EX', ARGV[1])
-if type(fresh) == 'table' and fresh.err then
-  return redis.error_reply(fresh.err:match('READONLY.*') or fresh.err)
-end
-if not fresh then return 0 end
+# the number of a key, a field, and the amount to add.
+_ADD = f"""{checked_write("'SET', KEYS[1], 1, 'NX', 'EX', ARGV[1]")}
+if not written then return 0 end
 for i = 3, #ARGV, 3 do
   redis.call('HINCRBY', KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2])
 end
