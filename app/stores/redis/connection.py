@@ -55,10 +55,10 @@ _Host: TypeAlias = tuple[str, int]
 
 def checked_write(command: str) -> str:
     """
-    Return the beginning of a script: a write that leaves what it can as it is, and whose error is that of the script.
+    Return the beginning of a script: a write whose error ends it, before anything else if the server takes no writes.
 
-    So the script fails at once if the server cannot be written to. Servers before 7 have READONLY in the middle of a
-    script's error: it is extracted, so that the client retries on a new connection, to the new primary.
+    Servers before 7 have READONLY in the middle of a script's error: it is extracted, so that the client retries on a
+    new connection, to the new primary.
     """
     return f"""
 local written = redis.pcall({command})

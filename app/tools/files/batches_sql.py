@@ -11,6 +11,54 @@ from app.tools.files.batches import MAX_UNFINISHED, BatchLine, ClaimedLine, Line
 from app.tools.files.multipart_sql import add_file
 from app.tools.files.tables import FileTables, Row, Statement, Steps, listed, single
 
+# The requests of `/v1/batches`, until their batch has ended.
+BATCH_TABLES = """
+CREATE TABLE antiphon_request_batches (
+    {row} {identity},
+    id text NOT NULL UNIQUE,
+    owner text NOT NULL,
+    key text NOT NULL,
+    endpoint text NOT NULL,
+    input_file text NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    metadata text,
+    output_lifetime integer NOT NULL,
+    status text NOT NULL DEFAULT 'validating',
+    times text,
+    errors text,
+    total integer NOT NULL DEFAULT 0,
+    completed integer NOT NULL DEFAULT 0,
+    failed integer NOT NULL DEFAULT 0,
+    output_file text,
+    error_file text,
+    model text,
+    input_tokens bigint NOT NULL DEFAULT 0,
+    cached_tokens bigint NOT NULL DEFAULT 0,
+    output_tokens bigint NOT NULL DEFAULT 0,
+    reasoning_tokens bigint NOT NULL DEFAULT 0,
+    claim text,
+    claimed_until float8 NOT NULL DEFAULT 0  -- Unix time, by the clock of the database
+);
+CREATE INDEX antiphon_request_batches_by_owner ON antiphon_request_batches (owner, {row});
+CREATE INDEX antiphon_request_batches_open ON antiphon_request_batches ({row})
+    WHERE status NOT IN ('completed', 'failed', 'expired', 'cancelled');
+CREATE TABLE antiphon_batch_requests (
+    batch text NOT NULL,
+    line integer NOT NULL,
+    custom_id text NOT NULL,
+    body bytea,
+    status text NOT NULL DEFAULT 'waiting',
+    attempts integer NOT NULL DEFAULT 0,
+    claim text,
+    claimed_until float8 NOT NULL DEFAULT 0,
+    result bytea,
+    PRIMARY KEY (batch, line)
+);
+CREATE INDEX antiphon_batch_requests_waiting ON antiphon_batch_requests (batch, line) WHERE status = 'waiting';
+CREATE INDEX antiphon_batch_requests_claimed ON antiphon_batch_requests (claim) WHERE claim IS NOT NULL;
+"""
+
 _COLUMNS = (
     "id, owner, key, endpoint, input_file, created_at, expires_at, metadata, output_lifetime, status, times, errors, "
     "total, completed, failed, output_file, error_file, model, input_tokens, cached_tokens, output_tokens, "

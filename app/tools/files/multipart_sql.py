@@ -12,6 +12,37 @@ from app.tools.files.tables import FileTables, Rows, Statement, Steps, single
 KEPT = 86_400  # seconds for which an upload that has ended is known
 _SWEPT = 100  # uploads that one statement removes
 
+# A file of `antiphon_multipart_uploads` is the list of its parts, which are stored like files.
+MULTIPART_TABLES = """
+CREATE TABLE antiphon_multipart_uploads (
+    {row} {identity},
+    id text NOT NULL UNIQUE,
+    owner text NOT NULL,
+    filename text NOT NULL,
+    purpose text NOT NULL,
+    bytes bigint NOT NULL,
+    created_at bigint NOT NULL,
+    expires_at bigint NOT NULL,
+    lifetime integer,
+    status text NOT NULL DEFAULT 'pending',
+    received bigint NOT NULL DEFAULT 0,
+    file text
+);
+CREATE INDEX antiphon_multipart_uploads_by_owner ON antiphon_multipart_uploads (owner) WHERE status = 'pending';
+CREATE INDEX antiphon_multipart_uploads_by_expiry ON antiphon_multipart_uploads (expires_at) WHERE status = 'pending';
+CREATE INDEX antiphon_multipart_uploads_by_time ON antiphon_multipart_uploads (created_at);
+CREATE TABLE antiphon_upload_parts (
+    id text PRIMARY KEY,
+    upload text NOT NULL,
+    bytes bigint NOT NULL,
+    created_at bigint NOT NULL,
+    file text,
+    position integer
+);
+CREATE INDEX antiphon_upload_parts_by_upload ON antiphon_upload_parts (upload);
+CREATE INDEX antiphon_upload_parts_by_file ON antiphon_upload_parts (file, position) WHERE file IS NOT NULL;
+"""
+
 ALIVE = "(expires_at IS NULL OR expires_at > {now})"
 _PENDING = "status = 'pending' AND expires_at > {now}"
 

@@ -2,7 +2,8 @@
 Tables that SQLite and PostgreSQL have with the same columns, used by the same statements.
 
 Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., and tables are named `antiphon_...`. `{row}` is
-the column that numbers the rows of a table, and `{now}` the time by the clock of the database, in seconds.
+the column that numbers the rows of a table, of the type `{identity}`, and `{now}` the time by the clock of the
+database, in seconds.
 """
 
 from __future__ import annotations

@@ -10,9 +10,25 @@ from __future__ import annotations
 import asyncpg
 
 from app.storage.migration import Connection, UnpreparedError, migrate
+from app.tools.files.batches_sql import BATCH_TABLES
+from app.tools.files.multipart_sql import MULTIPART_TABLES
 
 _LOCK = 0x66696C65  # of the migrations; other programs may use advisory locks too
 _VECTORS_LOCK = _LOCK + 1
+
+_WORDS = {
+    "{row}": "number",
+    "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "{now}": "extract(epoch FROM clock_timestamp())::float8",
+}
+
+
+def in_postgres(text: str) -> str:
+    """Return a statement with what differs in PostgreSQL: see `app.tools.files.tables`."""
+    for word, here in _WORDS.items():
+        text = text.replace(word, here)
+    return text
+
 
 _FILES = """
 CREATE TABLE antiphon_files (
@@ -163,35 +179,7 @@ DROP INDEX antiphon_store_files_to_read;
 CREATE TABLE antiphon_turns (queue text PRIMARY KEY, served timestamptz NOT NULL);
 """
 
-# A file of `antiphon_multipart_uploads` is the list of its parts, which are stored like files.
-_MULTIPART = """
-CREATE TABLE antiphon_multipart_uploads (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id text NOT NULL UNIQUE,
-    owner text NOT NULL,
-    filename text NOT NULL,
-    purpose text NOT NULL,
-    bytes bigint NOT NULL,
-    created_at bigint NOT NULL,
-    expires_at bigint NOT NULL,
-    lifetime integer,
-    status text NOT NULL DEFAULT 'pending',
-    received bigint NOT NULL DEFAULT 0,
-    file text
-);
-CREATE INDEX antiphon_multipart_uploads_by_owner ON antiphon_multipart_uploads (owner) WHERE status = 'pending';
-CREATE INDEX antiphon_multipart_uploads_by_expiry ON antiphon_multipart_uploads (expires_at) WHERE status = 'pending';
-CREATE INDEX antiphon_multipart_uploads_by_time ON antiphon_multipart_uploads (created_at);
-CREATE TABLE antiphon_upload_parts (
-    id text PRIMARY KEY,
-    upload text NOT NULL,
-    bytes bigint NOT NULL,
-    created_at bigint NOT NULL,
-    file text,
-    position integer
-);
-CREATE INDEX antiphon_upload_parts_by_upload ON antiphon_upload_parts (upload);
-CREATE INDEX antiphon_upload_parts_by_file ON antiphon_upload_parts (file, position) WHERE file IS NOT NULL;
+_PARTS_REMOVED = """
 CREATE OR REPLACE FUNCTION antiphon_file_deleted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO antiphon_removed (content) SELECT id FROM deleted;
@@ -199,54 +187,6 @@ BEGIN
     INSERT INTO antiphon_removed (content) SELECT id FROM parts;
     RETURN NULL;
 END $$;
-"""
-
-# The requests of `/v1/batches`, until their batch has ended.
-_BATCHES = """
-CREATE TABLE antiphon_request_batches (
-    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    id text NOT NULL UNIQUE,
-    owner text NOT NULL,
-    key text NOT NULL,
-    endpoint text NOT NULL,
-    input_file text NOT NULL,
-    created_at bigint NOT NULL,
-    expires_at bigint NOT NULL,
-    metadata text,
-    output_lifetime integer NOT NULL,
-    status text NOT NULL DEFAULT 'validating',
-    times text,
-    errors text,
-    total integer NOT NULL DEFAULT 0,
-    completed integer NOT NULL DEFAULT 0,
-    failed integer NOT NULL DEFAULT 0,
-    output_file text,
-    error_file text,
-    model text,
-    input_tokens bigint NOT NULL DEFAULT 0,
-    cached_tokens bigint NOT NULL DEFAULT 0,
-    output_tokens bigint NOT NULL DEFAULT 0,
-    reasoning_tokens bigint NOT NULL DEFAULT 0,
-    claim text,
-    claimed_until float8 NOT NULL DEFAULT 0  -- Unix time, by the clock of the database
-);
-CREATE INDEX antiphon_request_batches_by_owner ON antiphon_request_batches (owner, number);
-CREATE INDEX antiphon_request_batches_open ON antiphon_request_batches (number)
-    WHERE status NOT IN ('completed', 'failed', 'expired', 'cancelled');
-CREATE TABLE antiphon_batch_requests (
-    batch text NOT NULL,
-    line integer NOT NULL,
-    custom_id text NOT NULL,
-    body bytea,
-    status text NOT NULL DEFAULT 'waiting',
-    attempts integer NOT NULL DEFAULT 0,
-    claim text,
-    claimed_until float8 NOT NULL DEFAULT 0,
-    result bytea,
-    PRIMARY KEY (batch, line)
-);
-CREATE INDEX antiphon_batch_requests_waiting ON antiphon_batch_requests (batch, line) WHERE status = 'waiting';
-CREATE INDEX antiphon_batch_requests_claimed ON antiphon_batch_requests (claim) WHERE claim IS NOT NULL;
 """
 
 # The rows are read in sequence; 8,160 bytes keep vectors of up to 2,000 dimensions out of a table of their own.
@@ -272,6 +212,8 @@ RETURNS TABLE (file bigint, number integer, distance float8) LANGUAGE sql STABLE
 $$;
 """
 
+_MIGRATIONS = [_FILES, _QUEUES, in_postgres(MULTIPART_TABLES) + _PARTS_REMOVED, in_postgres(BATCH_TABLES)]
+
 # The errors of CREATE EXTENSION, and of a type that is in no schema of the search path.
 _NO_EXTENSION = (
     asyncpg.FeatureNotSupportedError,
@@ -287,7 +229,7 @@ class NoVectorsError(UnpreparedError):
 
 async def migrate_files(connection: Connection) -> None:
     """Create or migrate the tables."""
-    await migrate(connection, "antiphon_files_schema", _LOCK, [_FILES, _QUEUES, _MULTIPART, _BATCHES])
+    await migrate(connection, "antiphon_files_schema", _LOCK, _MIGRATIONS)
 
 
 async def migrate_vectors(connection: Connection) -> None:

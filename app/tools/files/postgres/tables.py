@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from app.storage.migration import Connection
 from app.tools.files.postgres.database import PostgresDatabase, storable
+from app.tools.files.postgres.schema import in_postgres
 from app.tools.files.tables import Rows, Statement, Steps
 
 T = TypeVar("T")
@@ -19,7 +20,7 @@ class PostgresTables:
         self._db = database
 
     async def fetch(self, text: str, *values: object) -> Rows:
-        return await self._db.fetch(_translated(text), *values)
+        return await self._db.fetch(in_postgres(text), *values)
 
     async def run(self, steps: Callable[[], Steps[T]]) -> T:
         async def work(connection: Connection) -> T:
@@ -28,7 +29,7 @@ class PostgresTables:
                 statement = next(running)
                 while True:
                     values = map(storable, statement.values)
-                    statement = running.send(await connection.fetch(_translated(statement.text), *values))
+                    statement = running.send(await connection.fetch(in_postgres(statement.text), *values))
             except StopIteration as end:
                 result: T = end.value
                 return result
@@ -37,7 +38,3 @@ class PostgresTables:
 
     def lock_owner(self, owner: str) -> Steps[None]:
         yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (owner,))
-
-
-def _translated(text: str) -> str:
-    return text.replace("{row}", "number").replace("{now}", "extract(epoch FROM clock_timestamp())::float8")

@@ -15,9 +15,11 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from app.tools.files import ABANDONED_AFTER
+from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.files_sql import SQLFileStore
+from app.tools.files.multipart_sql import MULTIPART_TABLES
 from app.tools.files.sqlite.database import Database, empty_log, query
-from app.tools.files.sqlite.tables import SQLiteTables
+from app.tools.files.sqlite.tables import SQLiteTables, in_sqlite
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 
 ERASED_PIECES = 32  # of content, that one transaction deletes
@@ -95,92 +97,16 @@ UPDATE store_files SET queue = (SELECT owner FROM stores WHERE stores.id = store
 CREATE INDEX store_files_by_queue ON store_files (queue, row) WHERE status = 'in_progress';
 CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
 """
-# A file of `multipart_uploads` is the list of its parts, which are stored like files. The pieces of what is `removed`
-# are deleted a few at a time.
-_MULTIPART = """
-CREATE TABLE multipart_uploads (
-    row INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    filename TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    lifetime INTEGER,
-    status TEXT NOT NULL DEFAULT 'pending',
-    received INTEGER NOT NULL DEFAULT 0,
-    file TEXT
-);
-CREATE INDEX multipart_uploads_by_owner ON multipart_uploads (owner) WHERE status = 'pending';
-CREATE INDEX multipart_uploads_by_expiry ON multipart_uploads (expires_at) WHERE status = 'pending';
-CREATE INDEX multipart_uploads_by_time ON multipart_uploads (created_at);
-CREATE TABLE upload_parts (
-    id TEXT PRIMARY KEY,
-    upload TEXT NOT NULL,
-    bytes INTEGER NOT NULL,
-    created_at INTEGER NOT NULL,
-    file TEXT,
-    position INTEGER
-) WITHOUT ROWID;
-CREATE INDEX upload_parts_by_upload ON upload_parts (upload);
-CREATE INDEX upload_parts_by_file ON upload_parts (file, position) WHERE file IS NOT NULL;
-CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL);
-"""
-# The requests of `/v1/batches`, until their batch has ended.
-_BATCHES = """
-CREATE TABLE request_batches (
-    row INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    owner TEXT NOT NULL,
-    key TEXT NOT NULL,
-    endpoint TEXT NOT NULL,
-    input_file TEXT NOT NULL,
-    created_at INTEGER NOT NULL,
-    expires_at INTEGER NOT NULL,
-    metadata TEXT,
-    output_lifetime INTEGER NOT NULL,
-    status TEXT NOT NULL DEFAULT 'validating',
-    times TEXT,
-    errors TEXT,
-    total INTEGER NOT NULL DEFAULT 0,
-    completed INTEGER NOT NULL DEFAULT 0,
-    failed INTEGER NOT NULL DEFAULT 0,
-    output_file TEXT,
-    error_file TEXT,
-    model TEXT,
-    input_tokens INTEGER NOT NULL DEFAULT 0,
-    cached_tokens INTEGER NOT NULL DEFAULT 0,
-    output_tokens INTEGER NOT NULL DEFAULT 0,
-    reasoning_tokens INTEGER NOT NULL DEFAULT 0,
-    claim TEXT,
-    claimed_until REAL NOT NULL DEFAULT 0
-);
-CREATE INDEX request_batches_by_owner ON request_batches (owner, row);
-CREATE INDEX request_batches_open ON request_batches (row)
-    WHERE status NOT IN ('completed', 'failed', 'expired', 'cancelled');
-CREATE TABLE batch_requests (
-    batch TEXT NOT NULL,
-    line INTEGER NOT NULL,
-    custom_id TEXT NOT NULL,
-    body BLOB,
-    status TEXT NOT NULL DEFAULT 'waiting',
-    attempts INTEGER NOT NULL DEFAULT 0,
-    claim TEXT,
-    claimed_until REAL NOT NULL DEFAULT 0,
-    result BLOB,
-    UNIQUE (batch, line)
-);
-CREATE INDEX batch_requests_waiting ON batch_requests (batch, line) WHERE status = 'waiting';
-CREATE INDEX batch_requests_claimed ON batch_requests (claim) WHERE claim IS NOT NULL;
-"""
+# The pieces of what is `removed` are deleted a few at a time.
+_REMOVED = "CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
+_MIGRATIONS = [_SCHEMA, _QUEUES, in_sqlite(MULTIPART_TABLES) + _REMOVED, in_sqlite(BATCH_TABLES)]
 
 
 class SQLiteFileStore(SQLFileStore):
     """A `FileStore` in a SQLite database."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
-        self._db = Database(path, [_SCHEMA, _QUEUES, _MULTIPART, _BATCHES])
+        self._db = Database(path, _MIGRATIONS)
         self._clock = clock
         super().__init__(SQLiteTables(self._db, clock))
         self.vector_stores = SQLiteVectorStores(self._db, self._tables, clock)

@@ -50,11 +50,18 @@ class SQLiteTables:
         return in_sqlite(text).replace("{now}", f"{self._clock():.6f}")
 
 
-_NAMES = {"antiphon_vector_stores": "stores", "antiphon_file_batches": "batches", "antiphon_": "", "{row}": "row"}
+_WORDS = {
+    "antiphon_vector_stores": "stores",
+    "antiphon_file_batches": "batches",
+    "antiphon_": "",
+    "{row}": "row",
+    "{identity}": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "bytea": "BLOB",
+}
 
 
 def in_sqlite(text: str) -> str:
-    """Return a statement with the names that the tables have in SQLite."""
-    for name, here in _NAMES.items():
-        text = text.replace(name, here)
+    """Return a statement, all but its times, with what differs in SQLite."""
+    for word, here in _WORDS.items():
+        text = text.replace(word, here)
     return _LOCKING.sub("", text)
