@@ -80,22 +80,12 @@ class MemoryStore:
         self.bytes = 0  # including the overhead
 
     @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        ttl: float,
-        max_records: int = MAX_RECORDS,
-        max_bytes: int = MAX_BYTES,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> MemoryStore:
-        """Build the store of a `memory://` URL, whose options `max_records` and `max_bytes` override the arguments."""
+    def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.monotonic) -> MemoryStore:
+        """Build the store of a `memory://` URL, which may have the options `max_records` and `max_bytes`."""
         parts = urlsplit(url)
         if parts.netloc or parts.path not in ("", "/"):
             raise ValueError("A memory store has neither host nor path: write memory:// or memory://?max_bytes=...")
-        bounds = {"max_records": max_records, "max_bytes": max_bytes}
-        bounds |= read_options(parts.query, {"max_records": count, "max_bytes": count})
-        return cls(ttl=ttl, clock=clock, **bounds)
+        return cls(ttl=ttl, clock=clock, **read_options(parts.query, {"max_records": count, "max_bytes": count}))
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         await self.apply(Change(bucket, {name: record}))

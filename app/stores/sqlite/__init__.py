@@ -156,17 +156,9 @@ class SQLiteStore:
         self._writes = DatabaseThread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (writing)"))
 
     @classmethod
-    def from_url(
-        cls,
-        url: str,
-        *,
-        ttl: float,
-        busy_timeout: float = 5.0,
-        synchronous: str = "normal",
-        clock: Callable[[], float] = time.time,
-    ) -> SQLiteStore:
+    def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.time) -> SQLiteStore:
         """
-        Make the store of a `sqlite:///` URL, whose options `busy_timeout` (seconds) and `synchronous` win.
+        Make the store of a `sqlite:///` URL, which may have the options `busy_timeout` (seconds) and `synchronous`.
 
         The file and its directories are created on first use.
         """
@@ -178,8 +170,7 @@ class SQLiteStore:
             )
         if path == ":memory:":
             raise ValueError("For a store in memory write memory://")
-        options: dict[str, Any] = {"busy_timeout": busy_timeout, "synchronous": synchronous}
-        options |= read_options(parts.query, {"busy_timeout": seconds, "synchronous": _SYNCHRONOUS})
+        options = read_options(parts.query, {"busy_timeout": seconds, "synchronous": _SYNCHRONOUS})
         return cls(path, ttl=ttl, clock=clock, **options)
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
