@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import array
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from app.storage.migration import Connection
 from app.tools.files import FilesUnavailable
@@ -28,6 +28,8 @@ from app.tools.files.vector_stores.words import (
     terms,
     weight,
 )
+
+T = TypeVar("T")
 
 CHUNKS_AT_ONCE = 64  # chunks per transaction: each is short, and renewals of the claim do not wait for long
 
@@ -107,9 +109,8 @@ class PostgresIndex:
 
         Chunks of an earlier attempt are deleted first.
         """
-        while erased := await self._claimed(job, _ERASE):
-            if not erased[1]:
-                break
+        while erased := await self._claimed(job, lambda connection: connection.fetch(_ERASE, job.row)):
+            pass
         if erased is None:
             return None
         stored = Stored()
@@ -132,28 +133,26 @@ class PostgresIndex:
                 f"{model} {rows.dimensions}" if rows.vectors else stored.embeddings,
             )
 
-    async def _claimed(self, job: Job, statement: str) -> tuple[bool, int] | None:
-        """Run a statement for a claimed file; return its number of rows, or None if the claim was lost."""
+    async def _claimed(self, job: Job, work: Callable[[Connection], Awaitable[T]]) -> T | None:
+        """Run `work` in a transaction while a file is claimed, and return its result; None if the claim was lost."""
 
-        async def work(connection: Connection) -> tuple[bool, int] | None:
-            if not await connection.fetch(_CLAIMED, job.row, job.claim):
-                return None
-            return True, len(await connection.fetch(statement, job.row))
+        async def locked(connection: Connection) -> T | None:
+            claimed = await connection.fetch(_CLAIMED, job.row, job.claim)
+            return await work(connection) if claimed else None
 
-        return await self._db.transaction(work)
+        return await self._db.transaction(locked)
 
     async def _insert(self, job: Job, first: int, rows: _Rows) -> bool:
+        """Store the next chunks of a claimed file, numbered from `first`; return False if the claim was lost."""
         numbers = [*range(first, first + len(rows.texts))]
 
-        async def work(connection: Connection) -> bool:
-            if not await connection.fetch(_CLAIMED, job.row, job.claim):
-                return False
+        async def insert(connection: Connection) -> bool:
             await connection.execute(_INSERT, job.row, numbers, rows.lengths, rows.terms, rows.texts)
             if rows.vectors:
                 await connection.execute(_INSERT_VECTORS, job.row, numbers, rows.vectors)
             return True
 
-        return await self._db.transaction(work)
+        return await self._claimed(job, insert) is not None
 
     async def text(self, file: int) -> list[str]:
         """Return the chunks of a file."""
