@@ -381,19 +381,15 @@ class RawFailoverExchange(_Failover[RawAnswer]):
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """The headers for the caller."""
         return self._answer.headers
 
     def usage(self) -> JSONObject | None:
-        """Return the reported usage: see `RawAnswer.usage`."""
         return self._answer.usage()
 
     def estimate(self) -> int:
-        """Return about how many tokens of output there were: see `RawAnswer.estimate`."""
         return self._answer.estimate()
 
     def failed(self) -> bool:
-        """Return whether the backend reported an error in a stream: see `RawAnswer.failed`."""
         return self._answer.failed()
 
 

@@ -7,7 +7,6 @@ Servers send them in `reasoning_details` or in `thinking_blocks`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from app.core.json_values import json_objects, json_text
 from app.core.types import JSONObject
@@ -24,9 +23,9 @@ class ReasoningDetails:
     """
 
     def __init__(self) -> None:
-        self._details: dict[Any, JSONObject] = {}
+        self._details: dict[tuple[int | str, str], JSONObject] = {}
 
-    def feed(self, fragments: list[Any]) -> None:
+    def feed(self, fragments: list[object]) -> None:
         """Add the fragments of one delta."""
         for fragment in json_objects(fragments):
             index, item_id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
@@ -52,7 +51,7 @@ class ReasoningDetails:
         ]
 
     @staticmethod
-    def texts(fragments: list[Any]) -> Iterator[str]:
+    def texts(fragments: list[object]) -> Iterator[str]:
         """Return the readable texts and summaries of fragments, without encrypted data."""
         texts = (json_text(each.get(name)) for each in json_objects(fragments) for name in ("text", "summary"))
         return filter(None, texts)
@@ -69,7 +68,7 @@ class ThinkingBlocks:
         self._blocks: list[JSONObject] = []
         self._open = False  # whether the next fragment may belong to the last block
 
-    def feed(self, fragments: list[Any]) -> None:
+    def feed(self, fragments: list[object]) -> None:
         """Add the fragments of one delta."""
         for fragment in json_objects(fragments):
             is_thinking = fragment.get("type") == "thinking"
@@ -90,7 +89,7 @@ class ThinkingBlocks:
         ]
 
     @staticmethod
-    def texts(fragments: list[Any]) -> Iterator[str]:
+    def texts(fragments: list[object]) -> Iterator[str]:
         """Return the readable texts of fragments."""
         return filter(None, (json_text(each.get("thinking")) for each in json_objects(fragments)))
 

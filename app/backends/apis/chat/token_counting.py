@@ -7,7 +7,7 @@ The first request determines which method works, and it is used from then on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from app.backends.apis import Post
 from app.backends.apis.token_counting import ABSENT
@@ -24,7 +24,7 @@ class CountingMethod(NamedTuple):
 
     path: str  # from the root of the server, above the `/v1`
     build: Callable[[JSONMapping], JSONObject]
-    read: Callable[[Any], Any]  # from the response
+    read: Callable[[object], object]  # from the response
     then: CountingMethod | None = None  # the next request, built from what was read
 
 
@@ -34,11 +34,11 @@ def _prompt(body: JSONMapping) -> JSONObject:
     return {name: body[name] for name in names if name in body}
 
 
-def _field(name: str) -> Callable[[Any], Any]:
+def _field(name: str) -> Callable[[object], object]:
     return lambda answer: answer.get(name) if isinstance(answer, dict) else None
 
 
-def _length(answer: object) -> Any:
+def _length(answer: object) -> object:
     tokens = _field("tokens")(answer)
     return len(tokens) if isinstance(tokens, list) else None
 
@@ -82,7 +82,7 @@ class Tokenizer:
                 return count
         return None
 
-    async def _call(self, method: CountingMethod, body: JSONMapping, post: Post) -> Any:
+    async def _call(self, method: CountingMethod, body: JSONMapping, post: Post) -> object:
         result = method.read(await post(self._root.join(method.path), method.build(body)))
         if method.then is None or result is None:
             return result

@@ -8,7 +8,6 @@ model, in the description.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from app.core.bounded_json import to_json
 from app.core.json_values import json_list
@@ -48,7 +47,7 @@ def enforceable(schema: JSONMapping) -> JSONObject:
     return result
 
 
-def _inner(schema: object) -> Any:
+def _inner(schema: object) -> object:
     return enforceable(schema) if isinstance(schema, Mapping) else schema
 
 

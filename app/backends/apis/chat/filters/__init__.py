@@ -90,8 +90,8 @@ class CumulativeDeltaFilter(Filter):
 
     def __init__(self, fields: list[str]) -> None:
         self._fields = set(fields)
-        self._seen: dict[Any, str] = {}
-        self._calls: dict[Any, str] = {}  # the id of the call at each position
+        self._seen: dict[object, str] = {}
+        self._calls: dict[object, str] = {}  # the id of the call at each position
 
     def _change(self, delta: Delta, index: int) -> Delta:
         changes: Delta = {}
@@ -107,13 +107,13 @@ class CumulativeDeltaFilter(Filter):
             changes["tool_calls"] = [self._call(index, n, call) for n, call in enumerate(calls)]
         return {**delta, **changes} if changes else delta
 
-    def _detail(self, index: int, position: int, detail: object) -> Any:
+    def _detail(self, index: int, position: int, detail: object) -> object:
         if not isinstance(detail, dict) or not isinstance(detail.get("text"), str):
             return detail
         position_key = (index, "detail", _index(detail.get("index"), position))
         return {**detail, "text": self._new(position_key, detail["text"])}
 
-    def _call(self, index: int, position: int, call: Any) -> Any:
+    def _call(self, index: int, position: int, call: Any) -> object:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
             return call
@@ -301,7 +301,7 @@ def _changed(chunk: RawChunk, change: Callable[[Delta, int], Delta]) -> RawChunk
     return chunk if all(map(is_, changed, choices)) else {**chunk, "choices": changed}
 
 
-def _changed_choice(choice: Any, change: Callable[[Delta, int], Delta]) -> Any:
+def _changed_choice(choice: Any, change: Callable[[Delta, int], Delta]) -> object:
     delta = choice.get("delta") if isinstance(choice, dict) else None
     if not isinstance(delta, dict):
         return choice

@@ -140,7 +140,7 @@ def _is_object(text: str) -> bool:
         return False
 
 
-def _value(text: str, schema: object) -> Any:
+def _value(text: str, schema: object) -> object:
     if isinstance(schema, dict) and schema.get("type") == "string":
         return text
     try:
