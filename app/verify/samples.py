@@ -5,11 +5,14 @@ few requests. Prompts are such that any model follows them, as far as a model ha
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 from app.verify.exchange import HTTPExchange
 from app.verify.rows import Unclear
 from app.verify.server import VerifiedServer, given
+
+Sample: TypeAlias = Callable[[VerifiedServer], Awaitable[HTTPExchange]]
 
 SAY_HELLO = "Say hello."
 COUNT = "Count from 1 to 200, separated by commas."
@@ -114,46 +117,6 @@ def response_id(exchange: HTTPExchange) -> str:
     return identifier
 
 
-async def text(server: VerifiedServer) -> HTTPExchange:
-    return await server.respond(input=[user_message(SAY_HELLO)], max_output_tokens=LIMIT)
-
-
-async def alone(server: VerifiedServer) -> HTTPExchange:
-    """A turn with nothing before it: what the model is given beyond this is its context."""
-    return await server.respond(input=SHORT, max_output_tokens=LIMIT)
-
-
-async def text_stream(server: VerifiedServer) -> HTTPExchange:
-    return await server.stream(input=[user_message(SAY_HELLO)], max_output_tokens=LIMIT)
-
-
-async def cut_off(server: VerifiedServer) -> HTTPExchange:
-    return await server.respond(input=COUNT, max_output_tokens=16)
-
-
-async def cut_off_stream(server: VerifiedServer) -> HTTPExchange:
-    return await server.stream(input=COUNT, max_output_tokens=16)
-
-
-_CALL = {"input": ASK_WEATHER, "tools": [WEATHER_TOOL], "tool_choice": "required", "max_output_tokens": LIMIT}
-
-
-async def call(server: VerifiedServer) -> HTTPExchange:
-    return await _until_called(server, stream=False)
-
-
-async def call_stream(server: VerifiedServer) -> HTTPExchange:
-    return await _until_called(server, stream=True)
-
-
-async def _until_called(server: VerifiedServer, *, stream: bool) -> HTTPExchange:
-    for _ in range(3):
-        exchange = await server.respond(**_CALL, stream=stream)
-        if called(exchange) or not exchange.ok:
-            break
-    return exchange
-
-
 def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
     """Return the call of a response; raises `Unclear` if the model did not call."""
     calls = called(given(exchange, "tools", "tool_choice"), item_type)
@@ -162,57 +125,55 @@ def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[s
     return calls[0]
 
 
-_CUSTOM = {
-    "input": "Write the note: hello.",
-    "tools": [CUSTOM_TOOL],
-    "tool_choice": "required",
-    "max_output_tokens": LIMIT,
+def _asking(**fields: object) -> Sample:
+    """Return a function that asks for a response with these fields."""
+
+    async def ask(server: VerifiedServer) -> HTTPExchange:
+        return await server.respond(**{"max_output_tokens": LIMIT, **fields})
+
+    return ask
+
+
+def _both(**fields: object) -> tuple[Sample, Sample]:
+    """Return functions that ask for a response with these fields as JSON, and as a stream."""
+    return _asking(**fields), _asking(**fields, stream=True)
+
+
+def _calling(*, stream: bool) -> Sample:
+    """Return a function that asks until the model calls, three times at most."""
+
+    async def ask(server: VerifiedServer) -> HTTPExchange:
+        for _ in range(3):
+            exchange = await server.respond(
+                input=ASK_WEATHER, tools=[WEATHER_TOOL], tool_choice="required", max_output_tokens=LIMIT, stream=stream
+            )
+            if called(exchange) or not exchange.ok:
+                break
+        return exchange
+
+    return ask
+
+
+_THINK: dict[str, Any] = {
+    "input": "Think, then answer: what is 2+2?",
+    "reasoning": {"effort": "low"},
+    "max_output_tokens": 4 * LIMIT,
 }
-
-
-async def custom(server: VerifiedServer) -> HTTPExchange:
-    return await server.respond(**_CUSTOM)
-
-
-async def custom_stream(server: VerifiedServer) -> HTTPExchange:
-    return await server.stream(**_CUSTOM)
-
-
-_FORMAT = {"input": "Give me a person as JSON.", "text": {"format": PERSON}, "max_output_tokens": LIMIT}
-
-
-async def person(server: VerifiedServer) -> HTTPExchange:
-    return await server.respond(**_FORMAT)
-
-
-async def person_stream(server: VerifiedServer) -> HTTPExchange:
-    return await server.stream(**_FORMAT)
-
-
-_THINK = {"input": "Think, then answer: what is 2+2?", "reasoning": {"effort": "low"}, "max_output_tokens": 4 * LIMIT}
-
-
-async def thought(server: VerifiedServer) -> HTTPExchange:
-    return await server.respond(**_THINK, include=["reasoning.encrypted_content"])
-
-
-async def thought_stream(server: VerifiedServer) -> HTTPExchange:
-    return await server.stream(**_THINK)
-
-
-async def stored(server: VerifiedServer) -> HTTPExchange:
-    return await server.respond(
-        input=[user_message(WORDS)],
-        instructions="Answer in one short sentence.",
-        store=True,
-        metadata={"purpose": "verify"},
-        max_output_tokens=LIMIT,
-    )
-
-
-async def stored_stream(server: VerifiedServer) -> HTTPExchange:
-    return await server.stream(input=[user_message(WORDS)], store=True, max_output_tokens=LIMIT)
-
+text, text_stream = _both(input=[user_message(SAY_HELLO)])
+cut_off, cut_off_stream = _both(input=COUNT, max_output_tokens=16)
+call, call_stream = _calling(stream=False), _calling(stream=True)
+custom, custom_stream = _both(input="Write the note: hello.", tools=[CUSTOM_TOOL], tool_choice="required")
+person, person_stream = _both(input="Give me a person as JSON.", text={"format": PERSON})
+thought = _asking(**_THINK, include=["reasoning.encrypted_content"])
+thought_stream = _asking(**_THINK, stream=True)
+stored = _asking(
+    input=[user_message(WORDS)],
+    instructions="Answer in one short sentence.",
+    store=True,
+    metadata={"purpose": "verify"},
+)
+stored_stream = _asking(input=[user_message(WORDS)], store=True, stream=True)
+alone = _asking(input=SHORT)  # a turn with nothing before it: what the model is given beyond this is its context
 
 # What the laws of the stream are held against.
 STREAMS = (text_stream, cut_off_stream, call_stream, custom_stream, person_stream, thought_stream, stored_stream)
