@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketExce
 
 from app.verify.exchange import HTTPExchange, read_json
 from app.verify.laws.law import TERMINAL_STATUS
-from app.verify.rows import Broken, Unclear, Unsupported
+from app.verify.rows import Broken, Ended, Unclear, Unsupported
 
 RequestFields = dict[str, Any]
 
@@ -260,35 +260,28 @@ def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
     return exchange.status >= 500 and bool(_PLAIN.search(told))
 
 
-def _readable(exchange: HTTPExchange) -> HTTPExchange:
-    """Return an exchange unless it asked for a whole response, and got none; `schema.json` is about that."""
-    body = exchange.body
-    whole = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
-    if whole and not exchange.response:
-        raise Unclear("The answer is no JSON object: see schema.json.", exchange)
-    return exchange
-
-
 def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """
     Return an exchange that a check is about if the server answered it with success.
 
     Raises `Unsupported` if it says plainly that it has no such thing, which `fields` name, and `Broken` otherwise.
     """
-    if exchange.ok:
-        return _readable(exchange)
-    if says_unsupported(exchange, *fields):
-        raise Unsupported(exchange.outcome(), exchange)
-    raise Broken(f"The request is answered with {exchange.outcome()}", exchange)
+    return _success(exchange, fields, Broken(f"The request is answered with {exchange.outcome()}", exchange))
 
 
 def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
     """Return an exchange that a check needs, and another check is about; raises `Unsupported` or `Unclear`."""
-    if exchange.ok:
-        return _readable(exchange)
-    if says_unsupported(exchange, *fields):
-        raise Unsupported(exchange.outcome(), exchange)
-    raise Unclear(f"There is no answer to judge: {exchange.outcome()}", exchange)
+    return _success(exchange, fields, Unclear(f"There is no answer to judge: {exchange.outcome()}", exchange))
+
+
+def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: Ended) -> HTTPExchange:
+    if not exchange.ok:
+        raise Unsupported(exchange.outcome(), exchange) if says_unsupported(exchange, *fields) else otherwise
+    body = exchange.body
+    whole = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
+    if whole and not exchange.response:
+        raise Unclear("The answer is no JSON object: see schema.json.", exchange)
+    return exchange
 
 
 async def cooperating(
