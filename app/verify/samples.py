@@ -74,9 +74,24 @@ IMAGE_WORDS = ("image", "images", "input_image", "image_url", "vision", "mmproj"
 FILE_WORDS = ("file", "files", "input_file", "file_data", "pdf", "document")
 
 
+def message(role: str, content: object, **fields: object) -> dict[str, Any]:
+    """Return a message of the input."""
+    return {"type": "message", "role": role, "content": content, **fields}
+
+
 def user_message(content: object) -> dict[str, Any]:
     """Return a message of the user."""
-    return {"type": "message", "role": "user", "content": content}
+    return message("user", content)
+
+
+def assistant_message(content: object, **fields: object) -> dict[str, Any]:
+    """Return a message of the assistant."""
+    return message("assistant", content, **fields)
+
+
+def call_output(call_id: object, output: object) -> dict[str, Any]:
+    """Return the output of a call of a function."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
 def called(exchange: HTTPExchange, item_type: str = "function_call") -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import INVALID, need_schema, need_status, need_turn, need_unknown_previous
 from app.verify.rows import CHECKS, Check, CheckFunction, Unclear, check_row, need
-from app.verify.samples import response_id, user_message
+from app.verify.samples import assistant_message, call_output, message, response_id, user_message
 from app.verify.schema import FORMAT_SCHEMA, event_schemas
 from app.verify.server import SocketTurns, VerifiedServer, answered, given
 
@@ -30,11 +30,6 @@ _WEATHER: dict[str, Any] = {
 }
 _ASK_WEATHER = {"input": [user_message("What's the weather like in San Francisco?")], "tools": [_WEATHER]}
 _NONE = "resp_openresponses_missing_0"
-
-
-def _said(content: str, **fields: str) -> dict[str, Any]:
-    """Return a message of the assistant."""
-    return {"type": "message", "role": "assistant", "content": content, **fields}
 
 
 def _fits(exchange: HTTPExchange) -> HTTPExchange:
@@ -113,8 +108,8 @@ _scenario(
     "Messages of the assistant may be labelled with a phase.",
     {
         "input": [
-            _said("I should answer with the saved number.", phase="commentary"),
-            _said("The number is four.", phase="final_answer"),
+            assistant_message("I should answer with the saved number.", phase="commentary"),
+            assistant_message("The number is four.", phase="final_answer"),
             user_message("Repeat only the number."),
         ]
     },
@@ -144,7 +139,7 @@ _scenario(
     "A system message is taken.",
     {
         "input": [
-            {"type": "message", "role": "system", "content": "You are a pirate. Always respond in pirate speak."},
+            message("system", "You are a pirate. Always respond in pirate speak."),
             user_message("Say hello."),
         ]
     },
@@ -170,7 +165,7 @@ async def _roundtrip(server: VerifiedServer) -> None:
     first = await _ask(server, asked, "tools", "tool_choice")
     _calls(first)
     call_id = samples.called(first)[0].get("call_id")
-    output = {"type": "function_call_output", "call_id": call_id, "output": "64 degrees and clear"}
+    output = call_output(call_id, "64 degrees and clear")
     continued = {"previous_response_id": response_id(first), "input": [output]}
     _completed_with_output(await _ask(server, continued, "previous_response_id"))
 
@@ -211,7 +206,7 @@ _scenario(
     {
         "input": [
             user_message("My name is Alice."),
-            _said("Hello Alice! Nice to meet you. How can I help you today?"),
+            assistant_message("Hello Alice! Nice to meet you. How can I help you today?"),
             user_message("What is my name?"),
         ]
     },
@@ -232,7 +227,7 @@ async def _compact(server: VerifiedServer) -> None:
     """A conversation is compacted, with a `prompt_cache_key`."""
     conversation = [
         user_message("We agreed to launch on Tuesday and notify support first."),
-        _said("Understood. The launch is Tuesday, with support notified beforehand."),
+        assistant_message("Understood. The launch is Tuesday, with support notified beforehand."),
     ]
     body = {"model": server.model, "prompt_cache_key": "openresponses-compact-test", "input": conversation}
     exchange = answered(await server.send("POST", "/responses/compact", body), "prompt_cache_key")
@@ -313,11 +308,7 @@ async def _unknown(server: VerifiedServer) -> None:
 @_suite_row("websocket-failed-continuation-evicts-cache")
 async def _evicts(server: VerifiedServer) -> None:
     """A failed continuation evicts what it continued."""
-    output = {
-        "type": "function_call_output",
-        "call_id": "call_openresponses_missing",
-        "output": "No matching tool call exists in the previous response.",
-    }
+    output = call_output("call_openresponses_missing", "No matching tool call exists in the previous response.")
     async with server.websocket() as socket:
         word = "Remember the code word: ember. Reply with OK."
         first = response_id(await _turn_completed(socket, server, store=False, input=word))
@@ -333,7 +324,7 @@ async def _new_chain(server: VerifiedServer) -> None:
     """A compacted conversation begins a new chain."""
     conversation = [
         user_message([{"type": "input_text", "text": "Remember the compaction code word: slate."}]),
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]},
+        assistant_message([{"type": "output_text", "text": "OK."}]),
         user_message([{"type": "input_text", "text": "Compress this conversation for later continuation."}]),
     ]
     body = {"model": server.model, "input": conversation}

@@ -9,7 +9,7 @@ from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import INVALID, NO_FAILURE, REFUSED, need_laws, need_schema, need_status
 from app.verify.rows import Unclear, Unsupported, check_row, need
-from app.verify.samples import LIMIT, response_id, spoken, user_message
+from app.verify.samples import LIMIT, assistant_message, response_id, spoken, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
 
 _GUIDE = "OpenAI guide, Background mode"
@@ -160,7 +160,7 @@ async def _not_stored(server: VerifiedServer) -> None:
 
 
 async def _compact(server: VerifiedServer) -> HTTPExchange:
-    turns = [user_message(samples.WORDS), {"type": "message", "role": "assistant", "content": "I shall."}]
+    turns = [user_message(samples.WORDS), assistant_message("I shall.")]
     return await server.send("POST", "/responses/compact", {"model": server.model, "input": turns})
 
 

@@ -8,7 +8,7 @@ from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import REFUSED, need_status
 from app.verify.rows import CHECKS, Check, Unclear, Unsupported, check_row, need
-from app.verify.samples import LIMIT, WEATHER_TOOL, response_id, user_message
+from app.verify.samples import LIMIT, WEATHER_TOOL, call_output, response_id, user_message
 from app.verify.server import SECOND_KEY, VerifiedServer, answered, given
 
 _OWASP = "OWASP API Security, Broken Object Level Authorization"
@@ -322,9 +322,6 @@ async def _replay(server: VerifiedServer) -> None:
     """Clients append the items of an answer to the input as they are, with ids, status and calls."""
     for sample in (samples.text, samples.call):
         first = given(await server.once(sample), "tools", "tool_choice")
-        outputs = [
-            {"type": "function_call_output", "call_id": item.get("call_id"), "output": "Sunny"}
-            for item in samples.called(first)
-        ]
+        outputs = [call_output(item.get("call_id"), "Sunny") for item in samples.called(first)]
         turns = [user_message("Hi."), *first.output, *outputs, user_message("Say hello.")]
         answered(await server.respond(input=turns, tools=[WEATHER_TOOL], max_output_tokens=LIMIT))

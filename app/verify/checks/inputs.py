@@ -7,7 +7,7 @@ from typing import Any
 from app.verify import samples
 from app.verify.expect import need_longer
 from app.verify.rows import CHECKS, Check, check_row, need
-from app.verify.samples import LIMIT, input_tokens, user_message
+from app.verify.samples import LIMIT, assistant_message, input_tokens, message, user_message
 from app.verify.server import VerifiedServer, answered, given
 
 _CHAT = "Open Responses specification, Chat Inference"
@@ -27,10 +27,6 @@ def _form(row_id: str, title: str, law: str, source: str, sent: object, *optiona
 
 def _text(text: str) -> dict[str, Any]:
     return {"type": "input_text", "text": text}
-
-
-def _assistant(content: object, **fields: object) -> dict[str, Any]:
-    return {"type": "message", "role": "assistant", "content": content, **fields}
 
 
 def _said(text: str) -> dict[str, Any]:
@@ -70,14 +66,14 @@ _form(
     "A system message",
     "A message with the role `system` is an item of the input.",
     f"{_PARAM}SystemMessageItemParam",
-    [{"type": "message", "role": "system", "content": "Be brief."}, user_message("Say hello.")],
+    [message("system", "Be brief."), user_message("Say hello.")],
 )
 _form(
     "input.developer",
     "A developer message",
     "A message with the role `developer` is an item of the input.",
     f"{_PARAM}DeveloperMessageItemParam",
-    [{"type": "message", "role": "developer", "content": "Be brief."}, user_message("Say hello.")],
+    [message("developer", "Be brief."), user_message("Say hello.")],
 )
 _form(
     "input.developer-twice",
@@ -85,7 +81,7 @@ _form(
     "Instructions, and messages of the developer at any place, go together: templates that allow one system message at "
     "the beginning are the server's concern.",
     f"{_PARAM}DeveloperMessageItemParam; Codex",
-    [user_message("Hi."), {"type": "message", "role": "developer", "content": "Be brief."}, user_message("Say hello.")],
+    [user_message("Hi."), message("developer", "Be brief."), user_message("Say hello.")],
     instructions="Be kind.",
 )
 _form(
@@ -93,35 +89,39 @@ _form(
     "An assistant's message as a string",
     "The content of an assistant's message is a text or a list of parts.",
     f"{_PARAM}AssistantMessageItemParam",
-    [user_message("Hi."), _assistant("Hello!"), user_message("Say hello.")],
+    [user_message("Hi."), assistant_message("Hello!"), user_message("Say hello.")],
 )
 _form(
     "input.assistant-parts",
     "An assistant's message of output_text",
     "Items are bidirectional: a message of an answer is an item of the next request.",
     f"{_ITEMS}; {_PARAM}OutputTextContentParam",
-    [user_message("Hi."), _assistant([_said("Hello!")], id="msg_1", status="completed"), user_message("Say hello.")],
+    [
+        user_message("Hi."),
+        assistant_message([_said("Hello!")], id="msg_1", status="completed"),
+        user_message("Say hello."),
+    ],
 )
 _form(
     "input.refusal",
     "An assistant's refusal",
     "`refusal` is a part of an assistant's message.",
     f"{_PARAM}RefusalContentParam",
-    [user_message("Hi."), _assistant([{"type": "refusal", "refusal": "No."}]), user_message("Say hello.")],
+    [user_message("Hi."), assistant_message([{"type": "refusal", "refusal": "No."}]), user_message("Say hello.")],
 )
 _form(
     "input.phase",
     "A message with a phase",
     "`phase` labels an assistant's message as commentary or the final answer: preserve and resend it.",
     f"{_PARAM}Message.phase",
-    [user_message("Hi."), _assistant([_said("Let me see.")], phase="commentary"), user_message("Say hello.")],
+    [user_message("Hi."), assistant_message([_said("Let me see.")], phase="commentary"), user_message("Say hello.")],
 )
 _form(
     "input.empty-message",
     "A message without content",
     "An assistant's message may be empty, as it is beside a call.",
     f"{_PARAM}AssistantMessageItemParam; AI SDK",
-    [user_message("Hi."), _assistant([]), user_message("Say hello.")],
+    [user_message("Hi."), assistant_message([]), user_message("Say hello.")],
 )
 _form(
     "input.dump",
@@ -130,7 +130,7 @@ _form(
     "openai-python, ResponseOutputMessage.model_dump()",
     [
         {"type": "message", "role": "user", "content": "Hi.", "id": None, "status": None},
-        _assistant([{**_said("Hello!"), "logprobs": None}], id="msg_1", status="completed", phase=None),
+        assistant_message([{**_said("Hello!"), "logprobs": None}], id="msg_1", status="completed", phase=None),
         {
             **{"type": "function_call", "id": None, "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
             **{"status": None, "namespace": None},
@@ -207,7 +207,7 @@ _form(
     "A list that ends with an answer",
     "Items are a context, whatever item is the last of it.",
     _ITEMS,
-    [user_message("Say hello."), _assistant("Hello")],
+    [user_message("Say hello."), assistant_message("Hello")],
     "assistant",
     "last",
 )
@@ -227,9 +227,9 @@ async def _agree(server: VerifiedServer) -> None:
 async def _history(server: VerifiedServer) -> None:
     """An array of input items is the context of the request: none of them is left out."""
     for before in (
-        [user_message(samples.WORDS), _assistant("Yes.")],
-        [user_message("Hi."), _assistant([_said(samples.WORDS)])],
-        [{"type": "message", "role": "system", "content": samples.WORDS}],
+        [user_message(samples.WORDS), assistant_message("Yes.")],
+        [user_message("Hi."), assistant_message([_said(samples.WORDS)])],
+        [message("system", samples.WORDS)],
     ):
         short = given(await server.respond(input=[user_message("Say hello.")], max_output_tokens=16))
         exchange = given(await server.respond(input=[*before, user_message("Say hello.")], max_output_tokens=16))

@@ -6,7 +6,7 @@ from app.verify import samples
 from app.verify.exchange import HTTPExchange
 from app.verify.expect import NOT_FOUND, REFUSED, need_longer, need_status, need_unknown_previous, request_row
 from app.verify.rows import Broken, Unclear, Unsupported, check_row, need
-from app.verify.samples import NO_RESPONSE, SHORT, input_tokens, response_id, user_message
+from app.verify.samples import NO_RESPONSE, SHORT, assistant_message, input_tokens, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
 
 _PREVIOUS = "Open Responses specification, previous_response_id"
@@ -219,7 +219,7 @@ async def _list_ends(server: VerifiedServer) -> None:
 
 
 async def _three(server: VerifiedServer) -> HTTPExchange:
-    turns = [user_message("one"), {"type": "message", "role": "assistant", "content": "two"}, user_message("three")]
+    turns = [user_message("one"), assistant_message("two"), user_message("three")]
     return await server.respond(input=turns, store=True, max_output_tokens=samples.LIMIT)
 
 

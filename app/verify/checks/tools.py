@@ -9,7 +9,17 @@ from app.verify import samples
 from app.verify.exchange import HTTPExchange, read_json
 from app.verify.expect import INVALID, REFUSED, need_longer, need_status, request_row
 from app.verify.rows import Broken, Unclear, check_row, need
-from app.verify.samples import LIMIT, TIME_TOOL, WEATHER_TOOL, called, repeated, response_id, the_call, user_message
+from app.verify.samples import (
+    LIMIT,
+    TIME_TOOL,
+    WEATHER_TOOL,
+    call_output,
+    called,
+    repeated,
+    response_id,
+    the_call,
+    user_message,
+)
 from app.verify.server import VerifiedServer, answered, given
 
 _CALLING = "Open Responses specification, Tool Calling"
@@ -162,7 +172,7 @@ async def _not_parallel(server: VerifiedServer) -> None:
 
 def _history(output: object = _RESULT) -> list[dict[str, Any]]:
     call = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"location": "Paris"}'}
-    result = {"type": "function_call_output", "call_id": "call_1", "output": output}
+    result = call_output("call_1", output)
     return [user_message(samples.ASK_WEATHER), call, result]
 
 
@@ -194,7 +204,7 @@ async def _output_previous(server: VerifiedServer) -> None:
     first = await server.respond(
         input=samples.ASK_WEATHER, tools=[WEATHER_TOOL], tool_choice="required", store=True, max_output_tokens=LIMIT
     )
-    result = {"type": "function_call_output", "call_id": the_call(first).get("call_id"), "output": _RESULT}
+    result = call_output(the_call(first).get("call_id"), _RESULT)
     exchange = await server.respond(
         input=[result], previous_response_id=response_id(first), tools=[WEATHER_TOOL], max_output_tokens=LIMIT
     )
@@ -210,7 +220,7 @@ async def _output_unknown(server: VerifiedServer) -> None:
     first = await server.respond(input="Say hello.", store=True, max_output_tokens=LIMIT)
     identifier = response_id(first)
     given(await server.respond(previous_response_id=identifier, max_output_tokens=16), "previous_response_id", "store")
-    result = {"type": "function_call_output", "call_id": "call_of_nobody", "output": _RESULT}
+    result = call_output("call_of_nobody", _RESULT)
     need_status(await server.respond(input=[result], previous_response_id=identifier, max_output_tokens=16), REFUSED)
 
 
@@ -250,7 +260,7 @@ async def _interleaved(server: VerifiedServer) -> None:
         }
         for n, city in enumerate(("Paris", "Tokyo"))
     ]
-    outputs = [{"type": "function_call_output", "call_id": f"call_{n}", "output": _RESULT} for n in (1, 0)]
+    outputs = [call_output(f"call_{n}", _RESULT) for n in (1, 0)]
     exchange = await server.respond(
         input=[user_message("Paris and Tokyo?"), *calls, *outputs], tools=[WEATHER_TOOL], max_output_tokens=LIMIT
     )

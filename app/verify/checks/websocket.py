@@ -7,7 +7,7 @@ from app.verify.exchange import HTTPExchange
 from app.verify.expect import need_laws, need_longer, need_schema, need_turn, need_unknown_previous
 from app.verify.laws.law import TERMINAL_STATUS
 from app.verify.rows import Unsupported, check_row, need
-from app.verify.samples import LIMIT, NO_RESPONSE, SHORT, response_id, user_message
+from app.verify.samples import LIMIT, NO_RESPONSE, SHORT, call_output, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given, says_unsupported
 
 _SPEC = "Open Responses specification, WebSocket Transport"
@@ -156,7 +156,7 @@ async def _evicts(server: VerifiedServer) -> None:
     continued = given(await server.once(_turn)) and await server.once(_continuation)
     if not continued.response:
         raise Unsupported("The connection remembers nothing: see websocket.continuation.", continued)
-    result = {"type": "function_call_output", "call_id": "call_of_nobody", "output": "x"}
+    result = call_output("call_of_nobody", "x")
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message("Hi.")], max_output_tokens=LIMIT)
         first_id = response_id(first)
