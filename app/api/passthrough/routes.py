@@ -97,7 +97,8 @@ class Passthrough:
         if not _SAFE.fullmatch(path):
             raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
         backend = api.responses.backend
-        if not (backend.forwards(path) or self._endpoint.responses):
+        forwarded = backend.forwards(path)
+        if not (forwarded or self._endpoint.responses):
             raise NotFound(f"The backend has no {path}.", code="unknown_url")
         admission = admitted or await api.admit(caller)
         request.state.limit_headers = admission.headers()
@@ -109,7 +110,7 @@ class Passthrough:
                 response = await self._respond(request, body, caller, admission)
                 await response(scope, receive, send)
                 return
-            if not backend.forwards(path):
+            if not forwarded:
                 raise NotFound(f"The backend has no {path}.", code="unknown_url")
             raw = self._request(request, path, body, body.fields, caller)
             async with admission.slot():
@@ -180,6 +181,8 @@ class Passthrough:
 
 def query_without_model(query: str) -> str:
     """Return a query without parameters that name a model: that of the body or the path is the one that is checked."""
+    if not query:
+        return ""
     kept = [parameter for parameter in _PARAMETERS.findall(query) if not _names_model(parameter)]
     return query if "".join(kept) == query else "".join(kept).lstrip("&;")
 
