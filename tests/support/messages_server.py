@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -19,9 +20,6 @@ from itertools import pairwise
 from typing import Any
 
 import jsonschema
-from anthropic.types import RawMessageStreamEvent
-from anthropic.types.message_count_tokens_params import MessageCountTokensParams
-from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from pydantic import TypeAdapter
 
 from tests.support.upstream import Received, Step, Upstream, reply, sse, status
@@ -34,25 +32,33 @@ _BLOCKS_OF_RESULTS = ("text", "image", "document", "search_result")
 _MEDIA = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
+# The official package's types of what is sent, which takes a second to import: only tests that need them do.
+_MODELS = {
+    "message": "anthropic.types.message_create_params.MessageCreateParamsStreaming",
+    "count": "anthropic.types.message_count_tokens_params.MessageCountTokensParams",
+    "event": "anthropic.types.RawMessageStreamEvent",
+}
+
+
 @cache
-def _validator(model: Any) -> jsonschema.Draft202012Validator:
-    schema = TypeAdapter(model).json_schema()
+def _validator(sent: str) -> jsonschema.Draft202012Validator:
+    schema = TypeAdapter(pkgutil.resolve_name(_MODELS[sent])).json_schema()
     for definition in (schema, *schema["$defs"].values()):
         if "properties" in definition and definition["title"] != "InputSchemaTyped":
             definition["additionalProperties"] = False
-    if model in (MessageCreateParamsStreaming, MessageCountTokensParams):
+    if sent != "event":
         schema["properties"] |= {name: {"type": "number"} for name in _SAMPLING}
     return jsonschema.Draft202012Validator(schema)
 
 
-def check_types(body: Fields, model: Any = MessageCreateParamsStreaming) -> None:
-    """Raise `AssertionError` if a request is not what the official package's types allow."""
-    errors = [f"{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}" for error in _errors(body, model)]
+def check_types(body: Fields, sent: str = "message") -> None:
+    """Raise `AssertionError` if what is sent is not what the official package's types allow."""
+    errors = [f"{'.'.join(map(str, error.absolute_path))}: {error.message[:300]}" for error in _errors(body, sent)]
     assert not errors, errors
 
 
-def _errors(body: Fields, model: Any) -> list[Any]:
-    return sorted(_validator(model).iter_errors(body), key=lambda error: [*map(str, error.absolute_path)])
+def _errors(body: Fields, sent: str) -> list[Any]:
+    return sorted(_validator(sent).iter_errors(body), key=lambda error: [*map(str, error.absolute_path)])
 
 
 class Refused(Exception):
@@ -305,7 +311,7 @@ def events(*blocks: Block, stop: str = "", usage: Fields = USAGE, **delta: Any) 
     made.append({"type": "message_stop"})
     for event in made:
         if event["type"] != "ping":
-            check_types(event, RawMessageStreamEvent)
+            check_types(event, "event")
     return made
 
 
@@ -342,7 +348,7 @@ class MessagesServer(Upstream):
         path = request.path.partition("?")[0]
         if path.endswith("/messages/count_tokens"):
             self.requests.append(request)
-            check_types(request.json, MessageCountTokensParams)
+            check_types(request.json, "count")
             return reply(json.dumps({"input_tokens": self.counted}).encode())
         if not path.endswith("/messages"):
             return super().answer_to(request)
