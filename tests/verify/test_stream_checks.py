@@ -11,6 +11,9 @@ from app.verify.server import ServerAccess
 from tests.support.serving import serving, settings
 from tests.verify.broken_server import BrokenServer, Fault, Reply, Sent
 
+# Checks that look at the streams of all samples.
+LOOKING_AT_ALL = ("stream.event-name", "stream.data", "stream.done", "stream.framing")
+
 
 def cuts_off(answer: Reply, sent: Sent) -> bool:
     """Return whether an answer is that of the sample that is cut off, one of several streams."""
@@ -38,6 +41,11 @@ def events_of_other_names(answer: Reply, sent: Sent) -> None:
         answer.content = answer.content.replace(b"event: response.", b"event: message.")
 
 
+def no_stream(answer: Reply, sent: Sent) -> None:
+    if answer.streams:
+        answer.status, answer.content = 500, b"data: broken\n\n"
+
+
 async def verified(fault: Fault, *checks: str) -> VerifyReport:
     app = create_app(settings(), backend=DemoBackend())
     async with serving(BrokenServer(app, fault)) as url:  # type: ignore[arg-type]
@@ -48,6 +56,11 @@ async def verified(fault: Fault, *checks: str) -> VerifyReport:
 async def test_sample_that_is_not_streamed_is_left_out_of_the_checks_of_streams(reply: object) -> None:
     report = await verified(Fault("", "", reply=reply), "stream.*")  # type: ignore[arg-type]
     assert {result.check.id: result.detail for result in report.results if result.verdict != "pass"} == {}
+
+
+async def test_checks_of_streams_without_any_stream_are_unclear() -> None:
+    report = await verified(Fault("", "", reply=no_stream), *LOOKING_AT_ALL)
+    assert {result.check.id: result.verdict for result in report.results} == dict.fromkeys(LOOKING_AT_ALL, "unclear")
 
 
 @pytest.mark.parametrize(

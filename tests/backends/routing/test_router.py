@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter
 from typing import Any
 
@@ -130,6 +131,20 @@ async def test_models_of_a_failing_replica_are_listed_by_another(build: Build, t
     has(three[0], "qwen3")
     router = build(local={"url": nobody(), "replicas": [three[0].url]})
     assert [model["id"] for model in await router.models()] == ["qwen3"]
+
+
+async def test_models_of_a_replica_that_is_paused_are_listed_only_if_no_other_does(
+    build: Build, three: list[Upstream]
+) -> None:
+    three[0].always(DOWN)
+    has(three[0], "old")
+    has(three[1], "new")
+    router = build(local={"url": three[0].url, "replicas": [three[1].url], "max_failures": 1})
+    assert [model["id"] for model in await router.models()] == ["old"]
+    conversations = map(str, itertools.count())
+    while not three[0].requests:
+        await ask(router, conversation=next(conversations))
+    assert [model["id"] for model in await router.models()] == ["new"]
 
 
 async def test_callers_key_is_sent_to_its_backend_alone(build: Build, three: list[Upstream]) -> None:
