@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 
 from app.core.ids import new_id, new_key
 from app.main import create_app
@@ -98,8 +99,9 @@ class Made:
     other: httpx.AsyncClient
 
 
-@contextlib.asynccontextmanager
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def made() -> AsyncIterator[Made]:
+    """What is there for all tests: none of them takes anything of it away."""
     backend = Scripted([delta(content="secret")])
     async with contextlib.AsyncExitStack() as stack:
         tools = with_files(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -201,21 +203,21 @@ def test_walk_leaves_no_route_out() -> None:
             assert "POST" not in methods or f"/v1{path}" in {*POSTED, *NAMES_NOTHING, *FILLED}
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_route_with_a_foreign_id_is_as_with_an_unknown_one(method: str, path: str) -> None:
+async def test_route_with_a_foreign_id_is_as_with_an_unknown_one(method: str, path: str, made: Made) -> None:
     body = next((BODIES[end] for end in BODIES if path.endswith(end)), None) if method == "POST" else None
-    async with made() as given:
-        before = {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()}
-        answers = []
-        for ids in (given.ids, unknown(given.ids)):
-            if path.startswith("/v1/batches/"):  # and not the files of a vector store
-                ids = {**ids, "batch_id": ids["requests_id"]}
-            answer = await given.other.request(method, filled(path, ids), json=body)
-            answers.append((answer.status_code, without(answer.text, ids)))
-        assert answers[0] == answers[1]
-        assert answers[0][0] == 404
-        assert "secret" not in answers[0][1]
-        assert {name: (await given.owner.get(where)).text for name, where in places(given.ids).items()} == before
+    before = {name: (await made.owner.get(where)).text for name, where in places(made.ids).items()}
+    answers = []
+    for ids in (made.ids, unknown(made.ids)):
+        if path.startswith("/v1/batches/"):  # and not the files of a vector store
+            ids = {**ids, "batch_id": ids["requests_id"]}
+        answer = await made.other.request(method, filled(path, ids), json=body)
+        answers.append((answer.status_code, without(answer.text, ids)))
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 404
+    assert "secret" not in answers[0][1]
+    assert {name: (await made.owner.get(where)).text for name, where in places(made.ids).items()} == before
 
 
 def places(ids: dict[str, str]) -> dict[str, str]:
@@ -234,32 +236,33 @@ def places(ids: dict[str, str]) -> dict[str, str]:
     }
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", POSTED)
 @pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
-async def test_field_with_a_foreign_id_is_as_with_an_unknown_one(path: str, fields: dict[str, Any]) -> None:
-    async with made() as given:
-        answers = []
-        for ids in (given.ids, unknown(given.ids)):
-            answer = await given.other.post(path, json={"model": "m", "input": "x", **filled(fields, ids)})
-            answers.append((answer.status_code, without(answer.text, ids)))
-        assert answers[0] == answers[1]
-        assert answers[0][0] in (400, 404)
-        # It is no wonder that was refused: for its owner it is there.
-        own = await given.owner.post(path, json={"model": "m", "input": "x", **filled(fields, given.ids)})
-        assert own.status_code == 200, own.text
+async def test_field_with_a_foreign_id_is_as_with_an_unknown_one(path: str, fields: dict[str, Any], made: Made) -> None:
+    answers = []
+    for ids in (made.ids, unknown(made.ids)):
+        answer = await made.other.post(path, json={"model": "m", "input": "x", **filled(fields, ids)})
+        answers.append((answer.status_code, without(answer.text, ids)))
+    assert answers[0] == answers[1]
+    assert answers[0][0] in (400, 404)
+    # It is no wonder that was refused: for its owner it is there.
+    own = await made.owner.post(path, json={"model": "m", "input": "x", **filled(fields, made.ids)})
+    assert own.status_code == 200, own.text
 
 
-async def test_foreign_file_is_run_as_no_batch() -> None:
-    async with made() as given:
-        answers = []
-        for ids in (given.ids, unknown(given.ids)):
-            body = {"input_file_id": ids["lines_id"], "endpoint": "/v1/responses", "completion_window": "24h"}
-            answer = await given.other.post("/v1/batches", json=body)
-            answers.append((answer.status_code, without(answer.text, ids)))
-        assert answers[0] == answers[1]
-        assert answers[0][0] == 404
+@pytest.mark.asyncio(loop_scope="module")
+async def test_foreign_file_is_run_as_no_batch(made: Made) -> None:
+    answers = []
+    for ids in (made.ids, unknown(made.ids)):
+        body = {"input_file_id": ids["lines_id"], "endpoint": "/v1/responses", "completion_window": "24h"}
+        answer = await made.other.post("/v1/batches", json=body)
+        answers.append((answer.status_code, without(answer.text, ids)))
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 404
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -269,38 +272,37 @@ async def test_foreign_file_is_run_as_no_batch() -> None:
         ("/{own}/file_batches", {"files": [{"file_id": "{file_id}"}]}),
     ],
 )
-async def test_foreign_file_gets_into_no_store(path: str, body: dict[str, Any]) -> None:
-    async with made() as given:
-        own = (await given.other.post("/v1/vector_stores", json={})).json()["id"]
-        answers = []
-        for ids in (given.ids, unknown(given.ids)):
-            answer = await given.other.post(f"/v1/vector_stores{path.format(own=own)}", json=filled(body, ids))
-            answers.append((answer.status_code, without(answer.text, ids)))
-        assert answers[0] == answers[1]
-        assert answers[0][0] == 404
-        foreign = f"/v1/vector_stores/{own}/files/{given.ids['file_id']}"
-        assert (await given.other.get(foreign)).status_code == 404
+async def test_foreign_file_gets_into_no_store(path: str, body: dict[str, Any], made: Made) -> None:
+    own = (await made.other.post("/v1/vector_stores", json={})).json()["id"]
+    answers = []
+    for ids in (made.ids, unknown(made.ids)):
+        answer = await made.other.post(f"/v1/vector_stores{path.format(own=own)}", json=filled(body, ids))
+        answers.append((answer.status_code, without(answer.text, ids)))
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 404
+    foreign = f"/v1/vector_stores/{own}/files/{made.ids['file_id']}"
+    assert (await made.other.get(foreign)).status_code == 404
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("fields", FIELDS, ids=[" ".join(fields) for fields in FIELDS])
-async def test_websocket_with_a_foreign_id_is_as_with_an_unknown_one(fields: dict[str, Any]) -> None:
-    async with made() as given:
-        url = str(given.other.base_url).rstrip("/")
-        refusals = []
-        for ids in (given.ids, unknown(given.ids)):
-            async with sockets.dial(url, additional_headers={"authorization": "Bearer bob"}) as socket:
-                (frame,) = await sockets.ask(socket, **filled(fields, ids))
-                refusals.append(without(json.dumps(frame), ids))
-        assert refusals[0] == refusals[1]
-        assert json.loads(refusals[0])["status"] in (400, 404)
-        async with sockets.dial(url, additional_headers={"authorization": "Bearer ada"}) as socket:
-            assert (await sockets.response(socket, **filled(fields, given.ids)))["status"] == "completed"
+async def test_websocket_with_a_foreign_id_is_as_with_an_unknown_one(fields: dict[str, Any], made: Made) -> None:
+    url = str(made.other.base_url).rstrip("/")
+    refusals = []
+    for ids in (made.ids, unknown(made.ids)):
+        async with sockets.dial(url, additional_headers={"authorization": "Bearer bob"}) as socket:
+            (frame,) = await sockets.ask(socket, **filled(fields, ids))
+            refusals.append(without(json.dumps(frame), ids))
+    assert refusals[0] == refusals[1]
+    assert json.loads(refusals[0])["status"] in (400, 404)
+    async with sockets.dial(url, additional_headers={"authorization": "Bearer ada"}) as socket:
+        assert (await sockets.response(socket, **filled(fields, made.ids)))["status"] == "completed"
 
 
-async def test_content_encrypted_for_one_key_is_unreadable_to_another() -> None:
-    async with made() as given:
-        body = {"model": "m", "input": "secret"}
-        sealed = (await given.owner.post("/v1/responses/compact", json=body)).json()["output"][-1]
-        for client, opened in ((given.owner, True), (given.other, False)):
-            answer = await client.post("/v1/responses", json={"model": "m", "input": [sealed], "store": False})
-            assert (answer.status_code == 200) is opened, answer.text
+@pytest.mark.asyncio(loop_scope="module")
+async def test_content_encrypted_for_one_key_is_unreadable_to_another(made: Made) -> None:
+    body = {"model": "m", "input": "secret"}
+    sealed = (await made.owner.post("/v1/responses/compact", json=body)).json()["output"][-1]
+    for client, opened in ((made.owner, True), (made.other, False)):
+        answer = await client.post("/v1/responses", json={"model": "m", "input": [sealed], "store": False})
+        assert (answer.status_code == 200) is opened, answer.text
