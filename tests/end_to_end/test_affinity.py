@@ -15,7 +15,7 @@ import pytest_asyncio
 from tests.support.serving import antiphon
 from tests.support.upstream import Received, Step, Upstream, completion
 
-AGENTS, TURNS = 20, 30
+AGENTS, TURNS = 20, 12
 AT_ONCE = 3  # so few that no replica is ever too busy for an agent of its own
 
 TOOLS = [
