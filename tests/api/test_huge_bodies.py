@@ -129,7 +129,7 @@ def test_values_of_all_documents_are_counted_together() -> None:
         check_values(half, half, limit=100)
 
 
-async def test_values_limit_is_a_setting() -> None:
+async def test_limit_of_json_values_is_a_setting() -> None:
     async def receive() -> Any:
         return {"type": "http.request", "body": orjson.dumps({"a": [1] * 20})}
 

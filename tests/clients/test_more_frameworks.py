@@ -68,7 +68,7 @@ async def test_framework_calls_two_functions_at_once(
 
 
 @pytest.mark.parametrize(("name", "scenario"), playing("turns", clients=FRAMEWORKS))
-async def test_framework_continues(client: Driver, scenario: str, upstream: Upstream) -> None:
+async def test_framework_continues_a_conversation(client: Driver, scenario: str, upstream: Upstream) -> None:
     upstream.say(saying("Nice to meet you."))
     upstream.say(saying("Your name is Ada."))
     assert (await client.shows(scenario))["text"] == "Your name is Ada."

@@ -40,7 +40,7 @@ def test_size_of_a_value_is_large_by_its_text_or_its_values(value: Any, large: b
         (["a" * (LARGE + 1), 1], True),
     ],
 )
-def test_size_of_many_values_is_long_only_by_their_text_or_ten_times_as_many(value: Any, long: bool) -> None:
+def test_size_of_many_values_is_long_only_for_long_texts_or_ten_times_as_many(value: Any, long: bool) -> None:
     assert Size.of(value).large is True
     assert Size.of(value).long is long
     assert Size.of_json(orjson.dumps(value)).long is long

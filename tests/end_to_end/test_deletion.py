@@ -303,7 +303,7 @@ def test_expired_content_is_soon_in_no_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["deleted", "expired"])
-async def test_purge_of_any_worker_is_enough(tmp_path: Path, how: str) -> None:
+async def test_purge_by_any_one_worker_leaves_no_content_on_disk(tmp_path: Path, how: str) -> None:
     clock = Clock()
     path = tmp_path / "antiphon.db"
     workers = [SQLiteStore(path, ttl=10, clock=clock) for _ in range(3)]

@@ -59,7 +59,7 @@ async def stopped_while(store_url: str, stream: list[Any] | None, background: li
         ([*HELLO, 60.0], [*HELLO, 3.4], "failed"),
     ],
 )
-async def test_background_responses_at_shutdown_have_the_time_of_streams(
+async def test_background_responses_at_shutdown_get_as_much_time_as_streams(
     stream: list[Any] | None, background: list[Any], status: str, tmp_path: Path
 ) -> None:
     assert await stopped_while(f"sqlite:///{tmp_path}/store.db", stream, background) == status

@@ -197,7 +197,7 @@ async def test_response_with_store_false_is_continued_by_the_page(browser: Brows
     assert [text for _, text in said] == ["One", "Hello.", "Two", "Again.", "Three"]
 
 
-async def test_options_are_sent(browser: Browser) -> None:
+async def test_options_are_sent_with_the_message(browser: Browser) -> None:
     backend = Scripted([delta(content="Hello.")])
     async with antiphon(backend) as url, Studio.open(browser, url) as studio:
         page = studio.page

@@ -356,7 +356,7 @@ async def test_continuation_that_fails_keeps_a_stored_response() -> None:
         assert (await response(socket, previous_response_id=first))["status"] == "completed"
 
 
-async def test_memory_that_is_full_evicts_responses() -> None:
+async def test_memory_of_a_connection_that_is_full_evicts_responses() -> None:
     async with talking(Scripted(HELLO), websocket_memory=20_000) as socket:
         first = await response(socket, store=False)
         large = await response(socket, store=False, input="x" * 30_000)

@@ -76,7 +76,7 @@ async def test_server_without_it_is_asked_by_chat_from_then_on(missing: int) -> 
     assert "messages" in shown["body"]
 
 
-async def test_server_with_neither_gives_its_own_error_and_nothing_is_remembered() -> None:
+async def test_server_with_neither_endpoint_gives_its_own_error_and_nothing_is_remembered() -> None:
     async with Server() as server, antiphon(backend_url=server.url, backend_profile="openai") as url:
         assert [await said(url) for _ in range(2)] == ["backend_url"] * 2
     assert server.asked == ["responses", "chat/completions"] * 2

@@ -135,7 +135,7 @@ def tokens(batch: Batch) -> tuple[int, int]:
     return batch.usage.input_tokens, batch.usage.output_tokens
 
 
-async def test_requests_for_responses_are_answered(database: FilePlace, model: Model) -> None:
+async def test_batch_of_responses_is_completed_with_its_results(database: FilePlace, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         batch = await submit(client, asks("One", "Two", "Three"), metadata={"night": "1"})
         assert (batch.object, batch.status, batch.endpoint) == ("batch", "validating", "/v1/responses")

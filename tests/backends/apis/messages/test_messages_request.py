@@ -220,7 +220,7 @@ def test_open_turn_that_began_without_thinking_goes_on_without() -> None:
     assert encode(**given).body["thinking"]["type"] == "adaptive"
 
 
-def test_thoughts_go_back_in_their_places_to_their_server_alone() -> None:
+def test_thinking_blocks_are_replayed_in_their_places_to_their_own_server_alone() -> None:
     items = [
         {"role": "user", "content": "Look."},
         {"type": "reasoning", "id": "rs_1", "summary": []},

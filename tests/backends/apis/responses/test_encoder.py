@@ -105,7 +105,7 @@ def test_unknown_parameters_are_named_in_warnings() -> None:
     assert [warning.split("'")[1] for warning in encoded.warnings] == ["seed", "logit_bias"]
 
 
-def test_tools_are_declared_as_what_they_are() -> None:
+def test_tools_are_declared_in_their_own_types() -> None:
     encoded = asked({"input": "Hi", "tools": [ADD, PATCH, LAB]})
     function = {**ADD, "strict": None}
     assert encoded.body["tools"] == [
