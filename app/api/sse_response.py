@@ -11,12 +11,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from app.core.types.frozen import frozen
 from app.errors import APIError
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ T = TypeVar("T")
 _SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send`, which is an `async def`
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StreamEncoding(Generic[T]):
     """The bytes of a stream."""
 

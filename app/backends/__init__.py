@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
@@ -19,6 +18,7 @@ from app.core.request.question import EncodedQuestion, Question
 from app.core.stream.answer import Tap
 from app.core.types import JSONObject
 from app.core.types.chunk import DONE, Chunk, ChunkOrRun
+from app.core.types.frozen import frozen
 from app.errors import BackendError, NotFound
 
 __all__ = [
@@ -94,7 +94,7 @@ class RawBody(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RawRequest:
     """A request to an endpoint of a backend that is passed on as bytes."""
 

@@ -8,7 +8,6 @@ The images of a bucket of turns, `owner:chain`, are in the bucket `owner:chain:i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from app.core.history.images import (
@@ -22,6 +21,7 @@ from app.core.history.images import (
 from app.core.history.turns import Turn
 from app.core.ids import bucket_of
 from app.core.size import Size
+from app.core.types.frozen import frozen
 from app.core.types.request import Item
 from app.off_loop import off_loop
 from app.stores import Change, images_bucket
@@ -68,7 +68,7 @@ async def _record(source: RecordSource, owner: str, reference: ImageReference) -
     return await source.get(bucket, reference.turn_id) if bucket else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StoredImages:
     """The images of stored turns, by item id."""
 

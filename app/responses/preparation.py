@@ -15,6 +15,7 @@ from app.core.request import FRAMEWORK_EVENTS
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
+from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Response
 from app.core.usage.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
@@ -90,7 +91,7 @@ class GenerationOptions:
         return Deadline(self.max_output_seconds) if self.max_output_seconds else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Preparation:
     """One response that is prepared. `layers`: the store, with the memory of the caller's connection, if any."""
 

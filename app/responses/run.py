@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.core.dialects import DIALECTS, Dialect
@@ -18,6 +17,7 @@ from app.core.history.turns import Turn
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import resolve_upstream
 from app.core.types import JSONObject, Usage
+from app.core.types.frozen import frozen
 from app.core.types.request import TERMINAL, Item, Response
 from app.errors import APIError
 from app.observability import log_context
@@ -35,7 +35,7 @@ content = logging.getLogger("app.content")  # disabled unless the settings enabl
 _WARNINGS_STORED = 50
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caller:
     """The caller of a request."""
 
@@ -51,7 +51,7 @@ class Caller:
         return frozenset(names if self.key is None else {*names, hash_of(self.key)})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Storage:
     """How a response is stored when it ends, and the data that is stored with it."""
 

@@ -50,6 +50,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkab
 
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types import JSONObject, Usage
+from app.core.types.frozen import frozen
 from app.core.types.hosted import HostedFunction as HostedFunction
 from app.core.types.request import Item, Part
 from app.core.usage.tool_usage import Counts
@@ -98,7 +99,7 @@ class ToolHost:
     workers_directory: Path | None = None  # private to the workers of this server; None where there is only one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Declaration:
     """One entry of a request's `tools` for a hosted tool, and the caller who declared it."""
 
@@ -142,7 +143,7 @@ def unknown_server(declaration: Declaration) -> InvalidRequest:
     return InvalidRequest(f"This server knows no MCP server named '{tool.get(field)}'.", param=f"{place}.{field}")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ToolCall:
     """A call made by the model."""
 
@@ -169,7 +170,7 @@ class Source:
     mark: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Outcome:
     """
     The result of a call.

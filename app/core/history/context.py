@@ -7,7 +7,7 @@ This is the whole pipeline, in order; `app.responses.context` loads its data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from app.core.history.approvals import NO_DECISIONS, Decisions, answers_approvals, find_decisions
 from app.core.history.compaction import has_compaction, is_compaction, without_compacted
@@ -18,11 +18,12 @@ from app.core.history.rewrites import UNCHANGED, Configuration, rewrite_items
 from app.core.history.turns import Turn, check_outputs
 from app.core.request.question import TranslatedPrefix
 from app.core.stream.event_builder import Upstream
+from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Item
 from app.errors import InvalidRequest, Warnings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RequestContext:
     """The conversation that a response is to continue."""
 
@@ -41,7 +42,7 @@ class RequestContext:
     images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NewInput:
     """The input of a request, with the items that it refers to and what was encrypted."""
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from app.core.history.compaction import has_compaction, without_compacted
 from app.core.history.images import ImageReference, references
 from app.core.history.rewrites import UNCHANGED, Configuration, rewrite_items
 from app.core.history.turns import Turn
 from app.core.stream.event_builder import Upstream
+from app.core.types.frozen import frozen
 from app.core.types.request import Item
 from app.errors import Warnings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Past:
     """
     A conversation as it was stored, oldest first.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from app.core.history.turns import parts_of
+from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Item, Part, ReasoningOptions, TextOptions, is_uncalled
 from app.errors import Warnings, label
 
@@ -14,7 +14,7 @@ from app.errors import Warnings, label
 _UPDATE = "openai:configuration_update"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Configuration:
     """What the `configuration_update` items of a conversation set, in place of a request's own parameters."""
 

@@ -8,7 +8,7 @@ next translation starts from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from app.core.bounded_json import EncodedJSON
 from app.core.profile import Profile, RequestOptions
@@ -17,12 +17,13 @@ from app.core.request.roles import Message
 from app.core.size import Size
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject
+from app.core.types.frozen import frozen
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.errors import Warnings
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TranslatedPrefix:
     """
     The messages of the first items of a conversation, which nothing that follows these items can change.
@@ -44,7 +45,7 @@ class TranslatedPrefix:
     earlier: TranslatedPrefix | None = None  # for requests that this one does not fit
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EncodedQuestion:
     """A request as a server takes it, and the data that is needed to read its answer."""
 
@@ -55,7 +56,7 @@ class EncodedQuestion:
     prefix: TranslatedPrefix | None = None  # of shared items, for the next request of the conversation
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Question:
     """
     What a model is asked, and for whom; an API of model servers (`app.backends.apis`) encodes it for them.
@@ -92,7 +93,7 @@ class Question:
         return replace(self, items=items, prefixes=(), shared=0, encodings=[])
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TranslationState:
     """The request being translated, the backend's profile, and the warnings that every step may add to."""
 

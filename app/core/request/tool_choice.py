@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from app.core.profile import RequestOptions
@@ -11,11 +10,12 @@ from app.core.request.question import TranslationState
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
 from app.core.types import JSONMapping
+from app.core.types.frozen import frozen
 from app.core.types.hosted import UNNAMED
 from app.errors import InvalidRequest, label
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """The tools and the `tool_choice` of a chat request."""
 

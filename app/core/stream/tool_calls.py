@@ -21,6 +21,7 @@ from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject
 from app.core.types.chunk import CallFragment
+from app.core.types.frozen import frozen
 
 MAX_CALL_ID = 64  # characters, by the spec
 ORIGINAL_ID = "original_id"  # the upstream field that stores a longer id
@@ -58,7 +59,7 @@ class _Assembly:
         return reader.feed(arguments) + reader.end() == self.open.written
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallRules:
     """What the calls of an answer may be; this holds whatever the backend does."""
 
@@ -73,7 +74,7 @@ class CallRules:
 ANY_CALLS = CallRules()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CallLimits:
     """What is left for the calls of an answer after those before it in the response."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from app.core.history.approvals import ApprovedCall
 from app.core.stream.event_builder import Upstream
+from app.core.types.frozen import frozen
 from app.core.types.hosted import HostedTools
 from app.core.types.request import Item
 from app.responses.compaction import CompactionOptions
@@ -17,7 +18,7 @@ from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LoopOptions:
     """The options of a response with hosted tools."""
 
