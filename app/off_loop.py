@@ -17,7 +17,7 @@ P = ParamSpec("P")
 _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 
 
-async def off_loop(size: Size, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def off_loop(size: Size, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function: in a thread if what it works on is large, else directly."""
     if not size.large:
         return function(*args, **kwargs)

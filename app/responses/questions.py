@@ -98,6 +98,7 @@ class Questions:
         self,
         builder: EventBuilder,
         *,
+        size: Size,
         hosted: HostedTools,
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
@@ -107,12 +108,13 @@ class Questions:
         """
         Return the query of a round: the request with `changes`, the conversation, and the `output` so far.
 
-        `upstream` are the backend's fields of the output's items; `limits` are those of its calls.
+        `size` is that with the output: see `size_with`. `upstream` are the backend's fields of the output's items;
+        `limits` are those of its calls.
         """
         request = self._request.model_copy(update=dict(changes))
         shared = 0 if has_compaction(output) else self._context.shared
         items = self._items_with(output)
-        fields: dict[str, Any] = {"size": self.size_with(output), "later": len(output), "shared": shared}
+        fields: dict[str, Any] = {"size": size, "later": len(output), "shared": shared}
         question = self._asked(request, items, upstream, hosted=hosted, **fields)
         return self._query(question, builder, limits)
 

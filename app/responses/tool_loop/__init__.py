@@ -128,6 +128,7 @@ class ToolLoop:
         """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
         query = self._questions.in_round(
             self.builder,
+            size=self._questions.size,
             hosted=self._options.hosted(),
             output=(),
             upstream={},
@@ -212,10 +213,12 @@ class ToolLoop:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
         output = [*self.builder.response["output"]]
+        size = self._questions.size_with(output)
         query = await off_loop(
-            self._questions.size_with(output),
+            size,
             self._questions.in_round,
             self.builder,
+            size=size,
             hosted=options.hosted(functions),
             output=output,
             upstream=self._upstream(),
