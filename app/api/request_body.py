@@ -83,7 +83,8 @@ def warning_headers(warnings: Iterable[str]) -> dict[str, str]:
 async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
     """Return `parsed` of the decompressed body; raises `InvalidRequest`."""
     data = await _read(request, limits.bytes)
-    encoding = ", ".join(request.headers.getlist("content-encoding")).strip().lower() or "identity"
+    encodings = [value for name, value in request.scope["headers"] if name == b"content-encoding"]
+    encoding = b", ".join(encodings).decode("latin-1").strip().lower() or "identity"
     if encoding not in _DECODERS:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)

@@ -26,7 +26,7 @@ from app.responses.context.cache import HistoryCache
 from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
-from app.responses.generate import Generation, NoAnswer, OneAnswer
+from app.responses.generate import Generation, ModelQuery, NoAnswer, OneAnswer
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.questions import Questions
 from app.responses.run import Caller, Run
@@ -167,9 +167,14 @@ class Responses:
             return loop
         if not generate:
             return NoAnswer(builder)
-        query = await off_loop(questions.size, questions.first, builder)
+
+        def asked() -> ModelQuery:
+            query = questions.first(builder)
+            options.check_size(query.body)
+            return query
+
+        query = await off_loop(questions.size, asked)
         self._loader.cache_prefix(request, owner, questions.prefix)
-        await off_loop(questions.size, options.check_size, query.body)
         return OneAnswer(builder, query, options.deadline())
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:

@@ -293,9 +293,10 @@ def name_unsent(state: TranslationState, kept: frozenset[str] = frozenset()) -> 
     `kept` are the names of fields that are sent although Chat Completions have no counterpart of them.
     """
     request, forwarded = state.request, {*state.options.forward, *kept}
+    known = known_extra_parameters(state.options) if request.model_extra else frozenset()
     unsent = {
         field.path: None
-        for field in undeclared_fields(request, known_extra_parameters(state.options))
+        for field in undeclared_fields(request, known)
         if field.value not in NOTHING and field.path.partition(".")[0] not in forwarded
     }
     for path, value in _UNSENT.items():

@@ -64,8 +64,10 @@ _SEALING = ("encrypted",)
 
 def _is_sealed(parameters: ToolFields) -> bool:
     properties = parameters.get("properties")
-    schemas = properties.values() if isinstance(properties, dict) else ()
-    return any(isinstance(schema, dict) and schema.get("encrypted") is True for schema in schemas)
+    for schema in properties.values() if isinstance(properties, dict) else ():
+        if isinstance(schema, dict) and schema.get("encrypted") is True:
+            return True
+    return False
 
 
 _STRICT: dict[str, Callable[[bool | None], bool | None]] = {

@@ -417,7 +417,7 @@ class CreateResponse(_Body):
     top_logprobs: Annotated[Integer, Field(ge=0, le=20)] | None = None
     user: Annotated[str, WITHOUT_NUL] | None = None
 
-    _notes: _Notes = PrivateAttr(default_factory=_Notes)
+    _notes: _Notes | None = PrivateAttr(None)  # made when first used: pydantic is slow at it
 
     @model_validator(mode="after")
     def _redact_tools(self) -> CreateResponse:
@@ -448,8 +448,11 @@ class CreateResponse(_Body):
     @property
     def _noted(self) -> _Notes:
         # Ten times as fast as `self._notes`, which pydantic looks for in several places.
-        assert self.__pydantic_private__ is not None
-        notes: _Notes = self.__pydantic_private__["_notes"]
+        private = self.__pydantic_private__
+        assert private is not None
+        notes: _Notes | None = private["_notes"]
+        if notes is None:
+            notes = private["_notes"] = _Notes()
         return notes
 
     def items(self) -> list[Item]:

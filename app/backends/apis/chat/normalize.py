@@ -87,11 +87,11 @@ class Normalizer:
         """Return the chunks in normal form."""
         normal: list[ChunkOrRun] = []
         for chunk in chunks:
-            plain = [chunk]
-            if self.is_plain(plain):
-                normal += plain
-            elif isinstance(chunk, ChunkRun):
-                normal += self._normalized_run(chunk)
+            if isinstance(chunk, ChunkRun):
+                normal += [chunk] if self.is_plain([chunk]) else self._normalized_run(chunk)
+            elif self._is_plain(chunk):
+                self._has_output = True
+                normal.append(chunk)  # type: ignore[arg-type]  # plain
             else:
                 normal += self._normalized(chunk)
         return normal
