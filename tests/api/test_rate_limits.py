@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from app.core.types.chunk import DONE
 from app.errors import BackendError, StoreUnavailable
 from app.stores import Change
 from app.stores import redis as stores_redis
+from app.stores.counters import TokenResult, TokenTake
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
 from tests.support import laws, sockets
@@ -476,6 +477,10 @@ class FailingCounters(MemoryCounters):
 
     fails = False
 
+    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+        self._answer()
+        return await super().take(owner, takes)
+
     async def acquire(self, pool: str, holder: str, limit: int) -> bool:
         acquired = await super().acquire(pool, holder, limit)
         self._answer()
@@ -488,6 +493,20 @@ class FailingCounters(MemoryCounters):
     def _answer(self) -> None:
         if self.fails:
             raise StoreUnavailable
+
+
+async def test_outage_of_the_counters_and_its_end_are_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "app.api.rate_limits")
+    monkeypatch.setattr("app.api.rate_limits.BACKOFF", 0.0)
+    counters = FailingCounters()
+    limits = Limits(counters, requests=10)
+    for counters.fails in (True, True, False, False, True, False):
+        await limits.take(KeyAccess())
+    messages = [record.message for record in caplog.records if record.name == "app.api.rate_limits"]
+    outage = ["rate limits are not enforced: their counters are unavailable", "rate limits are enforced again"]
+    assert messages == outage * 2
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at the next request", "after a while"])

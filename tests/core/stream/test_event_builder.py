@@ -186,6 +186,29 @@ def test_event_never_changes_once_taken() -> None:
     assert taken == frozen
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda made, text: made.text(text),
+        lambda made, text: made.refusal(text),
+        lambda made, text: made.reasoning(text),
+        lambda made, text: made.reasoning_summary(text),
+        lambda made, text: made.arguments(made.call("a", ToolBinding(items.FUNCTION_CALL, {"name": "f"})), text),
+        lambda made, text: made.arguments(made.call("a", ToolBinding(items.CUSTOM_TOOL_CALL, {"name": "f"})), text),
+    ],
+    ids=["text", "refusal", "reasoning", "summary", "call", "custom call"],
+)
+def test_size_of_events_counts_a_text_where_it_is_whole(write: Callable[[EventBuilder, str], None]) -> None:
+    made = builder()
+    made.start()
+    write(made, "x" * 1000)
+    assert made.take().size.characters < 1000  # deltas are not counted
+    made.complete()
+    assert 1000 <= made.take().size.characters < 2000
+    made.end()
+    assert 1000 <= made.take().size.characters < 2000
+
+
 @settings(max_examples=100, deadline=None)
 @given(chunks=st.lists(_chunk, max_size=20))
 def test_official_client_rebuilds_the_response_from_the_events(chunks: list[Any]) -> None:
