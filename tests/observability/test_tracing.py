@@ -394,6 +394,22 @@ async def test_telemetry_is_exported_to_opentelemetrys_endpoint(
     assert SECRET.encode() not in b"".join(sent.values())
 
 
+@pytest.mark.parametrize(("variable", "path"), [("TRACES", "/v1/metrics"), ("METRICS", "/v1/traces")])
+async def test_telemetry_whose_exporter_is_none_is_not_exported(
+    variable: str, path: str, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream.always(sse(chunk("Hi"), finish(), DONE))
+    async with Upstream() as collector:
+        collector.always(reply(b"", "application/x-protobuf"))
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
+        monkeypatch.setenv(f"OTEL_{variable}_EXPORTER", "none")
+        async with serving(create_app(settings(backend_url=upstream.url, otel=True))) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                await ask(http)
+        assert {request.path for request in collector.requests} == {path}
+    assert "traceparent" in upstream.requests[0].headers
+
+
 async def test_collector_that_is_unavailable_delays_nobody(upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
     upstream.always(sse(chunk("Hi"), finish(), DONE))
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,6 +51,11 @@ _PER_TOKEN = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0
 _TOKENS = [1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864]
 
 
+def _is_exported(signal: str) -> bool:
+    """Return whether traces or metrics are exported: unless OpenTelemetry's variable for them is `none`."""
+    return os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
+
+
 class Tracing:
     """The traces and metrics of one application, recorded with these providers."""
 
@@ -85,10 +91,11 @@ class Tracing:
         resource = resource.merge(OTELResourceDetector().detect())
         if not isinstance(traces, sdk_trace.TracerProvider):
             traces = sdk_trace.TracerProvider(resource=resource, shutdown_on_exit=False)
-            traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+            if _is_exported("TRACES"):
+                traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
         if not isinstance(meters, sdk_metrics.MeterProvider):
-            reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-            meters = sdk_metrics.MeterProvider([reader], resource=resource, shutdown_on_exit=False)
+            readers = [PeriodicExportingMetricReader(OTLPMetricExporter())] if _is_exported("METRICS") else []
+            meters = sdk_metrics.MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         return cls(traces, meters, content=content)
 
     def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
