@@ -27,6 +27,7 @@ from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels
 from app.observability.lifecycle import ResponseLifecycle
 from app.observability.metrics import Metrics
+from app.stores import Change
 from app.stores.memory import MemoryStore
 from tests.support import sockets
 from tests.support.build import call, delta, finish, reported
@@ -215,6 +216,21 @@ async def test_metrics_of_a_refused_background_response_count_a_failure_without_
     assert told("responses_total", model="m", delivery="background", status="failed") == 1
     assert told("response_failures_total", kind="rate_limit_exceeded") == 1
     assert not told.labels("kind") & {"input", "output"}
+
+
+class FullStore(MemoryStore):
+    """A store that has no room."""
+
+    async def apply(self, *changes: Change) -> bool:
+        raise StoreUnavailable("There is no room.")
+
+
+async def test_metrics_of_a_response_that_cannot_be_stored_count_the_failure() -> None:
+    async with served(Scripted(HELLO), store=FullStore(ttl=60)) as http:
+        await ask(http, stream=True)
+        told = await scrape(http)
+    assert told("responses_total", model="m", delivery="sse", status="failed") == 1
+    assert told("response_failures_total", kind="store_unavailable") == 1
 
 
 async def test_metrics_count_background_responses_separately() -> None:
