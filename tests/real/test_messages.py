@@ -10,7 +10,6 @@ import os
 from collections.abc import AsyncIterator
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 import pytest_asyncio
@@ -20,6 +19,8 @@ from tests.support.serving import antiphon
 URL = os.environ.get("ANTIPHON_TEST_LLAMA_URL")
 if not URL:
     pytest.skip("ANTIPHON_TEST_LLAMA_URL is not set", allow_module_level=True)
+
+import anthropic  # noqa: E402  # which takes a while, in each process that collects the tests
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
