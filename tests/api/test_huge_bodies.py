@@ -21,10 +21,10 @@ from app.core.bounded_json import TooManyValues, check_values
 from app.core.size import LARGE, MANY
 from app.errors import InvalidRequest
 from tests.api.huge_bodies import ROWS
+from tests.support.loop_holds import holds_long
 from tests.support.postgres_server import PostgresServer
 
 TIMES = 4  # of the CPU, for each byte
-HELD = 0.1  # seconds
 MEMORY = 4  # times the body (or a backend's answer), also where it is accepted: parsed, translated, sent on and stored
 VALUE = 640  # bytes of memory besides: an item of three JSON values in 40 bytes is a dict in four forms
 
@@ -55,7 +55,7 @@ def test_huge_body_costs_little_more_than_a_text_of_its_size(
     assert cost["status"] == row.status
 
     def takes_much() -> bool:
-        holds = cost["held"] > HELD
+        holds = holds_long(cost["held"])
         ordinary = costs[row.ordinary]
         slow = cost["cpu"] > TIMES * ordinary["cpu"] * max(1, cost["size"] / ordinary["size"])
         return holds or slow or cost["memory"] > MEMORY * cost["size"] + VALUE * row.values

@@ -26,6 +26,10 @@ Hosted tools
     mcp_lab         an MCP server of the official SDK
     mcp_weather     one as a program, with a tool that the tiny model knows
 
+Measuring
+    loop_holds      how long an event loop is held
+    machine         how fast this machine is now
+
 Stores
     server_process  a server to be started, stopped, paused and restarted; the next two are such
     redis_server    a real Redis: one for the session, and private ones

@@ -7,7 +7,15 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 
+from tests.support.machine import slowness
+
+HELD = 0.1  # seconds of an ordinary machine that others may have to wait
 _EVERY = 0.002  # seconds; a thread that runs Python keeps the GIL for up to 5 ms by itself (sys.getswitchinterval)
+
+
+def holds_long(seconds: float) -> bool:
+    """Return whether others wait for too long, as fast as this machine is now."""
+    return seconds > HELD and seconds > HELD * slowness()
 
 
 class LoopHolds:
