@@ -8,7 +8,7 @@ database, in seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from app.tools.files import Page, UnknownCursor
@@ -27,6 +27,13 @@ class Statement(NamedTuple):
 
 # The statements of one transaction: a generator that yields them, receives the rows of each, and returns a result.
 Steps: TypeAlias = Generator[Statement, Rows, T]
+
+
+def with_words(text: str, words: Mapping[str, str]) -> str:
+    """Return a statement with a database's own words for those that differ, in this order."""
+    for word, here in words.items():
+        text = text.replace(word, here)
+    return text
 
 
 class FileTables(Protocol):

@@ -12,6 +12,7 @@ import asyncpg
 from app.storage.migration import Connection, UnpreparedError, migrate
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
+from app.tools.files.tables import with_words
 
 _LOCK = 0x66696C65  # of the migrations; other programs may use advisory locks too
 _VECTORS_LOCK = _LOCK + 1
@@ -25,9 +26,7 @@ _WORDS = {
 
 def in_postgres(text: str) -> str:
     """Return a statement with what differs in PostgreSQL: see `app.tools.files.tables`."""
-    for word, here in _WORDS.items():
-        text = text.replace(word, here)
-    return text
+    return with_words(text, _WORDS)
 
 
 _FILES = """

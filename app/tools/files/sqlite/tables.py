@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import apsw
 
 from app.tools.files.sqlite.database import Database, numbered, query
-from app.tools.files.tables import Rows, Statement, Steps
+from app.tools.files.tables import Rows, Statement, Steps, with_words
 
 T = TypeVar("T")
 
@@ -62,6 +62,4 @@ _WORDS = {
 
 def in_sqlite(text: str) -> str:
     """Return a statement, all but its times, with what differs in SQLite."""
-    for word, here in _WORDS.items():
-        text = text.replace(word, here)
-    return _LOCKING.sub("", text)
+    return _LOCKING.sub("", with_words(text, _WORDS))
