@@ -113,6 +113,7 @@ class RequestId:
                 raise
             await unexpected(error, scope)(scope, receive, send_with_id)
         finally:
+            del state["send"]  # breaks a reference cycle: uvicorn's request refers to the state
             if self._metrics and status:
                 self._metrics.answered(scope["method"], _pattern(scope), status)
             if scope["method"] == "POST" and (raised := state.get(RAISED)):

@@ -108,6 +108,7 @@ class ToolLoop:
             await self._calls.close()
         self._record()
         self.send(self.builder.take())
+        self._delivery = NoDelivery()  # breaks a reference cycle: what this loop delivers to refers to it
 
     # The delivery of the rounds and calls.
 
