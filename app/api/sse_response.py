@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from app.api.uvicorn.disconnect import DisconnectWatch
 from app.core.types.frozen import frozen
 from app.errors import APIError
 
@@ -138,8 +139,12 @@ class EventStream(Response, Generic[T]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._send_piece = scope.get("state", {}).get("send", send)
         making = self._start()
-        watch = asyncio.ensure_future(disconnected(receive))
-        watch.add_done_callback(lambda _: making.cancel())
+
+        def disconnected() -> None:
+            if not making.cancel() and self._writing:
+                self._writing.cancel()
+
+        watch = DisconnectWatch(scope, receive, disconnected)
         self._last_write = self._clock()
         self._schedule_heartbeat()
         try:
@@ -154,7 +159,7 @@ class EventStream(Response, Generic[T]):
                 await self._say_farewell(self._farewell)
             raise
         finally:
-            watch.cancel()
+            watch.stop()
             self._stop()
             making.cancel()
             await asyncio.wait({making})
@@ -163,15 +168,15 @@ class EventStream(Response, Generic[T]):
         if not making.cancelled():
             making.result()
 
-    async def _finish(self, making: asyncio.Future[None], watch: asyncio.Future[None]) -> None:
+    async def _finish(self, making: asyncio.Future[None], watch: DisconnectWatch) -> None:
         """Send what still waits for the client, and the end of the stream, unless `make` has failed."""
         if self._broken:
             await self._break_off(self._broken)
             return
         if making.cancelled() or making.exception():
             return
-        while self._writing and not watch.done():
-            await asyncio.wait({self._writing, watch}, return_when=asyncio.FIRST_COMPLETED)
+        while self._writing and not watch.disconnected:
+            await asyncio.wait({self._writing})
         if self._broken:
             await self._break_off(self._broken)
         elif not self.full:
@@ -307,9 +312,3 @@ async def _resume(write: Coroutine[object, None, None], awaited: asyncio.Future[
         write.close()
         raise
     await asyncio.ensure_future(write)
-
-
-async def disconnected(receive: Receive) -> None:
-    """Wait until the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from starlette.responses import Response
@@ -12,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.errors import STOPPED, error_event
 from app.api.passthrough.endpoints import PassedEndpoint
-from app.api.sse_response import disconnected
+from app.api.uvicorn.disconnect import DisconnectWatch
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
 from app.core.usage import usage_of
@@ -57,7 +58,7 @@ class PassthroughExchange:
         self._started = False  # whether the head has been sent
         self._streams = False  # whether the answer is an event stream
         self._unsent = b""  # the piece that is being written to a slow client
-        self._watch: asyncio.Future[None] | None = None
+        self._watch: DisconnectWatch | None = None
         self._charged: Usage = {}
 
     async def run(self, scope: Scope, receive: Receive, send: Send, *, received: bool) -> None:
@@ -68,15 +69,15 @@ class PassthroughExchange:
         """
         task = asyncio.current_task()
         assert task
-        self.watch = self._watcher(task, receive)
+        self._new_watch = partial(DisconnectWatch, scope, receive, task.cancel)
         if received:
             self.watch()
         try:
-            await self._exchange(send, scope.get("state", {}).get("send", send), receive)
+            await self._exchange(send, scope.get("state", {}).get("send", send))
         except RefusedRequest as refusal:
             await _refused(refusal)(scope, receive, send)
         except asyncio.CancelledError:
-            if self._watch and self._watch.done() and not task.uncancel():
+            if self._watch and self._watch.disconnected and not task.uncancel():
                 if not self._started:
                     await Response(status_code=499)(scope, receive, send)  # for the access log alone
                 return
@@ -89,17 +90,14 @@ class PassthroughExchange:
         finally:
             self._log_end()
             if self._watch:
-                self._watch.cancel()
+                self._watch.stop()
 
-    def _watcher(self, task: asyncio.Task[object], receive: Receive) -> Callable[[], None]:
-        def watch() -> None:
-            if self._watch is None:
-                self._watch = asyncio.ensure_future(disconnected(receive))
-                self._watch.add_done_callback(lambda watch: None if watch.cancelled() else task.cancel() and None)
+    def watch(self) -> None:
+        """Cancel the exchange from now on if the client disconnects."""
+        if self._watch is None:
+            self._watch = self._new_watch()
 
-        return watch
-
-    async def _exchange(self, send: Send, send_piece: Send, receive: Receive) -> None:
+    async def _exchange(self, send: Send, send_piece: Send) -> None:
         lifecycle = self._lifecycle
         with lifecycle.watched(self._usage):
             exchange = self._backend.forward(self._request)
@@ -111,7 +109,7 @@ class PassthroughExchange:
                     await self._write(answer, send, send_piece)
                     lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                     if self._watch:
-                        self._watch.cancel()  # a client that goes now has all of it
+                        self._watch.stop()  # a client that goes now has all of it
             except TimeoutError as error:
                 raise _TOO_LONG from error
 

@@ -25,7 +25,8 @@ from app.api.rate_limits import Admission
 from app.api.request_body import load_json, read_as, read_body, validate, warning_headers
 from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
-from app.api.sse_response import EventStream, StreamEncoding, disconnected
+from app.api.sse_response import EventStream, StreamEncoding
+from app.api.uvicorn.disconnect import DisconnectWatch
 from app.core.history.resource import response_size
 from app.core.size import Size
 from app.core.sse import encoder, log
@@ -316,23 +317,15 @@ async def unless_disconnected(request: Request, response: Coroutine[object, obje
     """Await a response; cancel it and return a 499 if the client disconnects first."""
     task = asyncio.current_task()
     assert task
-    gone = False
-
-    def cancel(_: object) -> None:
-        nonlocal gone
-        gone = task.cancel()
-
-    watch = asyncio.ensure_future(disconnected(request.receive))
-    watch.add_done_callback(cancel)
+    watch = DisconnectWatch(request.scope, request.receive, task.cancel)
     try:
         return await response
     except asyncio.CancelledError:
-        if gone and not task.uncancel():  # no other code has cancelled the task
+        if watch.disconnected and not task.uncancel():  # no other code has cancelled the task
             return Response(status_code=499)  # for the access log alone
         raise
     finally:
-        watch.remove_done_callback(cancel)
-        watch.cancel()
+        watch.stop()
 
 
 def parse_starting_after(starting_after: str | None) -> int:

@@ -1,6 +1,7 @@
 """
-uvicorn's HTTP protocol with three changes: the size of a request's head and trailers is limited, so is the time in
-which they have to arrive, and a request that offers an upgrade to another protocol, usually HTTP/2, keeps its body.
+uvicorn's HTTP protocol with four changes: the size of a request's head and trailers is limited, so is the time in which
+they have to arrive, a request that offers an upgrade to another protocol, usually HTTP/2, keeps its body, and the loss
+of a connection is told without a task that waits for it.
 
     uvicorn.run(..., http="app.api.uvicorn.http:Http")
 """
@@ -11,11 +12,13 @@ import asyncio
 import contextlib
 import itertools
 import socket
+from collections.abc import Callable
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.errors import error_response
+from app.api.uvicorn.disconnect import CONNECTION_KEY
 from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
@@ -48,6 +51,7 @@ class Http(HttpToolsProtocol):
     _declined = False  # whether the current request offers an upgrade that is declined
     _refused = False
     _stopping = False
+    _on_loss: frozenset[Callable[[], None]] = frozenset()  # what is called when the connection is lost
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -58,6 +62,22 @@ class Http(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timer()
         super().connection_lost(exc)
+        for tell in self._on_loss:
+            tell()
+
+    # A `ClientConnection`, for `DisconnectWatch`.
+
+    def watch(self, on_loss: Callable[[], None]) -> bool:
+        if self.cycle.disconnected or self.cycle.more_body:
+            return False
+        self.flow.resume_reading()  # it is paused behind a large body, and would not see the end
+        self._on_loss |= {on_loss}
+        return True
+
+    def unwatch(self, on_loss: Callable[[], None]) -> None:
+        self._on_loss -= {on_loss}
+
+    # Called by the event loop and the parser.
 
     def data_received(self, data: bytes) -> None:
         """Parse received data; refuse a head that is invalid or too large, and start the timer for the rest of it."""
@@ -136,6 +156,7 @@ class Http(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             self.headers = []  # trailers are collected apart from the headers
             self.scope["state"]["send"] = self.cycle.send  # lets a stream bypass the middleware
+            self.scope["state"][CONNECTION_KEY] = self
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0

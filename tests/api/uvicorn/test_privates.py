@@ -23,7 +23,7 @@ from app.cli.serve import _Workers
 # that it overrides, which uvicorn has to call.
 USED = {
     Http: {
-        *("app_state", "cycle", "headers", "logger", "loop", "parser", "scope", "timeout_keep_alive"),
+        *("app_state", "cycle", "flow", "headers", "logger", "loop", "parser", "scope", "timeout_keep_alive"),
         *("timeout_keep_alive_handler", "timeout_keep_alive_task", "transport", "url"),
         *("_should_upgrade", "_unset_keepalive_if_required"),
         *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
@@ -35,7 +35,13 @@ USED = {
     },
     _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
 }
-CYCLE = {"keep_alive", "more_body", "response_complete", "send"}  # of `Http.cycle`, a request and its answer
+CYCLE = {
+    "disconnected",
+    "keep_alive",
+    "more_body",
+    "response_complete",
+    "send",
+}  # of `Http.cycle`, a request and its answer
 
 
 def used_by(ours: type) -> set[str]:
