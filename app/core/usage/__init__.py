@@ -34,21 +34,21 @@ def usage_of(
     they are estimated from the share of reasoning in the output's text.
     """
     counted = counted or {}
-    if not is_counted(counted):
+    counts = token_counts(counted)
+    if "prompt_tokens" not in counts and "completion_tokens" not in counts:
         reasoning, rest = _estimates(output)
         prompt_tokens = estimate_prompt(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
-    input_tokens = token_count(counted.get("prompt_tokens"))
-    output_tokens = token_count(counted.get("completion_tokens"))
-    prompt = json_object(counted.get("prompt_tokens_details"))
-    completion = json_object(counted.get("completion_tokens_details"))
+    input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
+    prompt = token_counts(json_object(counted.get("prompt_tokens_details")))
+    completion = token_counts(json_object(counted.get("completion_tokens_details")))
     # Servers that do not count reasoning omit it or send 0.
-    reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
+    reasoning = completion.get("reasoning_tokens") or _share(output_tokens, output)
     return _usage(
         input_tokens,
         output_tokens,
-        min(token_count(prompt.get("cached_tokens")), input_tokens),
-        token_count(prompt.get("cache_write_tokens")),
+        min(prompt.get("cached_tokens", 0), input_tokens),
+        prompt.get("cache_write_tokens", 0),
         min(reasoning, output_tokens),
     )
 
@@ -148,6 +148,11 @@ def is_token_count(value: object) -> TypeGuard[str | int | float]:
     if isinstance(value, str):
         return value.isdecimal() and len(value) < 16
     return isinstance(value, (int, float)) and 0 <= value < _MAX_COUNT
+
+
+def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
+    """Return those of a usage's fields that are numbers of tokens."""
+    return {name: int(value) for name, value in fields.items() if is_token_count(value)}
 
 
 def token_count(*values: object) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from app.core.types import JSONMapping, JSONObject
-from app.core.usage import chunk_usage, is_token_count, token_count
+from app.core.usage import chunk_usage, is_token_count, token_counts
 
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")  # outside the details
@@ -15,23 +17,24 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     Return the usage in OpenAI's form: all input in `prompt_tokens`, all output in `completion_tokens`, with cached and
     reasoning tokens as parts of them. None if the server reported no counts.
     """
-    if not has_counts(usage):
+    counts = token_counts(usage)
+    if counts.keys().isdisjoint(_COUNTS):
         return None
-    prompt_tokens = token_count(usage.get("prompt_tokens"), usage.get("input_tokens"))
-    completion_tokens = token_count(usage.get("completion_tokens"), usage.get("output_tokens"))
+    prompt_tokens = _first(counts.get("prompt_tokens"), counts.get("input_tokens"))
+    completion_tokens = _first(counts.get("completion_tokens"), counts.get("output_tokens"))
     prompt = _details(usage, "prompt_tokens_details", "input_tokens_details")
     completion = _details(usage, "completion_tokens_details", "output_tokens_details")
     # DeepSeek, Moonshot and gateways to Claude report cached tokens outside the details; SGLang reasoning tokens.
-    cached = token_count(prompt.get("cached_tokens"), *map(usage.get, _CACHED))
-    written = token_count(*map(prompt.get, _WRITTEN), usage.get("cache_creation_input_tokens"))
-    reasoning = token_count(completion.get("reasoning_tokens"), usage.get("reasoning_tokens"))
-    total = token_count(usage.get("total_tokens"))
+    cached = _first(prompt.get("cached_tokens"), *map(counts.get, _CACHED))
+    written = _first(*map(prompt.get, _WRITTEN), counts.get("cache_creation_input_tokens"))
+    reasoning = _first(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
+    total = counts.get("total_tokens", 0)
     missing = total - prompt_tokens - completion_tokens
     # OpenAI counts reasoning as output. xAI and Gemini do not, and Gemini does not report it. Claude does not count
     # cached tokens as input. If the missing tokens may be either, the names of the fields decide.
-    if missing > 0 and missing in (cached, cached + written) and (missing != reasoning or _names_claude(usage)):
+    if missing > 0 and missing in (cached, cached + written) and (missing != reasoning or _names_claude(counts)):
         prompt_tokens += missing
-    elif not total and _names_claude(usage) and ("prompt_tokens" not in usage or cached + written > prompt_tokens):
+    elif not total and _names_claude(counts) and ("prompt_tokens" not in usage or cached + written > prompt_tokens):
         prompt_tokens += cached + written
     elif missing > 0:
         completion_tokens += missing
@@ -46,13 +49,21 @@ def has_counts(usage: JSONMapping) -> bool:
     return any(map(is_token_count, map(usage.get, _COUNTS)))
 
 
-def _names_claude(usage: JSONMapping) -> bool:
+def _names_claude(counts: Mapping[str, int]) -> bool:
     """Return whether the cached tokens have Claude's field names."""
-    return any(token_count(usage.get(name)) for name in ("cache_read_input_tokens", "cache_creation_input_tokens"))
+    return bool(counts.get("cache_read_input_tokens") or counts.get("cache_creation_input_tokens"))
 
 
-def _details(usage: JSONMapping, *names: str) -> JSONMapping:
+def _details(usage: JSONMapping, *names: str) -> Mapping[str, int]:
     for name in names:
         if isinstance(details := usage.get(name), dict):
-            return details
+            return token_counts(details)
     return {}
+
+
+def _first(*counts: int | None) -> int:
+    """Return the first count that is there, 0 if none is."""
+    for count in counts:
+        if count is not None:
+            return count
+    return 0
