@@ -118,7 +118,7 @@ def validate(fields: dict[str, object], model: type[Body], size: Size) -> Body:
     except ValidationError as error:
         raise invalid_request(error) from error
     if isinstance(body, CreateResponse):
-        body.note_size(size)
+        body.size = size
     return body
 
 
