@@ -85,7 +85,7 @@ class AnswerBody:
     @property
     def is_event_stream(self) -> bool:
         """Whether the body is an event stream, according to its type."""
-        return bool(self._response.headers.get("content-type", "").startswith("text/event-stream"))
+        return header_of(self._response, b"content-type").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
         """Wait for the first chunks, which are held; raises `BackendError` if there are none."""
@@ -240,10 +240,14 @@ def body_reads(response: httpx.Response) -> Reads:
 
 def bound_decompression(response: httpx.Response) -> None:
     """Have a compressed body decompressed in small pieces; the request allows only `identity`."""
-    # Most responses have no such header: `headers.get` would raise and catch an exception.
-    if "content-encoding" in response.headers and response.headers["content-encoding"] != "identity":
+    if header_of(response, b"content-encoding") not in (b"", b"identity"):
         assert isinstance(response.stream, httpx.AsyncByteStream)
         response.stream = _CompressedBody(response.stream)
+
+
+def header_of(response: httpx.Response, name: bytes) -> bytes:
+    """Return a header, empty if there is none; `response.headers` decodes all of them at first."""
+    return b", ".join([value for field, value in response.headers.raw if field.lower() == name])
 
 
 class _CompressedBody(httpx.AsyncByteStream):

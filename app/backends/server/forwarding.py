@@ -30,6 +30,7 @@ from app.errors import BackendError
 
 CHAT = "/chat/completions"
 MESSAGES = "/messages"  # Anthropic's, and what is below it
+_BELOW_MESSAGES = f"{MESSAGES}/"
 MODEL = "{model}"  # in `transport.path`: the model's name at the backend
 
 # Hop-by-hop headers, which are not passed on (RFC 9110, 7.6.1).
@@ -248,7 +249,7 @@ class ForwardedAnswer:
 
 def is_of_messages(endpoint: str) -> bool:
     """Return whether an endpoint belongs to Anthropic's API."""
-    return endpoint == MESSAGES or endpoint.startswith(f"{MESSAGES}/")
+    return endpoint == MESSAGES or endpoint.startswith(_BELOW_MESSAGES)
 
 
 def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:
@@ -268,6 +269,7 @@ class Forwarding:
         self._own = _encoded(options.headers)
         self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
         self._replaced = (_REPLACED | {name.lower() for name in self._own}) - _DEFAULTS - _LISTS
+        self._replaced_with_account = self._replaced | _ACCOUNT
         self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
         self._extensions = {
             "timeout": {
@@ -287,13 +289,16 @@ class Forwarding:
         model = self._profile.request.model_map.get(request.model, request.model)
         body = request.body if model == request.model else request.body.with_model(model)
         content = body.content()
-        secrets = _encoded(credentials).items()
-        session = session_header(self._profile, request.conversation)
-        own = [*secrets, *_encoded(session).items()]
+        own = _encoded({**credentials, **session_header(self._profile, request.conversation)})
         options = self._own_of_messages if is_of_messages(request.endpoint) else self._own
-        dropped = self._replaced.union([name.lower() for name, _ in own], _ACCOUNT if own_account else ())
-        passed_on = [self._with_own(field) for field in _end_to_end(request.headers) if field[0] not in dropped]
-        given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS)
+        replaced = self._replaced_with_account if own_account else self._replaced
+        own_names = {name.lower() for name in own}
+        passed_on = [
+            self._with_own(name, value)
+            for name, value in _end_to_end(request.headers)
+            if name not in replaced and name not in own_names and not _is_privileged(name)
+        ]
+        given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS) if options else frozenset()
         return httpx.Request(
             "POST",
             self._url(request, model),
@@ -301,20 +306,19 @@ class Forwarding:
                 (b"Host", self._base.netloc),
                 (b"Content-Type", body.media_type),
                 (b"Accept-Encoding", b"identity"),  # the usage could not be read in a compressed body
-                *(field for field in passed_on if not _is_privileged(field[0])),
+                *passed_on,
                 (b"Transfer-Encoding", b"chunked") if body.length is None else (b"Content-Length", b"%d" % body.length),
                 *(field for field in options.items() if field[0].lower() not in given),
-                *own,
+                *own.items(),
             ],
             stream=httpx.ByteStream(content) if isinstance(content, bytes) else _Pieces(content),
             extensions=self._extensions,
         )
 
-    def _with_own(self, field: tuple[bytes, bytes]) -> tuple[bytes, bytes]:
+    def _with_own(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
         """Return a header of the caller with what the profile adds to it."""
-        name, value = field
         own = next((own for given, own in self._own.items() if given.lower() == name), b"") if name in _LISTS else b""
-        return (name, value + b"," + own) if own else field
+        return name, value + b"," + own if own else value
 
     def _url(self, request: RawRequest, model: str) -> httpx.URL:
         """Return the URL of a request: that of its endpoint, with the caller's query and the profile's."""
