@@ -34,21 +34,21 @@ def usage_of(
     they are estimated from the share of reasoning in the output's text.
     """
     counted = counted or {}
-    counts = token_counts(counted)
-    if "prompt_tokens" not in counts and "completion_tokens" not in counts:
+    if not is_counted(counted):
         reasoning, rest = _estimates(output)
         prompt_tokens = estimate_prompt(body) if prompt_estimate is None else prompt_estimate
         return _usage(prompt_tokens, reasoning + rest, reasoning=reasoning)
-    input_tokens, output_tokens = counts.get("prompt_tokens", 0), counts.get("completion_tokens", 0)
-    prompt = token_counts(json_object(counted.get("prompt_tokens_details")))
-    completion = token_counts(json_object(counted.get("completion_tokens_details")))
+    input_tokens = token_count(counted.get("prompt_tokens"))
+    output_tokens = token_count(counted.get("completion_tokens"))
+    prompt = json_object(counted.get("prompt_tokens_details"))
+    completion = json_object(counted.get("completion_tokens_details"))
     # Servers that do not count reasoning omit it or send 0.
-    reasoning = completion.get("reasoning_tokens") or _share(output_tokens, output)
+    reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
     return _usage(
         input_tokens,
         output_tokens,
-        min(prompt.get("cached_tokens", 0), input_tokens),
-        prompt.get("cache_write_tokens", 0),
+        min(token_count(prompt.get("cached_tokens")), input_tokens),
+        token_count(prompt.get("cache_write_tokens")),
         min(reasoning, output_tokens),
     )
 
@@ -152,7 +152,13 @@ def is_token_count(value: object) -> TypeGuard[str | int | float]:
 
 def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
     """Return those of a usage's fields that are numbers of tokens."""
-    return {name: int(value) for name, value in fields.items() if is_token_count(value)}
+    counts = {}
+    for name, value in fields.items():
+        if type(value) is int and 0 <= value < _MAX_COUNT:  # nearly always
+            counts[name] = value
+        elif value is not None and is_token_count(value):
+            counts[name] = int(value)
+    return counts
 
 
 def token_count(*values: object) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from app.core.types import JSONMapping, JSONObject
 from app.core.usage import chunk_usage, is_token_count, token_counts
 
+_PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp report
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")  # outside the details
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")  # in them
@@ -18,6 +19,11 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     reasoning tokens as parts of them. None if the server reported no counts.
     """
     counts = token_counts(usage)
+    if (
+        usage.keys() == counts.keys() == _PLAIN
+        and counts["prompt_tokens"] + counts["completion_tokens"] == counts["total_tokens"]
+    ):
+        return chunk_usage(counts["prompt_tokens"], counts["completion_tokens"])
     if counts.keys().isdisjoint(_COUNTS):
         return None
     prompt_tokens = _first(counts.get("prompt_tokens"), counts.get("input_tokens"))
