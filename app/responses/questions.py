@@ -108,8 +108,8 @@ class Questions:
         """
         Return the query of a round: the request with `changes`, the conversation, and the `output` so far.
 
-        `size` is that with the output: see `size_with`. `upstream` are the backend's fields of the output's items;
-        `limits` are those of its calls.
+        `size` is that with the output. `upstream` are the backend's fields of the output's items; `limits` are those of
+        its calls.
         """
         request = self._request.model_copy(update=dict(changes))
         shared = 0 if has_compaction(output) else self._context.shared
@@ -131,10 +131,6 @@ class Questions:
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
         return self._query(self._asked(request, items, upstream), builder, margin=SUMMARY_MARGIN)
-
-    def size_with(self, output: Sequence[Item]) -> Size:
-        """Return the size of what is translated for a question after the output so far."""
-        return self.size + Size.of(output)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
         """Return the conversation with the output so far, without the items that a compaction in it replaces."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple, TypeAlias
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
-from app.core.profile import RequestOptions
+from app.core.profile import Profile, RequestOptions
 from app.core.request.question import TranslationState
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.stream.event_types import ToolBinding
@@ -29,6 +29,7 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, did_you_mean, label
 
 _MAX_NAME = 64  # characters, by the spec
+_NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
 # Maximum number of functions in a request: OpenAI's limit, beyond which many servers fail.
 MAX_FUNCTIONS = 128
@@ -51,6 +52,27 @@ class Function(NamedTuple):
     tool: JSONObject
     binding: ToolBinding
     source: ToolSource | None = None  # None: the server declares it
+
+
+class _DeclaredHosted(NamedTuple):
+    """A function that the server runs, as it is declared to servers with a profile."""
+
+    profile: Profile
+    hosted: HostedFunction
+    function: Function
+
+
+def _hosted(chat_name: str, function: HostedFunction, options: RequestOptions) -> Function:
+    """Return a function that the server runs, as it is declared to the backend."""
+    tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
+    declared = {"type": "function", "function": {"name": chat_name, **TOOL_TYPES["function"].declare(tool, options)}}
+    if function.needs_approval:
+        fields = {"server_label": function.server_label, "name": function.name}
+        return Function(declared, ToolBinding(MCP_APPROVAL_REQUEST, fields))
+    kind = ITEM_TYPES[function.item]
+    # A tool search has one type of item, whether client or server runs it.
+    kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", awaits_client=False)
+    return Function(declared, ToolBinding(kind, function.fields, function))
 
 
 class ToolSet:
@@ -76,25 +98,17 @@ class ToolSet:
             fields["async"] = True  # also in its calls: their outputs may come in any later turn
         self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), source)
 
-    def add_hosted(self, function: HostedFunction, types: Collection[str], options: RequestOptions) -> bool:
+    def add_hosted(self, function: HostedFunction, types: Collection[str], state: TranslationState) -> bool:
         """Add a function that the server runs; return False if its name is taken or there are too many."""
-        if function.key in self._names or len(self.functions) >= MAX_FUNCTIONS:
+        key = function.key
+        if key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
-        chat_name = self._names[function.key] = self._name(*function.key)
-        tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
-        declared = {
-            "type": "function",
-            "function": {"name": chat_name, **TOOL_TYPES["function"].declare(tool, options)},
-        }
-        if function.needs_approval:
-            fields = {"server_label": function.server_label, "name": function.name}
-            binding = ToolBinding(MCP_APPROVAL_REQUEST, fields)
-        else:
-            kind = ITEM_TYPES[function.item]
-            # A tool search has one type of item, whether client or server runs it.
-            kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", awaits_client=False)
-            binding = ToolBinding(kind, function.fields, function)
-        self.functions[chat_name] = Function(declared, binding)
+        chat_name = self._names[key] = self._name(*key)
+        earlier: _DeclaredHosted | None = state.hosted.declared.get(chat_name)
+        if earlier is None or earlier.profile is not state.profile or earlier.hosted is not function:
+            earlier = _DeclaredHosted(state.profile, function, _hosted(chat_name, function, state.options))
+            state.hosted.declared[chat_name] = earlier
+        self.functions[chat_name] = earlier.function
         self._chosen.append((function, types))
         return True
 
@@ -110,7 +124,7 @@ class ToolSet:
             return chat_name
         if namespace is None:
             return name
-        flat = re.sub(r"[^a-zA-Z0-9_-]", "_", "__".join(filter(None, (namespace, name))))
+        flat = _NOT_IN_NAMES.sub("_", "__".join(filter(None, (namespace, name))))
         if len(flat) <= _MAX_NAME and flat not in self.functions:
             return flat
         digest = hashlib.sha256(f"{namespace}\n{name}".encode(errors="replace")).hexdigest()[:8]
@@ -225,7 +239,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
             own.add(entry.key)
     offered.hosted_types = frozenset(hosted.types)
     on_offer = _without_deferred(hosted.functions, items, searchable)
-    left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, options)]
+    left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, state)]
     if left_out:
         state.warnings.add(
             f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"

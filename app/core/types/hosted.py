@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 # The namespace of functions without a name of their own, such as the tool search.
 UNNAMED = ""
@@ -66,6 +67,8 @@ class HostedTools:
     functions: Sequence[tuple[HostedFunction, Collection[str]]] = ()
     served: Collection[int] = frozenset()  # the positions of their declarations in the request's `tools`
     types: Collection[str] = frozenset()  # the types of these declarations
+    # How the functions are declared to a server, by name, so that they are declared once for all rounds of a response.
+    declared: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 NO_HOSTED_TOOLS = HostedTools()

@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
+from app.core.size import Size
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
 from app.core.stream.tool_calls import CallLimits
 from app.core.types import JSONObject, Response, Usage
+from app.core.types.hosted import HostedTools
 from app.core.types.request import TERMINAL, Item
 from app.core.usage import added_usage, usage_of
 from app.core.usage.token_estimate import estimate_prompt
@@ -70,12 +72,14 @@ class ToolLoop:
         self._again = False  # whether the model has made hosted calls, so that another round follows
         self._last_reason: str | None = None  # the limit that makes the next round the last one
         self._call_ids: set[str] = set()
+        self._hosted: HostedTools | None = None  # the same for all rounds but the last
         self._hosted_names: set[str] = set()
         self._query: ModelQuery | None = None
         self._delivery: EventWriter = NoDelivery()
         self._usage: Usage | None = None  # of finished rounds and of summaries
         self._written = 0  # output tokens of finished rounds
         self._first_item = 0  # the index of this round's first output item
+        self._size = questions.size  # of what is translated for a question: with the output of finished rounds
 
     @property
     def warnings(self) -> list[str]:
@@ -207,20 +211,21 @@ class ToolLoop:
             self._last_reason = "the number of rounds that this server allows"
         if self._last_reason:
             self._calls.items.warn(f"The model had to answer without more tool calls: {self._last_reason} was reached.")
-        functions = [] if self._last_reason else self._calls.functions
-        self._first_item = len(self.builder.response["output"])
+        if self._hosted is None or self._last_reason:
+            self._hosted = options.hosted([] if self._last_reason else self._calls.functions)
+        output = [*self.builder.response["output"]]
+        self._size += Size.of(output[self._first_item :])
+        self._first_item = len(output)
         changes: JSONObject = {"max_output_tokens": left}
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
-        output = [*self.builder.response["output"]]
-        size = self._questions.size_with(output)
         query = await off_loop(
-            size,
+            self._size,
             self._questions.in_round,
             self.builder,
-            size=size,
-            hosted=options.hosted(functions),
+            size=self._size,
+            hosted=self._hosted,
             output=output,
             upstream=self._upstream(),
             changes=changes,

@@ -61,6 +61,15 @@ def test_hosted_functions_are_offered_by_flat_names_without_a_warning() -> None:
     assert chat.bindings["lab__add"].hosted is ADD
 
 
+def test_hosted_functions_are_declared_once_for_the_questions_of_one_server() -> None:
+    asked, hosted = CreateResponse.model_validate({"input": "Hi", "tools": DECLARED}), HostedTools([(ADD, {"mcp"})])
+    question, profile = Question(asked, asked.items(), "m", hosted=hosted), Profile()
+    first, second = (to_chat(question, profile).body["tools"][0] for _ in range(2))
+    assert first is second
+    other = to_chat(question, Profile().override({"request.strict": "force"})).body["tools"][0]
+    assert other == {**first, "function": {**first["function"], "strict": True}}
+
+
 def test_deferred_hosted_function_is_offered_once_a_search_has_found_it() -> None:
     deferred = [HostedFunction(name, "mcp_call", namespace="lab", deferred=True) for name in ("add", "subtract")]
     search = HostedFunction("tool_search", "tool_search_call")
