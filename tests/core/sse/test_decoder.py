@@ -79,7 +79,7 @@ FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
     "numbers that JSON does not have": (b'data: {"a": -Infinity, "b": NaN}\n\n', [{"a": -9999.0, "b": None}]),
     "numbers without an end": (b'data: {"a": -1e999, "b": 1e999, "c": 1.5, "d": NaN}\n\n', [ENDLESS]),
     "more levels than anybody reads": (
-        b'data: {"n": %b"\\ud800"%b}\n\ndata: {"n": 1}\n\n' % (b"[" * 900, b"]" * 900),
+        b'data: {"n": %b"\\ud800"%b}\n\ndata: {"n": 1}\n\n' % (b"[" * 2_000, b"]" * 2_000),
         [A],
     ),
     "nothing": (b"", []),
