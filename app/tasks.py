@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 async def cancel(*tasks: asyncio.Future[Any]) -> list[Exception]:
@@ -13,6 +16,12 @@ async def cancel(*tasks: asyncio.Future[Any]) -> list[Exception]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     return [result for result in results if isinstance(result, Exception)]
+
+
+async def end(*tasks: asyncio.Future[Any] | None) -> None:
+    """Cancel tasks that nothing waits for, such as those of a server, and wait; log what they have failed with."""
+    for error in await cancel(*filter(None, tasks)):
+        logger.error("unexpected error", exc_info=error)
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float) -> None:

@@ -31,6 +31,7 @@ from app.core.usage import usage_since
 from app.errors import StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake
+from app.tasks import end
 
 T = TypeVar("T")
 
@@ -189,10 +190,7 @@ class Limits:
 
     async def aclose(self) -> None:
         """Wait for pending charges and releases, and close the counters."""
-        for task in (self._renewal, self._late_releases):
-            if task:
-                task.cancel()
-                await asyncio.wait({task})
+        await end(self._renewal, self._late_releases)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=BACKOFF)
         await self._counters.aclose()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from app.errors import APIError
-from app.tasks import cancel
+from app.tasks import end
 
 logger = logging.getLogger(__name__)
 
@@ -82,8 +82,7 @@ class ModelLabels:
 
     async def aclose(self) -> None:
         """Cancel a listing in progress; names that wait for it resolve to `other`, unless the settings have them."""
-        if self._listing:
-            await cancel(self._listing)
+        await end(self._listing)
 
     def _label(self, name: str) -> str:
         return name if name in self._listed else self._configured(name) or self.OTHER

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 
 from app.errors import StoreUnavailable
 from app.stores import Store
+from app.tasks import end
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,7 @@ async def purging(store: Store, *purges: Callable[[], None]) -> AsyncIterator[No
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.wait({task})
+        await end(task)
 
 
 async def _purge_regularly(store: Store, purges: Sequence[Callable[[], None]]) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 
 import orjson
@@ -22,7 +22,7 @@ from app.api.batches.input import read_lines
 from app.api.batches.requests import LineRequests, PutOff
 from app.backends import LOW_PRIORITY
 from app.observability import log_context
-from app.tasks import cancel, wait_for_event
+from app.tasks import cancel, end, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
 from app.tools.files.batches import Batches, ClaimedLine, LineResult, RequestBatch
 from app.tools.files.uploads import ContentWriter
@@ -69,8 +69,8 @@ class BatchWorker:
 
     async def aclose(self) -> None:
         """Stop; requests that are running are given back, for another process or the next start."""
-        _log(await cancel(*self._tasks))
-        _log(await cancel(*self._running.values()))
+        await end(*self._tasks)
+        await cancel(*self._running.values())  # `_ended` logs their errors
 
     # Requests.
 
@@ -92,8 +92,9 @@ class BatchWorker:
     def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         del self._running[key]
         self._wakeup.set()
-        if not task.cancelled() and (error := task.exception()):
-            _log([error])
+        error = None if task.cancelled() else task.exception()
+        if error and not isinstance(error, FilesUnavailable):
+            logger.error("unexpected error", exc_info=error)
 
     async def _run(self, claimed: ClaimedLine) -> None:
         """Answer a claimed request, and store the answer."""
@@ -216,9 +217,3 @@ class BatchWorker:
                 await self._announce(f"batch.{status}", batch.id)
             except Exception as error:
                 logger.error("the webhook of a batch was not stored: %s", type(error).__name__)
-
-
-def _log(errors: Sequence[BaseException]) -> None:
-    for error in errors:
-        if not isinstance(error, FilesUnavailable):
-            logger.error("unexpected error", exc_info=error)

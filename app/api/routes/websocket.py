@@ -32,7 +32,7 @@ from app.responses import Caller, Run
 from app.responses.delivery import Outbox
 from app.stores import Store, images_bucket
 from app.stores.layered import LayeredStore
-from app.tasks import cancel
+from app.tasks import cancel, end
 
 logger = logging.getLogger(__name__)
 
@@ -129,8 +129,7 @@ class WebSocketConnection:
                 await self._finish(working)
                 await self._close(SERVICE_RESTART)
         finally:
-            for error in await cancel(reading, working):
-                logger.error("unexpected error", exc_info=error)
+            await end(reading, working)
             logger.info("socket closed")
 
     async def _read(self) -> int:

@@ -26,7 +26,7 @@ from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.types import JSONObject
 from app.errors import BackendBusy, BackendError, try_again_in
-from app.tasks import cancel
+from app.tasks import end
 
 logger = logging.getLogger(__name__)
 
@@ -201,8 +201,7 @@ class ReplicaPool:
 
     async def aclose(self) -> None:
         """Close every connection, in use or not."""
-        if self._watching:
-            await cancel(self._watching)
+        await end(self._watching)
         for replica in self.replicas:
             await replica.backend.aclose()
 

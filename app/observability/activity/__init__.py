@@ -33,7 +33,7 @@ from app.observability.activity.hours import HOUR, ActivityHour, Refusal
 from app.observability.lifecycle import ResponseLifecycle
 from app.off_loop import off_loop
 from app.stores import Store
-from app.tasks import cancel
+from app.tasks import end
 
 logger = logging.getLogger(__name__)
 
@@ -160,8 +160,7 @@ class Activity:
     async def aclose(self) -> None:
         """Store what happened, and that this process does nothing any more."""
         self._started = False
-        if self._publishing:
-            await cancel(self._publishing)
+        await end(self._publishing)
         self._running.clear()
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(PUBLISHING_TIMEOUT):

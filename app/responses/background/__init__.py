@@ -34,7 +34,7 @@ from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker,
 from app.responses.images import load_images, turn_changes
 from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
-from app.tasks import cancel
+from app.tasks import end
 
 __all__ = ["Background", "EventSubscription", "Run"]
 
@@ -157,7 +157,7 @@ class Background:
         await self._wait(STOP_TIMEOUT)
         for work in self._workers.values():
             work.release()
-        await cancel(*filter(None, (self._renewal, self._sweep)))
+        await end(self._renewal, self._sweep)
         await self._wait(STOP_TIMEOUT)
         if self.webhooks:
             await self.webhooks.aclose()

@@ -26,7 +26,7 @@ from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import StoreUnavailable
 from app.stores import Change, Store
-from app.tasks import cancel, wait_for_event
+from app.tasks import end, wait_for_event
 
 if TYPE_CHECKING:
     import httpx
@@ -126,11 +126,10 @@ class Webhooks:
 
     async def aclose(self) -> None:
         """Stop; running attempts have a few seconds to end, and undelivered events stay in the store."""
-        if self._task:
-            await cancel(self._task)
+        await end(self._task)
         if self._attempts:
             await asyncio.wait(self._attempts, timeout=_GRACE)
-        await cancel(*self._attempts)
+        await end(*self._attempts)
         await self._http.aclose()
 
     async def _run(self) -> None:

@@ -20,7 +20,7 @@ import orjson
 
 from app.errors import APIError, TooManyRequests
 from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
-from app.tasks import cancel, wait_for_event
+from app.tasks import cancel, end, wait_for_event
 from app.tools import Account
 from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable
@@ -71,9 +71,7 @@ class Ingestion:
 
     async def aclose(self) -> None:
         """Stop; unfinished files are released for another process, or the next start."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     async def _read_all(self, wakeup: asyncio.Event) -> None:
         while True:
