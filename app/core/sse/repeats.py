@@ -50,12 +50,14 @@ class RepeatDecoder:
         pattern = self._pattern
         if pattern is None:
             return None
-        head, tail, begin, end = pattern.head, pattern.tail, pattern.begin, pattern.end
+        head, tail = pattern.head, pattern.tail
+        around = len(head) + len(tail)
         strings = []
         for event in islice(events, start, None) if start else events:
-            if not (event.startswith(head) and event.endswith(tail)):
+            string = event.removeprefix(head).removesuffix(tail)
+            if len(string) + around != len(event):
                 break
-            strings.append(event[begin:end])
+            strings.append(string)
         texts = _parsed(strings) if strings else None
         if not texts:
             return None
@@ -65,12 +67,14 @@ class RepeatDecoder:
     def match_frame(self, frame: bytes) -> ChunkRun | None:
         """Decode a read that is one event with the blank line after it; None if it does not match."""
         pattern = self._pattern
-        if pattern is None or not (
-            self.enabled and frame.startswith(pattern.head) and frame.endswith(pattern.frame_tail)
-        ):
+        if pattern is None or not self.enabled:
+            return None
+        string = frame.removeprefix(pattern.head).removesuffix(pattern.frame_tail)
+        # Several events have line ends between them, as JSON has not within a string.
+        if len(string) + pattern.frame_size != len(frame) or string.find(b"\n") >= 0:
             return None
         try:
-            text = orjson.loads(frame[pattern.begin : pattern.frame_end])  # JSON has no line end within a string
+            text = orjson.loads(b'"%b"' % string)
         except orjson.JSONDecodeError:
             return None
         if not text:
@@ -80,12 +84,12 @@ class RepeatDecoder:
 
 
 def _parsed(strings: list[bytes]) -> list[str]:
-    """Parse JSON strings, up to the first that is invalid or empty; each of them begins and ends with a quote."""
-    joined = b",".join(strings)
-    # If there are no other quotes than these, and none is both, they can be parsed all at once.
-    if joined.count(b'"') == 2 * len(strings) and b"\\" not in joined and b'""' not in joined and b'"' not in strings:
+    """Parse JSON strings without their quotes, up to the first that is invalid or empty."""
+    joined = b'","'.join(strings)
+    # If there are no other quotes than these, they can be parsed all at once.
+    if joined.count(b'"') == 2 * (len(strings) - 1) and joined.find(b"\\") < 0 and b"" not in strings:
         try:
-            texts: list[str] = orjson.loads(b"[%b]" % joined)
+            texts: list[str] = orjson.loads(b'["%b"]' % joined)
         except orjson.JSONDecodeError:
             pass
         else:
@@ -93,7 +97,7 @@ def _parsed(strings: list[bytes]) -> list[str]:
     texts = []
     for string in strings:
         try:
-            text = orjson.loads(string)
+            text = orjson.loads(b'"%b"' % string)
         except orjson.JSONDecodeError:
             break
         if not text:
@@ -105,13 +109,13 @@ def _parsed(strings: list[bytes]) -> list[str]:
 class EventPattern:
     """The bytes around the text of an event, and the chunk that the pattern was learned from."""
 
-    __slots__ = ("begin", "chunk", "end", "field", "frame_end", "frame_tail", "head", "tail")
+    __slots__ = ("chunk", "field", "frame_size", "frame_tail", "head", "tail")
 
     def __init__(self, head: bytes, tail: bytes, chunk: RawChunk, field: str) -> None:
         """Each event begins with `head` and ends with `tail`; the quotes of the JSON string belong to them."""
         self.head, self.tail, self.chunk, self.field = head, tail, chunk, field
         self.frame_tail = tail + b"\n\n"  # of an event with the blank line after it
-        self.begin, self.end, self.frame_end = len(head) - 1, 1 - len(tail), 1 - len(self.frame_tail)  # of the string
+        self.frame_size = len(head) + len(self.frame_tail)  # without the text
 
 
 def pattern_of(event: bytes, chunk: RawChunk, text_field: TextField) -> EventPattern | None:
