@@ -100,7 +100,7 @@ class CompactionBuilder(EventBuilder):
         self._item: Item | None = None  # once it was added
         self._index = 0
 
-    def text(self, *deltas: str, logprobs: list[object] | None = None) -> None:
+    def texts(self, deltas: Sequence[str], logprobs: list[object] | None = None) -> None:
         self._pieces += deltas
         if self._progress and (self._item or self._summary):
             item = self._item or self._add_item()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from app.core.stream.annotations import flat_annotations, flat_logprobs, whole_citation
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.open_items import OpenPassed
@@ -13,13 +11,13 @@ from app.core.types import JSONObject
 from app.core.types.chunk import (
     DONE,
     REASONING_CONTENT,
+    Chunk,
     ChunkChoice,
     ChunkDelta,
     ChunkOrRun,
     ChunkRun,
     CitedSource,
     PassedItem,
-    RawChunk,
 )
 
 # Fields of a delta (or texts of `TEXT_PATHS`) that close an open reasoning item.
@@ -61,9 +59,23 @@ class ChunkReader:
 
     def feed(self, chunk: ChunkOrRun) -> None:
         """Process a chunk, or a run of chunks."""
-        if isinstance(chunk, ChunkRun):
-            self.feed_texts(chunk.like, chunk.field, chunk.texts)
+        if not isinstance(chunk, ChunkRun):
+            self._feed_chunk(chunk)
             return
+        texts = chunk.texts
+        if chunk.field == "content":
+            if self.calls.has_pending_empty:
+                self.calls.settle()
+            self.builder.texts(texts)
+        elif chunk.field == "arguments":
+            self.calls.feed_arguments(chunk.like["choices"][0]["delta"]["tool_calls"][0], texts)
+        else:
+            source = chunk.like["choices"][0]["delta"].get("reasoning_field", REASONING_CONTENT)
+            self.builder.reasoning(*texts, source=source)
+        if self._sources:
+            self._cite()
+
+    def _feed_chunk(self, chunk: Chunk) -> None:
         if chunk is DONE:
             self.done = True
             return
@@ -90,20 +102,6 @@ class ChunkReader:
         # Servers send it on every chunk, twice, or with two values: the first other than `stop` is the most specific.
         if choices and (reason := choice.get("finish_reason")) and self.finish_reason in (None, "stop"):
             self.finish_reason = reason
-
-    def feed_texts(self, chunk: RawChunk, field: str, texts: Sequence[str]) -> None:
-        """Process chunks that are like an earlier one, except for their texts in that `field` of `TEXT_PATHS`."""
-        if field == "content":
-            if self.calls.has_pending_empty:
-                self.calls.settle()
-            self.builder.text(*texts)
-        elif field == "arguments":
-            self.calls.feed_arguments(chunk["choices"][0]["delta"]["tool_calls"][0], texts)
-        else:
-            source = chunk["choices"][0]["delta"].get("reasoning_field", REASONING_CONTENT)
-            self.builder.reasoning(*texts, source=source)
-        if self._sources:
-            self._cite()
 
     def _feed_delta(self, delta: ChunkDelta, choice: ChunkChoice) -> None:
         """Process reasoning, then text, then calls: the order in which a model generates them."""

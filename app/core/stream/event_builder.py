@@ -175,6 +175,10 @@ class EventBuilder:
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
         """Write text, with one event per delta; `logprobs` are those of its tokens, if the caller requested them."""
+        self.texts(deltas, logprobs)
+
+    def texts(self, deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
+        """Write text, as `text` does."""
         if self._citations is None or (not logprobs and not self._held_logprobs and self._citations.skip(deltas)):
             self._write(TEXT, deltas, logprobs)
             return
