@@ -145,7 +145,7 @@ class HTTPConnection(asyncio.Protocol):
             return
         reusable = self._sent
         try:
-            reply.parse(data)
+            reply.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             reusable = False
             reply.end = reply.end or httpx.RemoteProtocolError(f"The reply is not HTTP/1.1: {error}")
@@ -205,8 +205,7 @@ class Reply(httpx.AsyncByteStream):
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.on_body = self.pieces.append  # for the parser: no Python code runs for a piece of the body
-        self._parser = httptools.HttpResponseParser(self)
-        self.parse = self._parser.feed_data
+        self.parser = httptools.HttpResponseParser(self)
 
     def __aiter__(self) -> Reply:
         return self
@@ -340,7 +339,7 @@ class Reply(httpx.AsyncByteStream):
         self._resume()
         self._cancel_timer()
         self.wake()
-        del self._parser, self.parse  # they refer to the reply: the cycle would leave it to the garbage collector
+        del self.parser  # it refers to the reply: the cycle would leave it to the garbage collector
 
     @property
     def refuses(self) -> bool:
@@ -392,13 +391,13 @@ class Reply(httpx.AsyncByteStream):
             self.headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
+        status = self.parser.get_status_code()
         if status < 200:  # 100 Continue, 103 Early Hints: the reply is still to come
             self.headers.clear()
             self.reason = b""
             return
         self.status = status
-        self.version = self._parser.get_http_version()
+        self.version = self.parser.get_http_version()
         if self._bodiless:
             # The parser does not know this, and would wait for the body that the headers announce.
             self.end = StopAsyncIteration
@@ -406,5 +405,5 @@ class Reply(httpx.AsyncByteStream):
 
     def on_message_complete(self) -> None:
         if self.status:
-            self.keep_alive = self._parser.should_keep_alive()
+            self.keep_alive = self.parser.should_keep_alive()
             self.end = StopAsyncIteration
