@@ -31,8 +31,7 @@ _SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a
 class StreamEncoding(Generic[T]):
     """The bytes of a stream."""
 
-    encode: Callable[[T], bytes]  # an item
-    pieces: Callable[[T], AsyncIterator[bytes] | None] = lambda item: None  # a large item; None for any other
+    encode: Callable[[T], bytes | AsyncIterator[bytes]]  # an item; a large one in pieces
     beat: Callable[[], bytes] = lambda: b""  # a heartbeat
     last: bytes = b""  # the end
 
@@ -68,7 +67,6 @@ class EventStream(Response, Generic[T]):
         self._make = make
         self._making: asyncio.Future[None] | None = None
         self._encode = encoding.encode
-        self._pieces = encoding.pieces
         self._encoding = encoding
         self._heartbeat = heartbeat
         self._farewell = farewell
@@ -94,17 +92,19 @@ class EventStream(Response, Generic[T]):
         if self.full:
             self._waiting.append(item)
             self._changed.set()
-        elif pieces := self._pieces(item):
-            self._write_slowly(self._send_pieces(pieces))
+            return
+        encode, clock = self._encode, self._clock  # in Python 3.11, `self.f()` is slow if `f` is not a method
+        try:
+            encoded = encode(item)
+        except Exception as error:
+            self._broken = error
+            self._cut_off()
+            return
+        if isinstance(encoded, bytes):
+            self._last_write = clock()
+            self._write(encoded)
         else:
-            try:
-                piece = self._encode(item)
-            except Exception as error:
-                self._broken = error
-                self._cut_off()
-            else:
-                self._last_write = self._clock()
-                self._write(piece)
+            self._write_slowly(self._send_pieces(encoded))
 
     async def ready(self) -> None:
         """Wait until the client is ready for more."""
@@ -204,10 +204,11 @@ class EventStream(Response, Generic[T]):
         if self._rest:
             await self._write_rest(self._rest)
         for item in self._waiting:
-            if pieces := self._pieces(item):
-                await self._write_rest(pieces)
+            encoded = self._encode(item)
+            if isinstance(encoded, bytes):
+                self._unsent += encoded
             else:
-                self._unsent += self._encode(item)
+                await self._write_rest(encoded)
         await self._write_now(self._unsent + last)
         await self._write_now(b"", more=False)
 

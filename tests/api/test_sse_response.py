@@ -78,8 +78,8 @@ class Client:
 class Answer:
     """A stream of whatever is put into `items`, one after another as the client reads."""
 
-    def __init__(self, pieces: Callable[[bytes], Any] = lambda item: None, **options: Any) -> None:
-        encoding = StreamEncoding(bytes, pieces, lambda: b"beat", b"end")
+    def __init__(self, encode: Callable[[bytes], Any] = bytes, **options: Any) -> None:
+        encoding = StreamEncoding(encode, lambda: b"beat", b"end")
         self.stream = EventStream[bytes](self.make, encoding, **options)
         self.items: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.taken = 0
@@ -177,9 +177,9 @@ async def test_closing_event_comes_after_what_the_client_has_not_read(waiting: l
     assert answer.stream.full
 
 
-def letters(item: bytes) -> AsyncIterator[bytes] | None:
+def letters(item: bytes) -> bytes | AsyncIterator[bytes]:
     """A long item is sent letter by letter."""
-    return each_letter(item) if len(item) > 1 else None
+    return each_letter(item) if len(item) > 1 else item
 
 
 async def each_letter(item: bytes) -> AsyncIterator[bytes]:
@@ -190,7 +190,7 @@ async def each_letter(item: bytes) -> AsyncIterator[bytes]:
 
 
 async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
-    client, answer = Client(), Answer(pieces=letters)
+    client, answer = Client(), Answer(encode=letters)
     for item in (b"xy", b"1", b"abc", b"2", b"de", None):
         answer.items.put_nowait(item)
     await answer.stream.begin()
@@ -200,7 +200,7 @@ async def test_large_items_are_sent_in_pieces_and_in_order() -> None:
 
 async def test_stream_is_cut_off_where_the_rest_of_a_large_item_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     """With an end, the client would take what it has of the event for the whole."""
-    client, answer = Client(), Answer(pieces=letters)
+    client, answer = Client(), Answer(encode=letters)
     for item in (b"ab!c", b"1", None):
         answer.items.put_nowait(item)
     await answer.stream({"type": "http"}, client.receive, client.send)
@@ -209,7 +209,7 @@ async def test_stream_is_cut_off_where_the_rest_of_a_large_item_is_lost(caplog: 
 
 
 async def test_large_item_waits_for_what_the_client_has_not_read() -> None:
-    client, answer = Client(), Answer(pieces=letters)
+    client, answer = Client(), Answer(encode=letters)
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")
@@ -230,7 +230,7 @@ async def test_closing_event_comes_after_the_rest_of_a_large_item(before: list[b
         client.reads.set()
         return b"farewell"
 
-    client, answer = Client(), Answer(farewell=farewell, pieces=letters)
+    client, answer = Client(), Answer(farewell=farewell, encode=letters)
     serving = await answer.serve(client)
     if before:
         client.reads.clear()

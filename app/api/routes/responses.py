@@ -252,13 +252,14 @@ async def event_stream(run: Run, caller: Caller, api: ApiParts) -> Response:
 
 
 def _encoding(beat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
-    return StreamEncoding(encoder.encode_sse, _pieces, beat, encoder.DONE_FRAME)
+    return StreamEncoding(_encode, beat, encoder.DONE_FRAME)
 
 
-def _pieces(events: EventBatch) -> AsyncIterator[bytes] | None:
-    """Return the encoded pieces of a large batch, None for any other."""
-    pieces = events.pieces(encoder.event_pieces)
-    return None if pieces is None else _each(itertools.chain.from_iterable(pieces))
+def _encode(events: EventBatch) -> bytes | AsyncIterator[bytes]:
+    """Encode events; large ones in pieces."""
+    if events.characters and (pieces := events.pieces(encoder.event_pieces)):  # most batches are deltas alone
+        return _each(itertools.chain.from_iterable(pieces))
+    return encoder.encode_sse(events)
 
 
 async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -287,12 +288,11 @@ def subscription_stream(
     subscription: EventSubscription, caller: Caller, api: ApiParts, headers: dict[str, str] | None = None
 ) -> Response:
     """Return a stream of the events of a background response, in the caller's dialect."""
-    encoding = StreamEncoding(
-        partial(log.translate_dialect, dialect=caller.dialect),
-        partial(subscription.pieces, dialect=caller.dialect),
-        _beat(caller, subscription.keepalive),
-        encoder.DONE_FRAME,
-    )
+
+    def encode(data: bytes) -> bytes | AsyncIterator[bytes]:
+        return subscription.pieces(data, caller.dialect) or log.translate_dialect(data, caller.dialect)
+
+    encoding = StreamEncoding(encode, _beat(caller, subscription.keepalive), encoder.DONE_FRAME)
     return EventStream(partial(_follow, subscription), encoding, heartbeat=api.heartbeat, headers=headers)
 
 

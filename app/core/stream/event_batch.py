@@ -95,8 +95,6 @@ class EventBatch:
 
         Returns None if they are not large: they are encoded whole.
         """
-        if not self.characters:  # most batches are deltas alone
-            return None
         return map(encode, self) if self.size.large else None
 
     @property
