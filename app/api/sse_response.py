@@ -87,24 +87,25 @@ class EventStream(Response, Generic[T]):
 
     # What `make` calls.
 
-    def send(self, item: T) -> None:
-        """Send an item, now or when the client is ready."""
+    def send(self, item: T) -> EventStream[T]:
+        """Send an item, now or when the client is ready; returns itself (see `EventWriter`)."""
         if self.full:
             self._waiting.append(item)
             self._changed.set()
-            return
+            return self
         encode, clock = self._encode, self._clock  # in Python 3.11, `self.f()` is slow if `f` is not a method
         try:
             encoded = encode(item)
         except Exception as error:
             self._broken = error
             self._cut_off()
-            return
+            return self
         if isinstance(encoded, bytes):
             self._last_write = clock()
             self._write(encoded)
         else:
             self._write_slowly(self._send_pieces(encoded))
+        return self
 
     async def ready(self) -> None:
         """Wait until the client is ready for more."""

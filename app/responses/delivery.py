@@ -23,8 +23,8 @@ class EventWriter(Protocol):
         """Whether events are waiting for the client."""
         ...
 
-    def send(self, events: EventBatch) -> None:
-        """Take the next events."""
+    def send(self, events: EventBatch) -> EventWriter:
+        """Take the next events; return the writer of those after them, usually this one."""
         ...
 
     async def ready(self) -> None:
@@ -37,8 +37,9 @@ class NoDelivery:
 
     full = False
 
-    def send(self, events: EventBatch) -> None:
+    def send(self, events: EventBatch) -> NoDelivery:
         """Drop the events."""
+        return self
 
     async def ready(self) -> None:
         """Return."""
@@ -58,7 +59,7 @@ class Outbox:
         self._has_news = asyncio.Event()
         self._has_room = asyncio.Event()
 
-    def send(self, events: EventBatch) -> None:
+    def send(self, events: EventBatch) -> Outbox:
         if self._batches:
             self._batches[-1].extend(events)
         else:
@@ -66,6 +67,7 @@ class Outbox:
         self._size += sum(weight_of_deltas(entry) for entry in events.entries if isinstance(entry, tuple))
         self.full = self._size > LARGE
         self._has_news.set()
+        return self
 
     async def ready(self) -> None:
         while self.full:

@@ -238,7 +238,7 @@ class DeliveredAnswer(Answer):
 
     def deliver(self) -> None:
         if (events := self._builder.take()).entries:
-            self._delivery.send(events)
+            self._delivery = self._delivery.send(events)
 
 
 async def respond(

@@ -273,21 +273,20 @@ def _failure(error: Exception) -> APIError:
 
 
 class _FirstOutput:
-    """Passes events on to a delivery, and tells the run of those up to the first output."""
+    """Takes the events up to the first output, tells the run of them, and passes them on to a delivery."""
 
     def __init__(self, run: Run, delivery: EventWriter) -> None:
         self._run = run
         self._delivery = delivery
-        self._noted = False
 
     @property
     def full(self) -> bool:
         return self._delivery.full
 
-    def send(self, events: EventBatch) -> None:
-        if not self._noted:
-            self._noted = self._run.note_events(events)
+    def send(self, events: EventBatch) -> EventWriter:
+        noted = self._run.note_events(events)
         self._delivery.send(events)
+        return self._delivery if noted else self
 
     async def ready(self) -> None:
         await self._delivery.ready()

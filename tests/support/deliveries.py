@@ -23,9 +23,10 @@ class Kept:
     def events(self) -> list[Event]:
         return [event for batch in self.batches for event in batch]
 
-    def send(self, events: EventBatch) -> None:
+    def send(self, events: EventBatch) -> Kept:
         self.batches.append(events)
         self._on_batch(events)
+        return self
 
     async def ready(self) -> None:
         pass
@@ -44,10 +45,11 @@ class Taken:
         self._news, self._room = asyncio.Event(), asyncio.Event()
         self.full = False
 
-    def send(self, events: EventBatch) -> None:
+    def send(self, events: EventBatch) -> Taken:
         self.waiting.append(events)
         self.full = True
         self._news.set()
+        return self
 
     async def ready(self) -> None:
         while self.full:

@@ -120,11 +120,12 @@ class ToolLoop:
     def full(self) -> bool:
         return self._delivery.full
 
-    def send(self, events: EventBatch) -> None:
+    def send(self, events: EventBatch) -> ToolLoop:
         """Deliver events; from the first ones on, errors have to be events as well."""
         if events:
             self._opened = True
-            self._delivery.send(events)
+            self._delivery = self._delivery.send(events)
+        return self
 
     async def ready(self) -> None:
         await self._delivery.ready()
@@ -370,8 +371,9 @@ class _WithoutSummary:
     def full(self) -> bool:
         return self._loop.full
 
-    def send(self, events: EventBatch) -> None:
+    def send(self, events: EventBatch) -> _WithoutSummary:
         self._loop.send(self._loop.builder.take())
+        return self
 
     async def ready(self) -> None:
         await self._loop.ready()
