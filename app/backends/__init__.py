@@ -188,8 +188,8 @@ class AnswerReceiver(Protocol):
         """Whether chunks have to be passed to `receive_slowly`, since the client or the work is slow."""
         ...
 
-    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
-        """Take the next chunks, while it is not slow."""
+    def receive(self, chunks: Sequence[ChunkOrRun]) -> bool:
+        """Take the next chunks, while it is not slow; return whether more may follow at once."""
         ...
 
     async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:

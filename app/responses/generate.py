@@ -236,9 +236,11 @@ class DeliveredAnswer(Answer):
             self._deadline.start()
             self.limit.reschedule(self._deadline.at)
 
-    def deliver(self) -> None:
+    def deliver(self) -> bool:
+        delivery = self._delivery
         if (events := self._builder.take()).entries:
-            self._delivery = self._delivery.send(events)
+            delivery = self._delivery = delivery.send(events)
+        return not (delivery.full or (self._encrypts and self._builder.slow_to_close))
 
 
 async def respond(

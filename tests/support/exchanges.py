@@ -24,12 +24,13 @@ class Received:
         self.lists: list[list[ChunkOrRun]] = []
         self.news = asyncio.Event()
 
-    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
+    def receive(self, chunks: Sequence[ChunkOrRun]) -> bool:
         self.begun = True
         for tap in self.taps:
             tap(chunks)
         self.lists.append([*chunks])
         self.news.set()
+        return True
 
     async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
         self.receive(chunks)

@@ -118,14 +118,13 @@ class AnswerBody:
             return False
         if chunks := decoder.decode(data):
             self._undecoded = 0
-            receiver.receive(chunks)
+            goes_on = receiver.receive(chunks)
             if decoder.finished:
                 self._last_chunk = self._loop.time()
         else:
             self._undecoded += len(data)
-            if self._undecoded > TEXT_PIECE:
-                return False
-        return not (decoder.finished or decoder.done or decoder.failure or receiver.slow)
+            goes_on = self._undecoded <= TEXT_PIECE
+        return goes_on and not (decoder.finished or decoder.done or decoder.failure)
 
     async def _read(self) -> None:
         """Pass on what is received until there is something else to do; record how the answer has ended, if it has."""

@@ -73,8 +73,8 @@ class Answer:
         self.begun = False  # whether there was a chunk; until then another server may answer in place of this one
         self.taps: list[Tap] = []
 
-    def receive(self, chunks: Sequence[ChunkOrRun]) -> None:
-        """Take the next chunks."""
+    def receive(self, chunks: Sequence[ChunkOrRun]) -> bool:
+        """Take the next chunks; return whether more may follow at once."""
         if not self.begun:
             self.begun = True
             self.begin()
@@ -83,7 +83,7 @@ class Answer:
         reader = self.reader
         for chunk in chunks:
             reader.feed(chunk)
-        self.deliver()
+        return self.deliver()
 
     def events(self) -> EventBatch:
         """Return the events since the last call."""
@@ -92,8 +92,13 @@ class Answer:
     def begin(self) -> None:
         """Prepare for the first chunks. To be overridden."""
 
-    def deliver(self) -> None:
-        """Pass the events on that there are now. To be overridden: here they wait for `events`."""
+    def deliver(self) -> bool:
+        """
+        Pass the events on that there are now; return whether more may follow at once.
+
+        To be overridden: here they wait for `events`.
+        """
+        return True
 
 
 _ARGUMENTS = 64 * 1024  # characters of arguments in a piece: with many escapes it takes some 30 ms to read
