@@ -8,6 +8,7 @@ A redirect would not do: some clients drop the body, and behind a proxy some dro
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import parse_qsl
 
 from starlette.types import Scope
@@ -22,10 +23,9 @@ _API = re.compile(
 )
 
 
+@lru_cache(32)  # most requests are for a few paths
 def normalized_path(path: str) -> str:
     """Return the path of the API route that `path` is a variant of; other paths are returned unchanged."""
-    if path == "/v1/responses":
-        return path  # without a search: most requests are for it
     normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
     return normalized if _API.match(normalized) else path
 
