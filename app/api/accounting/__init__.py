@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -38,7 +39,6 @@ RETRY_INTERVAL = 2.0  # seconds before a failed write is retried
 BUDGET_TIMEOUT = 1.0  # seconds that a budget check waits for the store
 LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write at shutdown
 FORGET_INTERVAL = 3600.0  # seconds between deletions of old rows
-_COUNTS = 6  # fields of a `UsageRow` with counts
 _MODELS = 200  # per key and process; further models are recorded as `other`, since callers may invent names
 
 
@@ -111,7 +111,7 @@ class Accounting:
         self._models: dict[str, BoundedLabels] = {}
         self._unpriced = BoundedLabels(_MODELS)
         # Usage that is not written yet: the counts of a `UsageRow`, by its day, key, model and backend.
-        self._pending: dict[tuple[str, str, str, str], list[int]] = {}
+        self._pending: dict[tuple[str, str, str, str], tuple[int, ...]] = {}
         self._accesses: dict[str, KeyAccess] = {}  # of keys that have been used, by name
         self._spent: dict[str, tuple[str, Spending]] = {}  # of keys with budgets: the last spending, and its day
         self._batch = 1  # number of the batch that will be written next
@@ -148,9 +148,6 @@ class Accounting:
         if (models := self._models.get(name)) is None:
             models = self._models[name] = BoundedLabels(_MODELS)
         row = (self.today(), name, models(model), backend or "default")
-        counts = self._pending.get(row)
-        if counts is None:
-            counts = self._pending[row] = [0] * _COUNTS
         added = (
             requests,
             usage["input_tokens"],
@@ -159,8 +156,8 @@ class Accounting:
             usage["output_tokens_details"]["reasoning_tokens"],
             cost or 0,
         )
-        for index, count in enumerate(added):
-            counts[index] += count
+        before = self._pending.get(row)
+        self._pending[row] = tuple(map(operator.add, before, added)) if before else added
         if self._journal:
             self._journal.append(self._batch_id, row, added)
         self._accesses[name] = access
