@@ -217,6 +217,8 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools:
             entries += _entries(list_field(item, "tools"), warn, found=row.adds_tools == "search")
+    if not (entries or hosted.types or hosted.functions):
+        return ToolSet()
     searchable = any(entry.key == SEARCH for entry in entries)
     own_keys = {function.key for function, _ in hosted.functions}
     entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
