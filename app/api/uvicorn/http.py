@@ -155,8 +155,9 @@ class Http(HttpToolsProtocol):
             self.cycle.keep_alive = False
         if not self.parser.should_upgrade():
             self.headers = []  # trailers are collected apart from the headers
-            self.scope["state"]["send"] = self.cycle.send  # lets a stream bypass the middleware
-            self.scope["state"][CONNECTION_KEY] = self
+            state = self.scope["state"]
+            state["send"] = self.cycle.send  # lets a stream bypass the middleware
+            state[CONNECTION_KEY] = self
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
