@@ -6,11 +6,13 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from app.verify.laws.law import TERMINAL_STATUS
 
 _SHOWN = 2000  # characters of a request that are printed
+_KEPT = 64  # answers that stay parsed
 
 
 class ServerSentEvent(NamedTuple):
@@ -44,12 +46,13 @@ class HTTPExchange:
     @property
     def json(self) -> Any:
         """The body as JSON, None if it is none."""
-        return read_json(self.content)
+        return _document(self.content)
 
     @property
     def object(self) -> dict[str, Any]:
         """The body as a JSON object, {} if it is none."""
-        return read_object(self.content)
+        document = self.json
+        return document if isinstance(document, dict) else {}
 
     @property
     def content_type(self) -> str:
@@ -59,15 +62,14 @@ class HTTPExchange:
     @property
     def server_sent(self) -> list[ServerSentEvent]:
         """The events of the body as an event stream."""
-        return list(read_events(self.content))
+        return list(_server_sent(self.content))
 
     @property
     def events(self) -> list[dict[str, Any]]:
         """The events of a stream or of a WebSocket that are JSON objects."""
         if self.frames:
             return self.frames
-        documents = (read_json(event.data) for event in self.server_sent)
-        return [document for document in documents if isinstance(document, dict)]
+        return list(_event_documents(self.content))
 
     @property
     def response(self) -> dict[str, Any]:
@@ -174,3 +176,22 @@ def read_events(content: bytes) -> Iterator[ServerSentEvent]:
         elif not line.startswith(":"):
             name, _, value = line.partition(":")
             fields.setdefault(name, []).append(value.removeprefix(" "))
+
+
+# Many checks read the same answer: each is parsed once, and what is returned must not be changed.
+
+
+@lru_cache(_KEPT)
+def _document(content: bytes) -> Any:
+    return read_json(content)
+
+
+@lru_cache(_KEPT)
+def _server_sent(content: bytes) -> tuple[ServerSentEvent, ...]:
+    return tuple(read_events(content))
+
+
+@lru_cache(_KEPT)
+def _event_documents(content: bytes) -> tuple[dict[str, Any], ...]:
+    documents = (read_json(event.data) for event in _server_sent(content))
+    return tuple(document for document in documents if isinstance(document, dict))

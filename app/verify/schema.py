@@ -92,8 +92,7 @@ def _issues(schema: Mapping[str, Any], value: object, path: tuple[str | int, ...
 
 
 def _of_options(options: list[dict[str, Any]], value: object, path: tuple[str | int, ...]) -> Iterator[SchemaIssue]:
-    types = {name: option for option in options for name in _own_types(option)}
-    if isinstance(value, dict) and types:
+    if isinstance(value, dict) and (types := {name: option for option in options for name in _own_types(option)}):
         chosen = types.get(str(value.get("type")))
         if chosen is not None:
             yield from _issues(chosen, value, path)
@@ -102,13 +101,16 @@ def _of_options(options: list[dict[str, Any]], value: object, path: tuple[str | 
         else:
             yield SchemaIssue(path, f"has the type {_shown(value['type'])}", "unknown")
         return
-    found = [list(_issues(option, value, path)) for option in options]
-    if all(found):
-        plain = min(found, key=lambda issues: (all(issue.path == path for issue in issues), len(issues)))
-        if all(issue.path == path for issue in plain):
-            expected = " or ".join(dict.fromkeys(_expected(option) for option in options))
-            plain = [SchemaIssue(path, f"is {_shown(value)}, and should be {expected}", "wrong")]
-        yield from plain
+    found = []
+    for option in options:
+        found.append(list(_issues(option, value, path)))
+        if not found[-1]:
+            return
+    plain = min(found, key=lambda issues: (all(issue.path == path for issue in issues), len(issues)))
+    if all(issue.path == path for issue in plain):
+        expected = " or ".join(dict.fromkeys(_expected(option) for option in options))
+        plain = [SchemaIssue(path, f"is {_shown(value)}, and should be {expected}", "wrong")]
+    yield from plain
 
 
 def _own_types(option: Mapping[str, Any]) -> list[str]:
