@@ -2,26 +2,55 @@
 Which checks a fault reaches: those that see something else than they would see without it.
 
 Every check is run once against a server without a fault, and what it asked and was answered is kept. A fault is then
-tried on all of that. A check whose requests and answers it leaves as they are ends as it does without the fault.
+tried on all of that. A check whose requests and answers it leaves as they are ends as it does without the fault. One of
+which it changes answers alone judges these as it would judge those of a server: as long as it asks the same, it is
+answered from what was kept, with the fault in it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import json
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import httpx
 
 from app.verify.exchange import HTTPExchange
 from app.verify.rows import Check, Ended
-from app.verify.server import KEY, ServerAccess, SocketTurns, VerifiedServer
+from app.verify.server import ServerAccess, SocketTurns, VerifiedServer
 from tests.verify.broken_server import Fault, Json, Reply, Sent, unchanged
 
-HEADER = "x-asked-by"
+HEADER = "x-number"
 _asker: ContextVar[str] = ContextVar("asker", default="")
+
+
+class AsksOtherwise(Exception):
+    """A check asks what it did not ask when its exchanges were recorded, or asks it in another way."""
+
+
+@dataclass
+class _Recorded:
+    """An exchange: who asked what, what arrived of that, and the answer, also as faults write it."""
+
+    asker: str
+    asked: str
+    sent: Sent
+    reply: Reply
+    rewritten: Reply
+
+    def try_fault(self, fault: Fault, memory: Json) -> tuple[bool, Reply]:
+        """Return whether a fault leaves the request as it is, and the answer with the fault in it."""
+        body = self.sent.body if fault.request is unchanged else copy.deepcopy(self.sent.body)
+        sent = replace(self.sent, body=body, headers=dict(self.sent.headers), memory=memory)
+        reply = replace(self.reply, headers=dict(self.reply.headers))
+        fault.request(sent)
+        fault.reply(reply, sent)
+        return sent == replace(self.sent, memory=memory), reply
 
 
 class Reach:
@@ -29,13 +58,14 @@ class Reach:
 
     def __init__(self) -> None:
         self.recorder = Fault("recorder", "", reply=self._record)
-        self._exchanges: list[tuple[Sent, Reply, Reply]] = []  # the second answer is the first as faults write it
+        self._asked: list[tuple[str, str]] = []  # by whom, and what
+        self._exchanges: list[_Recorded] = []
         self._uses: defaultdict[str, set[str]] = defaultdict(set)
         self._sockets: set[str] = set()
 
     async def record(self, access: ServerAccess, checks: Iterable[Check]) -> None:
         """Run checks against a server whose fault is `recorder`."""
-        server = _AskingServer(access, self._uses, self._sockets)
+        server = _AskingServer(access, self._asked, self._uses, self._sockets)
         try:
             for check in checks:
                 _asker.set(check.id)
@@ -48,54 +78,114 @@ class Reach:
         """Return the checks that a fault reaches."""
         memory: Json = {}
         askers = set(self._sockets) if fault.frames is not unchanged else set()
-        for sent, reply, rewritten in self._exchanges:
-            body = sent.body if fault.request is unchanged else copy.deepcopy(sent.body)
-            asked = replace(sent, body=body, headers=dict(sent.headers), memory=memory)
-            answer = replace(reply, headers=dict(reply.headers))
-            fault.request(asked)
-            fault.reply(answer, asked)
-            if asked != replace(sent, memory=memory) or answer not in (reply, rewritten):
-                askers.add(sent.headers[HEADER])
+        for recorded in self._exchanges:
+            same, answer = recorded.try_fault(fault, memory)
+            if not same or answer not in (recorded.reply, recorded.rewritten):
+                askers.add(recorded.asker)
         return [check for check in checks if not askers.isdisjoint(self._used_by(check.id))]
 
+    async def replay(self, fault: Fault, checks: Iterable[Check]) -> tuple[dict[str, str], list[Check]]:
+        """Return why checks fail by their ids, and those checks that ask otherwise, which only a server can answer."""
+        failed: dict[str, str] = {}
+        others = []
+        server = _ReplayingServer(fault, self._exchanges)
+        try:
+            for check in checks:
+                _asker.set(check.id)
+                try:
+                    await check.run(server)
+                except AsksOtherwise:
+                    others.append(check)
+                except Ended as ended:
+                    if ended.verdict == "fail":
+                        failed[check.id] = ended.detail
+                except Exception:  # it cannot read the answer
+                    continue
+        finally:
+            await server.aclose()
+        return failed, others
+
     def _record(self, reply: Reply, sent: Sent) -> None:
+        asker, asked = self._asked[int(sent.headers.pop(HEADER))]
         rewritten = replace(reply)
         with contextlib.suppress(ValueError):  # it is no JSON
             if rewritten.streams:
                 rewritten.events = rewritten.events
             elif rewritten.content:
                 rewritten.json = rewritten.json
-        self._exchanges.append((sent, replace(reply, headers=dict(reply.headers)), rewritten))
+        answer = replace(reply, headers=dict(reply.headers))
+        self._exchanges.append(_Recorded(asker, asked, sent, answer, rewritten))
 
     def _used_by(self, asker: str) -> set[str]:
         return {asker}.union(*(self._used_by(used) for used in self._uses[asker]))
 
 
-class _AskingServer(VerifiedServer):
-    """A server that is told who asks."""
+def _question(exchange: HTTPExchange, path: str, headers: dict[str, str]) -> str:
+    body = exchange.body.hex() if isinstance(exchange.body, bytes) else exchange.body
+    return json.dumps([exchange.method, path, body, exchange.key, headers])
 
-    def __init__(self, access: ServerAccess, uses: defaultdict[str, set[str]], sockets: set[str]) -> None:
-        super().__init__(access)
-        self._uses = uses
-        self._sockets = sockets
+
+class _NamedAskers(VerifiedServer):
+    """A server that knows which check asks, or which function that asks once for all."""
 
     async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
-        name = f"{ask.__module__}.{ask.__qualname__}"
-        self._uses[_asker.get()].add(name)
-        token = _asker.set(name)
+        token = _asker.set(f"{ask.__module__}.{ask.__qualname__}")
         try:
             return await super().once(ask)
         finally:
             _asker.reset(token)
 
-    async def send(
-        self, method: str, path: str, body: object = None, *, key: str | None = KEY, **options: Any
-    ) -> HTTPExchange:
-        headers = {**(options.pop("headers", None) or {}), HEADER: _asker.get()}
-        return await super().send(method, path, body, key=key, headers=headers, **options)
+
+class _AskingServer(_NamedAskers):
+    """A server that is told which exchange is which."""
+
+    def __init__(
+        self,
+        access: ServerAccess,
+        asked: list[tuple[str, str]],
+        uses: defaultdict[str, set[str]],
+        sockets: set[str],
+    ) -> None:
+        super().__init__(access)
+        self._asked = asked
+        self._uses = uses
+        self._sockets = sockets
+
+    async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
+        self._uses[_asker.get()].add(f"{ask.__module__}.{ask.__qualname__}")
+        return await super().once(ask)
+
+    async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
+        number = str(len(self._asked))
+        self._asked.append((_asker.get(), _question(exchange, exchange.url.removeprefix(self.url), headers)))
+        await super()._exchange(exchange, {**headers, HEADER: number})
 
     @contextlib.asynccontextmanager
     async def websocket(self) -> AsyncIterator[SocketTurns]:
         self._sockets.add(_asker.get())
         async with super().websocket() as turns:
             yield turns
+
+
+class _ReplayingServer(_NamedAskers):
+    """A server with a fault that answers what was asked before as it was answered. Raises `AsksOtherwise`."""
+
+    def __init__(self, fault: Fault, exchanges: Iterable[_Recorded]) -> None:
+        super().__init__(ServerAccess("http://replayed/v1", "demo", "one", "two"))
+        self._fault = fault
+        self._memory: Json = {}
+        self._waiting: defaultdict[tuple[str, str], list[_Recorded]] = defaultdict(list)
+        for recorded in exchanges:
+            self._waiting[recorded.asker, recorded.asked].append(recorded)
+
+    async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
+        waiting = self._waiting[_asker.get(), _question(exchange, exchange.url.removeprefix(self.url), headers)]
+        if not waiting:
+            raise AsksOtherwise
+        same, reply = waiting.pop(0).try_fault(self._fault, self._memory)
+        if not same:
+            raise AsksOtherwise
+        exchange.status, exchange.headers, exchange.content = reply.status, httpx.Headers(reply.headers), reply.content
+
+    def websocket(self) -> Any:
+        raise AsksOtherwise
