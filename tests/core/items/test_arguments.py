@@ -121,9 +121,12 @@ def test_text_after_the_object_is_not_emitted() -> None:
 
 # Laws.
 
+LEAVES = 10  # of a value: readers know how deep they are and whether in a string, and count nothing else
+
 texts = st.text() | st.text(alphabet='{}[]",:\\\n\tinputé😀 ', max_size=20)
 others = st.dictionaries(
-    st.sampled_from(["why", "n", "Input", ""]), st.recursive(st.none() | st.integers() | texts, st.lists)
+    st.sampled_from(["why", "n", "Input", ""]),
+    st.recursive(st.none() | st.integers() | texts, st.lists, max_leaves=LEAVES),
 )
 
 
@@ -188,7 +191,8 @@ def test_arguments_that_are_no_object_are_emitted_whole(arguments: str) -> None:
 
 
 documents = st.dictionaries(
-    st.sampled_from(["input", "a"]), st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner))
+    st.sampled_from(["input", "a"]),
+    st.recursive(texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=LEAVES),
 )
 
 
