@@ -104,15 +104,15 @@ of_all_apis = st.sampled_from(
 @settings(max_examples=400)
 @given(steps_of(KINDS, st.just([])), of_all_apis)
 def test_prefix_of_a_conversation_gives_the_translation_without_one(steps: list[Step], profile: Profile) -> None:
-    converse(steps, profile)
+    asyncio.run(converse(steps, profile))
 
 
 @given(steps_of([*KINDS, *["odd"] * 4], items.filter(bool)), of_all_apis)
 def test_prefix_of_an_odd_conversation_gives_the_translation_without_one(steps: list[Step], profile: Profile) -> None:
-    converse(steps, profile)
+    asyncio.run(converse(steps, profile))
 
 
-def converse(steps: list[Step], profile: Profile) -> None:
+async def converse(steps: list[Step], profile: Profile) -> None:
     """Make the requests of a conversation, each with what the one before left, and each anew."""
     nodes = [Node([])]
     for number, step in enumerate(steps):
@@ -123,8 +123,8 @@ def converse(steps: list[Step], profile: Profile) -> None:
         assert whole(made) == whole(anew)
         if not isinstance(made, EncodedQuestion) or not isinstance(anew, EncodedQuestion):
             continue
-        encoded = asyncio.run(_encode(anew.body, Size()))
-        assert asyncio.run(_encode(made.body, Size())) == asyncio.run(_encode(made.body, Size(LARGE + 1))) == encoded
+        encoded = await _encode(anew.body, Size())
+        assert await _encode(made.body, Size()) == await _encode(made.body, Size(LARGE + 1)) == encoded
         node.prefix = made.prefix
         if made.prefix:
             assert made.prefix.items <= len(node.items)
@@ -138,16 +138,16 @@ def converse(steps: list[Step], profile: Profile) -> None:
 NEXT = Step(0, "fits", [], [], {}, False, [])
 
 
-def test_prefix_ends_before_an_output_that_a_later_call_may_claim() -> None:
+async def test_prefix_ends_before_an_output_that_a_later_call_may_claim() -> None:
     """Two outputs come before the calls with their id; the second call claims the second output."""
     early, calls = NEXT._replace(kind="old output"), NEXT._replace(calls=["a"])
-    converse([NEXT, early, early._replace(calls=["a"]), NEXT._replace(kind="user"), NEXT, calls, NEXT], Profile())
+    await converse([NEXT, early, early._replace(calls=["a"]), NEXT._replace(kind="user"), NEXT, calls, NEXT], Profile())
 
 
-def test_prefix_ends_before_an_output_that_repeats_a_later_one() -> None:
+async def test_prefix_ends_before_an_output_that_repeats_a_later_one() -> None:
     """A second output for a call is that of the next call with its id, in one branch and not in the other."""
     calls, twice = NEXT._replace(calls=["a"]), NEXT._replace(kind="old output")
-    converse([calls, twice, NEXT, calls, NEXT, NEXT._replace(parent=1, kind="user")], Profile())
+    await converse([calls, twice, NEXT, calls, NEXT, NEXT._replace(parent=1, kind="user")], Profile())
 
 
 @pytest.mark.parametrize("api", ["chat", "messages"])
