@@ -103,7 +103,8 @@ class Responses:
         layers = layers or self._layers
         context = await self._loader.context(request, caller.owner, layers)
         model = options.model(request, context, caller)
-        context = await self._with_pdfs(context, model, caller)
+        profile = self.backend.profile(model)
+        context = await self._pdfs.add_to(context, profile, caller.owner)
         response = self._response(request, caller, context, model)
         all_observers = [*self.observers, *observers]
         lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
@@ -113,7 +114,6 @@ class Responses:
         generation = await self._generation(preparation, lifecycle, questions, generate=generate)
         await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
-        profile = self.backend.profile(model)
         storage = await off_loop(questions.size, self.stored.storage, preparation, profile)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:

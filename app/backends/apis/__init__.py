@@ -109,13 +109,11 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
     With a path of its own, a server with `auto` is asked by the API whose path it ends with, or else by chat.
     """
     options = profile.transport
-    names: Sequence[str] = [options.api]
-    if options.api == "auto" and options.path:
-        names = [next((name for name, api in APIS.items() if (options.path or "").endswith(api.path)), "chat")]
-    elif options.api == "auto":
-        names = AUTOMATIC
-    if [*names] == [options.api]:
+    if options.api != "auto":
         return [profile]
+    names: Sequence[str] = AUTOMATIC
+    if options.path:
+        names = [next((name for name, api in APIS.items() if (options.path or "").endswith(api.path)), "chat")]
     return [profile.model_copy(update={"transport": options.model_copy(update={"api": name})}) for name in names]
 
 

@@ -259,6 +259,9 @@ class UndeclaredField(NamedTuple):
     known: frozenset[str]  # the names that are known in its place
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def undeclared_fields(
     body: BaseModel, beside: frozenset[str] = frozenset(), path: str = ""
 ) -> Iterator[UndeclaredField]:
@@ -276,6 +279,8 @@ def undeclared_fields(
     fields = body.__dict__  # the declared ones
     for name in body.model_fields_set:
         value = fields.get(name)
+        if type(value) in _SCALARS:
+            continue  # nearly all; whether one is a model, pydantic finds out in Python
         if isinstance(value, BaseModel):
             yield from undeclared_fields(value, path=f"{path}{name}.")
         elif isinstance(value, list) and value and isinstance(value[0], BaseModel):
