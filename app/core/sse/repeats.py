@@ -22,6 +22,9 @@ from app.core.types.chunk import TEXT_PATHS, ChunkRun, RawChunk
 # Returns the name of the member with a chunk's text; None if there is none, or another relevant one.
 TextField: TypeAlias = Callable[[RawChunk], str | None]
 
+# Bytes as numbers: `in` tries first whether its operand is one, which takes long to find out for bytes.
+_LINE_END, _BACKSLASH = b"\n\\"
+
 # Consecutive patterns without a match, after which no more are learned: some servers add random padding to chunks.
 _ATTEMPTS = 4
 
@@ -69,15 +72,15 @@ class RepeatDecoder:
         pattern = self._pattern
         if pattern is None or not self.enabled:
             return None
-        string = frame.removeprefix(pattern.head).removesuffix(pattern.frame_tail)
+        value = frame.removeprefix(pattern.frame_head).removesuffix(pattern.frame_tail)
         # Several events have line ends between them, as JSON has not within a string.
-        if len(string) + pattern.frame_size != len(frame) or string.find(b"\n") >= 0:
+        if len(value) + pattern.frame_size != len(frame) or _LINE_END in value:
             return None
         try:
-            text = orjson.loads(b'"%b"' % string)
+            text = orjson.loads(value)
         except orjson.JSONDecodeError:
             return None
-        if not text:
+        if not (text and isinstance(text, str)):
             return None
         self._attempts = _ATTEMPTS
         return ChunkRun(pattern.chunk, pattern.field, [text])
@@ -87,7 +90,7 @@ def _parsed(strings: list[bytes]) -> list[str]:
     """Parse JSON strings without their quotes, up to the first that is invalid or empty."""
     joined = b'","'.join(strings)
     # If there are no other quotes than these, they can be parsed all at once.
-    if joined.count(b'"') == 2 * (len(strings) - 1) and joined.find(b"\\") < 0 and b"" not in strings:
+    if joined.count(b'"') == 2 * (len(strings) - 1) and _BACKSLASH not in joined and b"" not in strings:
         try:
             texts: list[str] = orjson.loads(b'["%b"]' % joined)
         except orjson.JSONDecodeError:
@@ -109,13 +112,14 @@ def _parsed(strings: list[bytes]) -> list[str]:
 class EventPattern:
     """The bytes around the text of an event, and the chunk that the pattern was learned from."""
 
-    __slots__ = ("chunk", "field", "frame_size", "frame_tail", "head", "tail")
+    __slots__ = ("chunk", "field", "frame_head", "frame_size", "frame_tail", "head", "tail")
 
     def __init__(self, head: bytes, tail: bytes, chunk: RawChunk, field: str) -> None:
         """Each event begins with `head` and ends with `tail`; the quotes of the JSON string belong to them."""
         self.head, self.tail, self.chunk, self.field = head, tail, chunk, field
-        self.frame_tail = tail + b"\n\n"  # of an event with the blank line after it
-        self.frame_size = len(head) + len(self.frame_tail)  # without the text
+        # What is around the string with its quotes, in an event with the blank line after it.
+        self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
+        self.frame_size = len(self.frame_head) + len(self.frame_tail)
 
 
 def pattern_of(event: bytes, chunk: RawChunk, text_field: TextField) -> EventPattern | None:
