@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send`, which is an `async def`
+SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send`, which is an `async def`
+
+
+WRITTEN: Any = object()  # a write that waits for nothing
 
 
 @frozen
@@ -73,7 +76,7 @@ class EventStream(Response, Generic[T]):
         self._breaks = breaks
         self._broken: Exception | None = None  # an item that could not be encoded
         self._heartbeat_timer: asyncio.TimerHandle | None = None
-        self._send_piece: _SendCoroutine
+        self._send_piece: SendCoroutine
         self._clock = asyncio.get_running_loop().time
         self._last_write = 0.0  # in loop time
         self._waiting: deque[T] = deque()  # items that have to wait
@@ -229,16 +232,16 @@ class EventStream(Response, Generic[T]):
 
     def _write(self, piece: bytes) -> None:
         """Write at once; if the write has to wait for the client, a task continues it, and all that follows waits."""
-        write = self._send_piece({"type": "http.response.body", "body": piece, "more_body": True})
+        send_piece = self._send_piece
+        write = send_piece({"type": "http.response.body", "body": piece, "more_body": True})
         try:
-            awaited = write.send(None)  # runs the coroutine up to its first wait
-        except StopIteration:
-            return
+            awaited = next(write.__await__(), WRITTEN)  # runs the coroutine up to its first wait
         except Exception as error:
             self._fail(error)
-        else:
+            return
+        if awaited is not WRITTEN:
             self._unsent = piece
-            self._write_slowly(_resume(write, awaited))
+            self._write_slowly(resume(write, awaited))
 
     def _write_slowly(self, write: Coroutine[object, object, None]) -> None:
         self.full = True
@@ -305,7 +308,7 @@ class EventStream(Response, Generic[T]):
             self._heartbeat_timer = None  # breaks a reference cycle
 
 
-async def _resume(write: Coroutine[object, None, None], awaited: asyncio.Future[object] | None) -> None:
+async def resume(write: Coroutine[object, None, None], awaited: asyncio.Future[object] | None) -> None:
     """Resume a write once what it waits for is done."""
     try:
         if awaited:

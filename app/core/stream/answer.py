@@ -78,8 +78,9 @@ class Answer:
         if not self.begun:
             self.begun = True
             self.begin()
-        for tap in self.taps:
-            tap(chunks)
+        if self.taps:
+            for tap in self.taps:
+                tap(chunks)
         reader = self.reader
         for chunk in chunks:
             reader.feed(chunk)
