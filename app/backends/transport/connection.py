@@ -149,16 +149,17 @@ class HTTPConnection(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             reusable = False
             reply.end = reply.end or httpx.RemoteProtocolError(f"The reply is not HTTP/1.1: {error}")
-        reply.unread += len(data)
         if reply.end:
+            reply.unread += len(data)
             self._end(reply.end, reusable=reusable and reply.keep_alive)
-        elif reply.unread > HIGH_WATER:
-            if reply.pieces:
+        elif not reply.passed_on():
+            reply.unread += len(data)
+            if reply.unread <= HIGH_WATER:
+                reply.wake()
+            elif reply.pieces:
                 reply.pause()
             else:
                 self.abort(httpx.RemoteProtocolError("The reply's head is too large."))
-        else:
-            reply.received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cut_off(exc)
@@ -246,24 +247,27 @@ class Reply(httpx.AsyncByteStream):
         finally:
             self._take = None
 
-    def received(self) -> None:
-        """Pass a read on if `deliver` waits for it, or else wake the reader."""
-        take, waiter = self._take, self._waiter
-        if take is None or waiter is None or not self.pieces:
-            self.wake()
-            return
+    def passed_on(self) -> bool:
+        """Pass a read on, if `deliver` waits for it; return whether it does."""
+        take, waiter, pieces = self._take, self._waiter, self.pieces
+        if take is None or waiter is None or not pieces:
+            return False
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        self.unread = 0
         try:
-            goes_on = take(self._taken())
+            goes_on = take(data)
         except Exception as error:
             self._waiter = None
             if not waiter.done():
                 waiter.set_exception(error)
-            return
+            return True
         if not goes_on:
             self._take = None
             self.wake()
         elif self._timeout is not None:
             self._deadline = self._loop.time() + self._timeout
+        return True
 
     def _taken(self) -> bytes:
         """Return and forget the bytes that were received."""
