@@ -8,7 +8,7 @@ stream passes on one chunk whose `delta` is the whole message, so there is no se
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
@@ -127,7 +127,7 @@ class RefusedRequest(BackendError):
 
 
 class RawAnswer(Protocol):
-    """The answer to a raw request: a status, headers, and the body as it arrives, one item for each network read."""
+    """The answer to a raw request: a status, headers, and the body as it arrives."""
 
     @property
     def status(self) -> int:
@@ -139,9 +139,17 @@ class RawAnswer(Protocol):
         """The headers for the caller: end-to-end, their names in lower case."""
         ...
 
-    def __aiter__(self) -> AsyncIterator[bytes]: ...
+    async def first(self) -> bytes:
+        """Wait for the first bytes of the body, and return them; none if it is empty."""
+        ...
 
-    def __anext__(self) -> Awaitable[bytes]: ...
+    async def deliver(self, take: Callable[[bytes], bool]) -> bool:
+        """
+        Pass each further read of the body to `take` as it is received, until that returns False.
+
+        Returns whether there may be more, which the next call passes on.
+        """
+        ...
 
     def usage(self) -> JSONObject | None:
         """Return the usage that the body reported, in the form of Chat Completions; None if it reported none."""
@@ -161,8 +169,8 @@ class RawExchange(Protocol):
     A raw request to a backend: a context manager that returns the answer once its head is known.
 
     Entering the context raises `RefusedRequest` for a refusal that the caller may read, and `BackendError` for other
-    failures. The iterator raises `BackendError` where the connection breaks. Leaving the context closes the connection,
-    unless the answer is complete.
+    failures. The methods of the answer raise `BackendError` where the connection breaks. Leaving the context closes the
+    connection, unless the answer is complete.
     """
 
     @property

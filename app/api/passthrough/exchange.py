@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.errors import STOPPED, error_event
 from app.api.passthrough.endpoints import PassedEndpoint
+from app.api.sse_response import WRITTEN, SendCoroutine, resume
 from app.api.uvicorn.disconnect import DisconnectWatch
 from app.backends import Backend, RawAnswer, RawRequest, RefusedRequest
 from app.core.types import Usage
@@ -97,7 +98,7 @@ class PassthroughExchange:
         if self._watch is None:
             self._watch = self._new_watch()
 
-    async def _exchange(self, send: Send, send_piece: Send) -> None:
+    async def _exchange(self, send: Send, send_piece: SendCoroutine) -> None:
         lifecycle = self._lifecycle
         with lifecycle.watched(self._usage):
             exchange = self._backend.forward(self._request)
@@ -128,9 +129,9 @@ class PassthroughExchange:
                 line.level = logging.WARNING if failure.status >= 500 else logging.INFO
                 failure.reported = True
 
-    async def _write(self, answer: RawAnswer, send: Send, send_piece: Send) -> None:
+    async def _write(self, answer: RawAnswer, send: Send, send_piece: SendCoroutine) -> None:
         """Write the head together with the first bytes: a failure before them can still be raised or fall back."""
-        piece = await anext(answer, b"")
+        piece = await answer.first()
         headers = [*answer.headers]
         fields = dict(headers)
         if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
@@ -150,23 +151,37 @@ class PassthroughExchange:
         self._unsent = b""
         if complete:
             return
-        # In a task of its own, so that a read resumes few coroutines, and not the whole stack of the request.
-        await asyncio.create_task(self._write_rest(answer, send_piece, left))
+        await self._write_rest(answer, send_piece, left)
         self._charge()
         self._lifecycle.last = clock()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _write_rest(self, answer: RawAnswer, send_piece: Send, left: int) -> None:
+    async def _write_rest(self, answer: RawAnswer, send_piece: SendCoroutine, left: int) -> None:
         """Write the other pieces; `left` is how many bytes they have, negative if the head does not tell."""
         last = _MESSAGE_STOP if self._endpoint.anthropic else _DONE
-        async for piece in answer:
-            self._unsent = piece
+        writing: asyncio.Future[None] | None = None  # a write that waits for the client
+
+        def take(piece: bytes) -> bool:
+            nonlocal left, writing
             left -= len(piece)
             # Clients stop reading there. Not `in`, which first tries whether its operand is a number, and takes longer.
             if left == 0 or piece.find(last, -_LAST_SIZE) >= 0:
                 self._charge()
-            await send_piece({"type": "http.response.body", "body": piece, "more_body": True})
-            self._unsent = b""
+            write = send_piece({"type": "http.response.body", "body": piece, "more_body": True})
+            if (awaited := next(write.__await__(), WRITTEN)) is WRITTEN:
+                return True
+            self._unsent = piece
+            writing = asyncio.ensure_future(resume(write, awaited))
+            return False
+
+        try:
+            while await answer.deliver(take):
+                if writing:
+                    await writing
+                    self._unsent = b""
+        finally:
+            if writing:
+                writing.cancel()
 
     async def _end(self, scope: Scope, send: Send, error: APIError) -> None:
         """End a started event stream with an error event."""

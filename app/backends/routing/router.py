@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any, Generic, Self, TypeVar
@@ -346,7 +346,6 @@ class RawFailoverExchange(_Failover[RawAnswer]):
     def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
         super().__init__(pools, request.conversation)
         self._request = request
-        self._begun = False  # whether there was a part
 
     async def _ask(self, place: Place, replica: Replica, *, others: bool) -> RawAnswer:
         request = self._request
@@ -354,23 +353,17 @@ class RawFailoverExchange(_Failover[RawAnswer]):
             request = dataclasses.replace(request, retry_allowed=False)
         return await place.open(replica.backend.forward(request))
 
-    def __aiter__(self) -> Self:
-        return self
-
-    def __anext__(self) -> Awaitable[bytes]:
-        return self._answer.__anext__() if self._begun else self._first_part()
-
-    async def _first_part(self) -> bytes:
-        """Return the first part, from whichever server has one; those after it come from the same server."""
+    async def first(self) -> bytes:
+        """Return the first bytes, from whichever server has some; those after them come from the same server."""
         while True:
             try:
-                part = await anext(self._answer)
+                return await self._answer.first()
             except BackendError as error:
                 failure = error
-            else:
-                self._begun = bool(part)
-                return part
             await self._open_another(failure)
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> bool:
+        return await self._answer.deliver(take)
 
     def _elsewhere(self, error: APIError) -> bool:
         return self._request.body.replayable and super()._elsewhere(error)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from urllib.parse import quote
 
@@ -210,24 +211,34 @@ class ForwardedAnswer:
         self._response = response
         self._reads = body_reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
-        self._idle: float | None = profile.transport.idle_timeout  # until it is set
+        self._idle = profile.transport.idle_timeout
         self._usage = UsageReader(streamed=dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"))
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
+    async def first(self) -> bytes:
+        """Wait for the first bytes of the body, and return them; none if it is empty."""
         try:
-            data = await self._reads.__anext__()
-        except (TimeoutError, httpx.ReadTimeout) as error:
-            raise failure("timeout", IDLE_TOO_LONG) from error
-        except (httpx.TransportError, httpx.StreamError) as error:
-            raise failure("failure", CONNECTION_BROKE) from error
-        if self._idle is not None:
-            self._reads.wait_at_most(self._idle)
-            self._idle = None
+            with _read_failures():
+                data = await self._reads.__anext__()
+        except StopAsyncIteration:
+            return b""
+        self._reads.wait_at_most(self._idle)
         self._usage.feed(data)
         return data
+
+    async def deliver(self, take: Callable[[bytes], bool]) -> bool:
+        """Pass each further read of the body on: see `RawAnswer`."""
+        usage = self._usage
+
+        def noted(data: bytes) -> bool:
+            usage.feed(data)
+            return take(data)
+
+        try:
+            with _read_failures():
+                await self._reads.deliver(noted)
+        except StopAsyncIteration:
+            return False
+        return True
 
     def usage(self) -> JSONObject | None:
         """Return the usage that the body has reported so far."""
@@ -245,6 +256,17 @@ class ForwardedAnswer:
         """Close the connection, unless the body is complete."""
         await self._reads.aclose()
         await self._response.aclose()
+
+
+@contextmanager
+def _read_failures() -> Iterator[None]:
+    """Raise `BackendError` where a body cannot be read to its end."""
+    try:
+        yield
+    except (TimeoutError, httpx.ReadTimeout) as error:
+        raise failure("timeout", IDLE_TOO_LONG) from error
+    except (httpx.TransportError, httpx.StreamError) as error:
+        raise failure("failure", CONNECTION_BROKE) from error
 
 
 def is_of_messages(endpoint: str) -> bool:
