@@ -27,7 +27,7 @@ import websockets.sync.client as websockets
 
 from app.main import create_app
 from app.process import map_large_blocks
-from tests.api.huge_bodies import reset_peak, status_of
+from tests.api.huge_bodies import prepare, reset_peak, status_of
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings
 
@@ -242,6 +242,7 @@ def measured(row: Row) -> Any:
 
 
 if __name__ == "__main__":
+    prepare()
     costs = {}
     for name in sys.argv[1:] or ROWS:
         costs[name] = cost = measured(ROWS[name])
