@@ -12,6 +12,7 @@ from app.tasks import end
 logger = logging.getLogger(__name__)
 
 LISTING_INTERVAL = 60  # seconds
+LAST_LISTING_TIMEOUT = 1.0  # seconds that a listing in progress gets at shutdown
 
 
 class BoundedLabels:
@@ -81,7 +82,8 @@ class ModelLabels:
             await asyncio.wait({self._listing}, timeout=seconds)
 
     async def aclose(self) -> None:
-        """Cancel a listing in progress; names that wait for it resolve to `other`, unless the settings have them."""
+        """Wait for a listing in progress; if it takes long, names that wait for it have the labels without it."""
+        await self.wait(LAST_LISTING_TIMEOUT)
         await end(self._listing)
 
     def _label(self, name: str) -> str:

@@ -21,6 +21,7 @@ from tests.support.message_events import (
     text_block,
 )
 from tests.support.messages_server import frame
+from tests.support.metrics import counted
 from tests.support.serving import antiphon
 from tests.support.upstream import CLOSE, HANG, Upstream, completion, reply, sse, status
 
@@ -304,8 +305,7 @@ async def test_error_within_a_stream_is_passed_on_and_counts_as_a_failure(
     up.say(sse(message_start(counts(10)), *text_block(0, *["word"] * 20), error))
     response = await http.post("/v1/messages", json=STREAMED)
     assert response.content.endswith(error)
-    metrics = (await http.get("/metrics")).text
-    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="failed"} 1.0' in metrics
+    await counted(http, 'antiphon_responses_total{delivery="passthrough",model="m",status="failed"} 1.0')
     used = (await http.get("/v1/antiphon/usage")).json()["total"]
     assert used["input_tokens"] == 10 and 20 <= used["output_tokens"] <= 30
 
@@ -313,8 +313,7 @@ async def test_error_within_a_stream_is_passed_on_and_counts_as_a_failure(
 async def test_error_that_a_text_quotes_is_none(up: Upstream, http: httpx.AsyncClient) -> None:
     up.say(message_stream(*text_block(0, "It says:\n", 'event: error\ndata: {"error": {}}\n\n')))
     await http.post("/v1/messages", json=STREAMED)
-    metrics = (await http.get("/metrics")).text
-    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0' in metrics
+    await counted(http, 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0')
 
 
 # Backends.
@@ -389,11 +388,10 @@ async def test_tokens_of_prompt_cache_and_output_are_counted_and_priced(up: Upst
     async with server_of(up, prices=PRICES) as url, httpx.AsyncClient(base_url=url) as client:
         await client.post("/v1/messages", json=STREAMED)
         (used,) = (await client.get("/v1/antiphon/usage")).json()["data"]
-        metrics = (await client.get("/metrics")).text
+        await counted(client, 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0')
     assert {name: used[name] for name in SPENT} == SPENT
     # 10 at 10, 100 at 1, 5 at 12.5 and 7 at 50, for a million each
     assert used["cost"] == pytest.approx(0.0006125)
-    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0' in metrics
 
 
 async def test_budget_that_is_used_up_refuses_messages(up: Upstream) -> None:

@@ -13,6 +13,7 @@ import openai
 import pytest
 import pytest_asyncio
 
+from tests.support.metrics import counted
 from tests.support.raw_server import Peer, serve, sized
 from tests.support.serving import antiphon
 from tests.support.upstream import (
@@ -523,8 +524,7 @@ async def test_tokens_reported_by_the_backend_are_counted(up: Upstream, answer: 
             (await client.post(f"{url}/v1/chat/completions", json=CHAT)).headers["x-ratelimit-remaining-tokens"]
         )
         assert 993 <= remaining < 995  # a little has come back since
-        metrics = (await client.get(f"{url}/metrics")).text
-    assert 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 2.0' in metrics
+        await counted(client, 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 2.0', url)
 
 
 async def test_tokens_of_a_stream_without_usage_are_estimated(up: Upstream) -> None:

@@ -1,0 +1,15 @@
+"""The metrics of a server: a request is counted when it has ended, which may be after its client has the answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+
+
+async def counted(http: httpx.AsyncClient, line: str, url: str = "") -> str:
+    """Return the metrics once they have a line."""
+    async with asyncio.timeout(60):
+        while line not in (metrics := (await http.get(f"{url}/metrics")).text).splitlines():
+            await asyncio.sleep(0.01)
+    return metrics
