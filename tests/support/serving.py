@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import uvicorn
@@ -15,11 +14,11 @@ from fastapi import FastAPI
 from app.main import create_app
 from app.settings import Settings
 
-POLL = 0.005  # seconds
+POLL = 0.02  # seconds
 
 
 class _Asyncio:
-    """`asyncio` for uvicorn, which asks ten times a second whether all connections have ended."""
+    """`asyncio` for uvicorn, which asks ten times a second whether to end, and whether all connections have ended."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(asyncio, name)
@@ -32,28 +31,6 @@ class _Asyncio:
 uvicorn.server.asyncio = _Asyncio()  # type: ignore[attr-defined]
 
 
-class Server(uvicorn.Server):
-    """A server that tells when it has started, and ends when it is told to: uvicorn's looks ten times a second."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.ready = asyncio.Event()
-        self.ending = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.ready.set()
-
-    async def main_loop(self) -> None:
-        await self.on_tick(0)  # sets the headers of each response
-        await self.ending.wait()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to pytest."""
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
     """Serve an application as `antiphon serve` does, on a free port; gives its base URL."""
@@ -64,18 +41,18 @@ async def serving(app: FastAPI, **config: Any) -> AsyncIterator[str]:
         "timeout_keep_alive": 75,
         **config,
     }
-    server = Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, **options))
+    server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
     running = asyncio.ensure_future(server.serve())
-    ready = asyncio.ensure_future(server.ready.wait())
     try:
-        await asyncio.wait([running, ready], return_when=asyncio.FIRST_COMPLETED)
-        if running.done():
-            running.result()
+        while not server.started:
+            if running.done():
+                running.result()
+            await asyncio.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
         yield f"http://127.0.0.1:{port}"
     finally:
-        ready.cancel()
-        server.ending.set()
+        server.should_exit = True
         await running
 
 
