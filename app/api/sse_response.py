@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 SendCoroutine: TypeAlias = Callable[[Message], Coroutine[Any, None, None]]  # a `Send`, which is an `async def`
 
-
 WRITTEN: Any = object()  # a write that waits for nothing
 
 

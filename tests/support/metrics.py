@@ -7,9 +7,8 @@ import asyncio
 import httpx
 
 
-async def counted(http: httpx.AsyncClient, line: str, url: str = "") -> str:
-    """Return the metrics once they have a line."""
+async def counted(http: httpx.AsyncClient, line: str, url: str = "") -> None:
+    """Wait until the metrics have a line."""
     async with asyncio.timeout(60):
-        while line not in (metrics := (await http.get(f"{url}/metrics")).text).splitlines():
+        while line not in (await http.get(f"{url}/metrics")).text.splitlines():
             await asyncio.sleep(0.01)
-    return metrics

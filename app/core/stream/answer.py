@@ -78,9 +78,8 @@ class Answer:
         if not self.begun:
             self.begun = True
             self.begin()
-        if self.taps:
-            for tap in self.taps:
-                tap(chunks)
+        for tap in self.taps:
+            tap(chunks)
         reader = self.reader
         for chunk in chunks:
             reader.feed(chunk)

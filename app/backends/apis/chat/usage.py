@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.core.types import JSONMapping, JSONObject
-from app.core.usage import chunk_usage, is_token_count, token_counts
+from app.core.usage import chunk_usage, is_token_count, token_count, token_counts
 
 _PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp report
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
@@ -26,14 +26,14 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
         return chunk_usage(counts["prompt_tokens"], counts["completion_tokens"])
     if counts.keys().isdisjoint(_COUNTS):
         return None
-    prompt_tokens = _first(counts.get("prompt_tokens"), counts.get("input_tokens"))
-    completion_tokens = _first(counts.get("completion_tokens"), counts.get("output_tokens"))
+    prompt_tokens = token_count(counts.get("prompt_tokens"), counts.get("input_tokens"))
+    completion_tokens = token_count(counts.get("completion_tokens"), counts.get("output_tokens"))
     prompt = _details(usage, "prompt_tokens_details", "input_tokens_details")
     completion = _details(usage, "completion_tokens_details", "output_tokens_details")
     # DeepSeek, Moonshot and gateways to Claude report cached tokens outside the details; SGLang reasoning tokens.
-    cached = _first(prompt.get("cached_tokens"), *map(counts.get, _CACHED))
-    written = _first(*map(prompt.get, _WRITTEN), counts.get("cache_creation_input_tokens"))
-    reasoning = _first(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
+    cached = token_count(prompt.get("cached_tokens"), *map(counts.get, _CACHED))
+    written = token_count(*map(prompt.get, _WRITTEN), counts.get("cache_creation_input_tokens"))
+    reasoning = token_count(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
     total = counts.get("total_tokens", 0)
     missing = total - prompt_tokens - completion_tokens
     # OpenAI counts reasoning as output. xAI and Gemini do not, and Gemini does not report it. Claude does not count
@@ -65,11 +65,3 @@ def _details(usage: JSONMapping, *names: str) -> Mapping[str, int]:
         if isinstance(details := usage.get(name), dict):
             return token_counts(details)
     return {}
-
-
-def _first(*counts: int | None) -> int:
-    """Return the first count that is there, 0 if none is."""
-    for count in counts:
-        if count is not None:
-            return count
-    return 0
