@@ -204,9 +204,9 @@ class Normalizer:
         delta = choice.get("delta")
         if not delta and not self._has_output and "message" in choice:
             delta = choice.get("message")  # the whole message; MiniMax repeats it at the end of a stream
-        if not isinstance(delta, dict):
+        if not isinstance(delta, dict) or not _has_fields(delta):
             return {}
-        self._has_output = self._has_output or _has_fields(delta)
+        self._has_output = True
         return delta
 
     def _deltas(self, delta: JSONObject) -> Iterator[ChunkDelta]:
@@ -255,7 +255,9 @@ class Normalizer:
 
 
 def _has_fields(delta: JSONObject) -> bool:
-    return any(value for name, value in delta.items() if name != "role")
+    """Return whether a delta has more than the role. `_content` makes text of 0 and of an empty object, too."""
+    has_any = any(value for name, value in delta.items() if name != "role")
+    return has_any or type(delta.get("content")) in (int, float, dict)
 
 
 def _first_choice(choices: object) -> JSONObject | None:

@@ -91,7 +91,9 @@ TELLS: dict[str, tuple[Any, list[Any]]] = {
         [{"reasoning_content": "a"}, {"content": "b"}, {"refusal": "c"}],
     ),
     "a number": (delta(content=7), [{"content": "7"}]),
+    "zero": (delta(content=0), [{"content": "0"}]),
     "an object": (delta(content={"a": 1}), [{"content": '{"a":1}'}]),
+    "an empty object": (delta(content={}), [{"content": "{}"}]),
     "a flat call": (
         delta(tool_calls={"name": "f", "arguments": {"a": 1}}),
         [{"tool_calls": [{"index": None, "id": None, "function": {"name": "f", "arguments": '{"a":1}'}}]}],
