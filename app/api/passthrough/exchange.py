@@ -205,11 +205,12 @@ class PassthroughExchange:
         answer, lifecycle = self._answer, self._lifecycle
         if self._charged or self._endpoint.free:
             return self._charged
-        output = answer.estimate() if answer and self._endpoint.prompts else 0
-        if answer and (reported := answer.usage()) is not None:
-            if not whole or answer.failed():  # what is reported so far may be that of the prompt alone
-                reported = {**reported, "completion_tokens": max(output, reported["completion_tokens"])}
+        reported = answer.usage() if answer else None
+        if answer and reported is not None and whole and not answer.failed():
             return usage_of(reported, {}, [])
+        output = answer.estimate() if answer and self._endpoint.prompts else 0
+        if reported is not None:  # perhaps that of the prompt alone
+            return usage_of(reported | {"completion_tokens": max(output, reported["completion_tokens"])}, {}, [])
         left = lifecycle.failure is None and lifecycle.response["status"] != "completed"
         if not (left or output):
             return {}

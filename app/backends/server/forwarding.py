@@ -107,6 +107,7 @@ _LONGEST_USAGE = 8 * 1024  # bytes
 _LONGEST_ERROR = 8 * 1024
 # At the start of a line, where no text in JSON can be.
 _ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
+_EVENT = b"data:"
 _USAGE = b'"usage"'
 _VALUE = re.compile(rb"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
@@ -120,7 +121,8 @@ class UsageReader:
         self._size = 0  # of the pieces
         self._total = 0
         self._head = b""
-        self._events = 0 if streamed else None
+        self._streamed = streamed
+        self._events = 0  # of a stream, in what is no longer kept
 
     def feed(self, piece: bytes) -> None:
         """Take the next bytes of the body."""
@@ -130,15 +132,15 @@ class UsageReader:
         self._pieces.append(piece)
         self._total += size
         self._size += size
-        if self._events is not None:
-            self._events += piece.count(b"data:")
         while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
-            self._size -= len(self._pieces.popleft())
+            dropped = self._pieces.popleft()
+            self._size -= len(dropped)
+            self._events += dropped.count(_EVENT)
 
     def usage(self) -> JSONObject | None:
         """Return the last usage in the form of Chat Completions; None if there is none."""
         usage = _last_usage(b"".join(self._pieces)[-_TAIL:]) or {}
-        if self._events is not None or not usage:
+        if self._streamed or not usage:
             # Anthropic's streams begin with the usage of the prompt, and end with that of the output.
             first = _first_usage(self._head) or {}
             usage = {**first, **{name: count for name, count in usage.items() if count is not None}}
@@ -146,14 +148,15 @@ class UsageReader:
 
     def estimate(self) -> int:
         """Return about how many tokens the body had: one for each event, or for four bytes of JSON."""
-        return self._total // 4 if self._events is None else self._events
+        return self._events + b"".join(self._pieces).count(_EVENT) if self._streamed else self._total // 4
 
     def failed(self) -> bool:
         """Return whether the body is an event stream whose last events have an error."""
-        if self._events is None:
+        if not self._streamed:
             return False
         end = b"".join(self._pieces)[-_LONGEST_ERROR:]
-        return b"error" in end and _ERROR.search(end) is not None
+        # Not `in`, which first tries whether its operand is a number, and takes longer.
+        return end.rfind(b"error") >= 0 and _ERROR.search(end) is not None
 
 
 def _last_usage(data: bytes) -> JSONObject | None:

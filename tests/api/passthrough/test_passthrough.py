@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -534,6 +535,16 @@ async def test_tokens_of_a_stream_without_usage_are_estimated(up: Upstream) -> N
         refused = await client.post(f"{url}/v1/chat/completions", json=STREAMED)
     assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
     assert int(refused.headers["retry-after"]) > 100
+
+
+async def test_tokens_of_a_long_stream_without_usage_are_one_for_each_event(up: Upstream) -> None:
+    up.always(sse(*[chunk("x")] * 1000, finish(), DONE))  # more than is kept of it
+    async with antiphon(backend_url=up.url) as url, httpx.AsyncClient() as client:
+        await client.post(f"{url}/v1/chat/completions", json=STREAMED)
+        await counted(client, 'antiphon_responses_total{delivery="passthrough",model="m",status="completed"} 1.0', url)
+        metrics = (await client.get(f"{url}/metrics")).text
+    (tokens,) = re.findall(r'^antiphon_tokens_total{kind="output",model="m"} (.*)', metrics, re.MULTILINE)
+    assert 990 < float(tokens) <= 1002  # what is cut between two reads is not found
 
 
 async def test_stream_in_progress_takes_a_slot_until_it_ends(up: Upstream) -> None:
