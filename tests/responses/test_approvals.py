@@ -15,6 +15,7 @@ from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore
 from tests.responses.test_tool_loop import body, client, events_of, hello, made, shape, types
 from tests.support import laws
+from tests.support.build import call, finish
 from tests.support.hosted_lab import FUNCTIONS, Lab
 from tests.support.scripted import Scripted
 
@@ -54,6 +55,15 @@ async def test_call_that_needs_approval_ends_the_response_with_a_request(lab: La
         "arguments": '{"what": "it"}',
     }
     assert lab.calls == []
+
+
+async def test_call_that_needs_approval_and_was_cut_off_is_no_request(lab: Lab) -> None:
+    cut = [call(0, "c0", "lab__ask", '{"wh'), finish("length")]
+    async with client(Scripted(cut)) as http:
+        events = await events_of(http)
+    laws.check(events)
+    response = events[-1]["response"]
+    assert (response["status"], response["output"]) == ("incomplete", [])
 
 
 async def test_calls_without_approval_of_the_same_answer_are_run_first(lab: Lab) -> None:
