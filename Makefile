@@ -57,7 +57,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test quick test-clients lint fmt types unit bench bench-peers conformance conformance-peers smoke load soak env-example pictures vendor lock audit wheel docker clean
+.PHONY: help serve check test quick test-clients lint fmt types unit bench bench-peers conformance conformance-peers compiled smoke load soak env-example pictures vendor lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -69,9 +69,9 @@ serve: $(VENV)/serve.stamp ## serve on 127.0.0.1:8080; settings from the environ
 check: $(VENV)/serve.stamp ## check the settings, the backend, the store and the tools
 	@$(BIN)/antiphon check
 
-# Mypy uses one core.
+# Mypy uses one core. Beside it, all that the tests import is compiled once: in `unit`, each worker would do so.
 test: $(VENV)/test.stamp ## run every check and every test
-	@$(MAKE) --no-print-directory --jobs 2 types lint smoke
+	@$(MAKE) --no-print-directory --jobs 2 types lint smoke compiled
 	@$(MAKE) --no-print-directory unit
 
 quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
@@ -90,6 +90,9 @@ types: $(VENV)/test.stamp ## mypy --strict
 
 unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
+
+compiled: $(VENV)/test.stamp
+	@$(BIN)/python -m pytest -qq --collect-only >/dev/null || $(BIN)/python -m pytest -qq --collect-only
 
 smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, to check its answers
 	$(BIN)/python -m tests.bench.bench --smoke

@@ -13,6 +13,7 @@ from typing import Any
 
 import certifi
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from app.observability import log_context
@@ -79,6 +80,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     gc.enable()
     collect_seldom()  # as a server does
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """
+    Have a worker of pytest-xdist report how a test ended, and of its setup and teardown only failures.
+
+    To send and read six messages for each test takes longer than many tests. `--durations` needs them all.
+    """
+    if not hasattr(item.config, "workerinput") or item.config.getoption("durations") is not None:
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 # What `app.observability.logging.configure` sets.

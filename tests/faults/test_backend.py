@@ -27,7 +27,7 @@ HALF_A_DOCUMENT = [head({**_JSON, "Content-Length": "999"}) + b'{"choices": [', 
 DOCUMENT = [head({**_JSON, "Content-Length": "100000001"}) + b"{", *[_TEXT] * 100]
 # The stream is open by then, so that no error can be told in its status line.
 LINE = [*sse(b": wait\n\n", 0.5, b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
-PACKED = reply(zlib.compress(b"{" + b" " * 100_000_000, wbits=31), headers={"Content-Encoding": "gzip"})
+PACKED = reply(zlib.compress(b"{" + b" " * 100_000_000, level=1, wbits=31), headers={"Content-Encoding": "gzip"})
 LINE_BEHIND = [*sse(chunk("Hel"), b"data: {")[:-1], *[piece(_TEXT)] * 100, piece(b"")]
 HEAD = [b"HTTP/1.1 200 OK\r\n", *[b"X-%d: %b\r\n" % (n, b"x" * 60_000) for n in range(9)], HANG]
 
