@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
 
 import httpx
 
@@ -53,6 +52,15 @@ class _Recorded:
         return sent == replace(self.sent, memory=memory), reply
 
 
+@dataclass
+class _RecordedTurns:
+    """Messages on a WebSocket, and the frames that answered them."""
+
+    asker: str
+    asked: str
+    exchange: HTTPExchange
+
+
 class Reach:
     """What each check, or what checks ask once for all of them, asked of a server and was answered."""
 
@@ -61,11 +69,11 @@ class Reach:
         self._asked: list[tuple[str, str]] = []  # by whom, and what
         self._exchanges: list[_Recorded] = []
         self._uses: defaultdict[str, set[str]] = defaultdict(set)
-        self._sockets: set[str] = set()
+        self._turns: list[_RecordedTurns] = []
 
     async def record(self, access: ServerAccess, checks: Iterable[Check]) -> None:
         """Run checks against a server whose fault is `recorder`."""
-        server = _AskingServer(access, self._asked, self._uses, self._sockets)
+        server = _AskingServer(access, self._asked, self._uses, self._turns)
         try:
             for check in checks:
                 _asker.set(check.id)
@@ -77,7 +85,7 @@ class Reach:
     def of(self, fault: Fault, checks: Iterable[Check]) -> list[Check]:
         """Return the checks that a fault reaches."""
         memory: Json = {}
-        askers = set(self._sockets) if fault.frames is not unchanged else set()
+        askers = {turns.asker for turns in self._turns} if fault.frames is not unchanged else set()
         for recorded in self._exchanges:
             same, answer = recorded.try_fault(fault, memory)
             if not same or answer not in (recorded.reply, recorded.rewritten):
@@ -88,7 +96,7 @@ class Reach:
         """Return why checks fail by their ids, and those checks that ask otherwise, which only a server can answer."""
         failed: dict[str, str] = {}
         others = []
-        server = _ReplayingServer(fault, self._exchanges)
+        server = _ReplayingServer(fault, self._exchanges, self._turns)
         try:
             for check in checks:
                 _asker.set(check.id)
@@ -144,12 +152,12 @@ class _AskingServer(_NamedAskers):
         access: ServerAccess,
         asked: list[tuple[str, str]],
         uses: defaultdict[str, set[str]],
-        sockets: set[str],
+        turns: list[_RecordedTurns],
     ) -> None:
         super().__init__(access)
         self._asked = asked
         self._uses = uses
-        self._sockets = sockets
+        self._turns = turns
 
     async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
         self._uses[_asker.get()].add(f"{ask.__module__}.{ask.__qualname__}")
@@ -162,21 +170,35 @@ class _AskingServer(_NamedAskers):
 
     @contextlib.asynccontextmanager
     async def websocket(self) -> AsyncIterator[SocketTurns]:
-        self._sockets.add(_asker.get())
         async with super().websocket() as turns:
-            yield turns
+            yield _AskedTurns(turns, self, self._turns)
+
+
+class _AskedTurns(SocketTurns):
+    """A WebSocket whose turns are kept."""
+
+    def __init__(self, turns: SocketTurns, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
+        self._server = server
+        self._asked = turns
+        self._recorded = recorded
+
+    async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
+        exchange = await self._asked.frames(*messages, turns=turns)
+        self._recorded.append(_RecordedTurns(_asker.get(), json.dumps(messages), copy.deepcopy(exchange)))
+        return exchange
 
 
 class _ReplayingServer(_NamedAskers):
     """A server with a fault that answers what was asked before as it was answered. Raises `AsksOtherwise`."""
 
-    def __init__(self, fault: Fault, exchanges: Iterable[_Recorded]) -> None:
+    def __init__(self, fault: Fault, exchanges: Iterable[_Recorded], turns: Iterable[_RecordedTurns]) -> None:
         super().__init__(ServerAccess("http://replayed/v1", "demo", "one", "two"))
         self._fault = fault
         self._memory: Json = {}
         self._waiting: defaultdict[tuple[str, str], list[_Recorded]] = defaultdict(list)
         for recorded in exchanges:
             self._waiting[recorded.asker, recorded.asked].append(recorded)
+        self._turns = list(turns)
 
     async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
         waiting = self._waiting[_asker.get(), _question(exchange, exchange.url.removeprefix(self.url), headers)]
@@ -187,5 +209,24 @@ class _ReplayingServer(_NamedAskers):
             raise AsksOtherwise
         exchange.status, exchange.headers, exchange.content = reply.status, httpx.Headers(reply.headers), reply.content
 
-    def websocket(self) -> Any:
+    @contextlib.asynccontextmanager
+    async def websocket(self) -> AsyncIterator[SocketTurns]:
+        if self._fault.frames is not unchanged:
+            raise AsksOtherwise
+        yield _ReplayedTurns(self, self._turns)
+
+
+class _ReplayedTurns(SocketTurns):
+    """A WebSocket that answers what was asked before as it was answered. Raises `AsksOtherwise`."""
+
+    def __init__(self, server: VerifiedServer, recorded: list[_RecordedTurns]) -> None:
+        self._server = server
+        self._recorded = recorded
+
+    async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
+        asked = _asker.get(), json.dumps(messages)
+        for place, recorded in enumerate(self._recorded):
+            if (recorded.asker, recorded.asked) == asked:
+                del self._recorded[place]
+                return copy.deepcopy(recorded.exchange)
         raise AsksOtherwise
