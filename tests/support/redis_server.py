@@ -91,7 +91,10 @@ class RedisServer(ServerProcess):
 
     def client(self) -> redis.Redis:
         """Return a plain client, to look at the server from outside."""
-        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, socket_timeout=60)
+        # For `driver_info`, the version of the package is looked up each time, which takes longer than most questions.
+        return redis.Redis(
+            host="127.0.0.1", port=self.port, password=self.password, socket_timeout=60, driver_info=None
+        )
 
     def answers(self) -> bool:
         """Tell whether the server answers."""

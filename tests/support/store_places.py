@@ -139,8 +139,13 @@ class Redis:
         # Redis has its own clock. To be that much closer to the expiry is the same as to have waited.
         for server in self.servers:
             with server.client() as client:
-                for key in client.scan_iter("antiphon:*", count=1000):
-                    client.pexpire(key, client.pttl(key) - round(seconds * 1000))
+                keys = list(client.scan_iter("antiphon:*", count=1000))
+                pipeline = client.pipeline(transaction=False)
+                for key in keys:
+                    pipeline.pttl(key)
+                for key, left in zip(keys, pipeline.execute(), strict=True):
+                    pipeline.pexpire(key, left - round(seconds * 1000))
+                pipeline.execute()
 
     def contents(self) -> bytes:
         found = b""
