@@ -27,7 +27,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import httpx
 import orjson
 import zstandard
 
@@ -164,6 +163,7 @@ class Row(NamedTuple):
     values: int = 0  # JSON values, where they take more memory than the text
     store: str = "memory://"  # {} is a directory; or `POSTGRES`
     to: str = "/v1/responses"  # the path
+    stored: str = ""  # the row that is measured as its body is stored before, where this one is continued
 
 
 ROWS = {
@@ -193,7 +193,13 @@ ROWS = {
     "as many messages, but short ones": Row(lambda: messages(MANY * 5), "http", 200, "60 MB of messages", 3 * MANY),
     "items of an extension": Row(extensions, values=100_000),
     "60 MB of messages, continued": Row(
-        lambda: messages(LARGE), "continued", 200, "60 MB of messages", 3 * MANY, SQLITE
+        lambda: messages(LARGE),
+        "continued",
+        200,
+        "60 MB of messages",
+        3 * MANY,
+        SQLITE,
+        stored="SQLite: 60 MB of messages",
     ),
     "SQLite: a text": Row(lambda: text(b"word "), store=SQLITE),
     "SQLite: an image": Row(image, store=SQLITE),
@@ -241,30 +247,35 @@ ROWS = {
 }
 
 
-async def _head(connection: socket.socket) -> int:
-    """Return the status of an answer."""
+async def _head(connection: socket.socket, until: bytes = b"\r\n\r\n") -> bytes:
+    """Return the begin of an answer: its head, or as far as something in its body."""
     head = b""
-    while b"\r\n\r\n" not in head:
+    while until not in head:
         head += await asyncio.get_running_loop().sock_recv(connection, 65536)
+    return head
+
+
+def _status(head: bytes) -> int:
     return int(head.split()[1])
 
 
-async def _websocket(connection: socket.socket, body: bytes) -> int:
-    """Send a frame, and return the status of its error, or 200."""
+async def _websocket(connection: socket.socket, body: bytes) -> bytes:
+    """Send a frame, and return an answer with the status of its error, or 200."""
     loop = asyncio.get_running_loop()
     key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
     upgrade = b"GET /v1/responses HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     await loop.sock_sendall(connection, upgrade + key)
-    assert await _head(connection) == 101
+    assert _status(await _head(connection)) == 101
     await loop.sock_sendall(
         connection, b"\x81\xff" + len(body).to_bytes(8, "big") + bytes(4)
     )  # a mask that changes nothing
     await loop.sock_sendall(connection, body)
     frame = await loop.sock_recv(connection, 65536)
-    return 413 if b'"status":413' in frame else 200 if b'"response.created"' in frame else 0
+    return b"frame %d" % (413 if b'"status":413' in frame else 200 if b'"response.created"' in frame else 0)
 
 
-async def _asked(url: str, row: Row, body: bytes) -> int:
+async def _asked(url: str, row: Row, body: bytes) -> bytes:
+    """Send a body, and return the begin of the answer."""
     loop = asyncio.get_running_loop()
     with socket.socket() as connection:
         connection.setblocking(False)
@@ -277,7 +288,7 @@ async def _asked(url: str, row: Row, body: bytes) -> int:
         head += b"Idempotency-Key: k\r\n\r\n" if row.sent == "once" else b"\r\n"
         await loop.sock_sendall(connection, head % (row.to.encode(), encoding, len(body)))
         await loop.sock_sendall(connection, body)
-        return await _head(connection)
+        return await _head(connection, b'"object":' if row.sent == "stored" else b"\r\n\r\n")
 
 
 @contextmanager
@@ -304,11 +315,14 @@ def _backend(answer: bytes) -> Iterator[str]:
         os.close(writing)
 
 
-async def _cost(row: Row) -> dict[str, Any]:
+async def _costs(name: str) -> dict[str, dict[str, Any]]:
+    """Return what a row costs, and the one whose body is stored before."""
+    row = ROWS[name]
     body = row.make()
     size = len(body)
     body = {"gzip": gzip.compress, "zstd": zstandard.compress}.get(row.sent, bytes)(body)
     answer = b'data: {"choices": [{"delta": {"content": "Hi."}}]}\n\ndata: [DONE]\n\n'
+    costs = {}
     with (
         _backend(body if row.sent == "backend" else answer) as backend_url,
         tempfile.TemporaryDirectory() as directory,
@@ -318,15 +332,23 @@ async def _cost(row: Row) -> dict[str, Any]:
         options = {"ws": "app.api.uvicorn.websocket:Socket", "http": "app.api.uvicorn.http:Http"}
         async with serving(app, ws_max_size=2 * SIZE, ws_per_message_deflate=False, **options) as url:
             if row.sent == "continued":
-                async with httpx.AsyncClient(timeout=60) as http:
-                    stored = await http.post(f"{url}/v1/responses", content=body)
-                body = orjson.dumps({"model": "m", "input": "Hi.", "previous_response_id": stored.json()["id"]})
-            memory, began = reset_peak(), time.process_time()
-            async with watched_loop() as holds:
-                status = await _asked(url, row, body)
-                cpu = time.process_time() - began
-            memory = status_of("VmHWM") - memory
-            return {"cpu": cpu, "held": holds.longest, "memory": memory, "size": size, "status": status}
+                cost, answer = await _measured_request(url, row._replace(sent="stored"), body)
+                if row.stored:
+                    costs[row.stored] = {**cost, "size": size}
+                response_id = orjson.loads(answer.partition(b'{"id":')[2].partition(b",")[0])
+                body = orjson.dumps({"model": "m", "input": "Hi.", "previous_response_id": response_id})
+            cost, _ = await _measured_request(url, row, body)
+            return {**costs, name: {**cost, "size": size}}
+
+
+async def _measured_request(url: str, row: Row, body: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return what a request costs this process, and the begin of the answer."""
+    memory, began = reset_peak(), time.process_time()
+    async with watched_loop() as holds:
+        answer = await _asked(url, row, body)
+        cpu = time.process_time() - began
+    memory = status_of("VmHWM") - memory
+    return {"cpu": cpu, "held": holds.longest, "memory": memory, "status": _status(answer)}, answer
 
 
 def reset_peak() -> int:
@@ -348,19 +370,19 @@ def prepare() -> None:
     gc.freeze()
 
 
-def measured(row: Row) -> Any:
-    """Return what a row costs a process that does nothing else."""
+def measured(name: str) -> Any:
+    """Return what a row costs a process that does nothing else, and the one whose body is stored before."""
     reading, writing = os.pipe()
     if child := os.fork():
         os.close(writing)
         with open(reading, "rb") as pipe:
-            cost = pipe.read()
+            costs = pipe.read()
         os.waitpid(child, 0)
-        return json.loads(cost)
+        return json.loads(costs)
     try:
         map_large_blocks()
         collect_seldom()
-        os.write(writing, json.dumps(asyncio.run(_cost(row))).encode())
+        os.write(writing, json.dumps(asyncio.run(_costs(name))).encode())
     except Exception:
         traceback.print_exc()
     finally:
@@ -369,4 +391,8 @@ def measured(row: Row) -> Any:
 
 if __name__ == "__main__":
     prepare()
-    print(json.dumps({name: measured(ROWS[name]) for name in sys.argv[1:] or ROWS}))
+    costs: dict[str, Any] = {}
+    for name in sys.argv[1:] or ROWS:
+        if name not in costs:
+            costs |= measured(name)
+    print(json.dumps(costs))
