@@ -114,12 +114,14 @@ class Caller:
         queued = await self.http.post("/responses", json={**body, "background": True})
         if not queued.is_success:
             return _answer(queued)
+        pause = 0.02
         async with asyncio.timeout(120):
             while True:
                 answer = await self.http.get(f"/responses/{queued.json()['id']}")
                 if answer.status_code != 503 and (response := answer.json())["status"] in TERMINAL:
                     return Seen(ended(response), response)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 0.2)
 
 
 @contextlib.asynccontextmanager
