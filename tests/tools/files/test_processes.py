@@ -17,7 +17,7 @@ from tests.tools.files.conftest import openai_client
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
 
-MANY = 200 * PIECE
+MANY = 100 * PIECE
 
 
 def tools(database: FilePlace, **table: Any) -> str:
