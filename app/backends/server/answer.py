@@ -276,8 +276,10 @@ class _TimedReads:
             return await anext(self._reads)
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
-        while take(await anext(self)):
-            pass
+        async with asyncio.timeout(self._seconds) as timeout:
+            while take(await anext(self._reads)):
+                if self._seconds is not None:
+                    timeout.reschedule(asyncio.get_running_loop().time() + self._seconds)
 
     def __aiter__(self) -> _TimedReads:
         return self

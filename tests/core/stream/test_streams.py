@@ -8,11 +8,11 @@ changed before you believe it.
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import copy
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,13 @@ from app.core.size import pieces_of
 from app.core.sse import decoder
 from app.core.stream import answer as chunks
 from app.core.stream import tool_calls
+from app.core.stream.event_types import CONTENT_REASONING, OPENAI_CONTENT_REASONING
+from app.core.stream.replay import ReplayedBuilder
 from app.core.types.request import Event
-from tests.streams.recording import INDEX, NAMES, PLACE, Recording, index, load, play
+from tests.streams.recording import INDEX, NAMES, PLACE, index, load, play
 from tests.support import laws
 
+Play = Callable[..., tuple[list[Event], list[str]]]
 Uncut = Callable[[str], tuple[list[Event], list[str]]]
 UPDATE = bool(os.environ.get("UPDATE_STREAMS"))
 ONE_BY_ONE = 20_000  # bytes; a body that is longer comes in this many pieces
@@ -43,24 +46,26 @@ def golden_documents(name: str) -> list[Any]:
     return [json.loads(line) for line in golden(name).read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.fixture(scope="module", params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    """One recording after another: of the module, so that the tests of one follow each other."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    """One event loop: to make and to close one takes longer than to play most recordings."""
+def play_it() -> Iterator[Play]:
+    """Play a recording in one event loop: to make and to close one takes longer than to play most of them."""
     with asyncio.Runner() as runner:
-        yield runner
-
-
-def played(runner: asyncio.Runner, recording: Recording, places: Iterable[int] = ()) -> tuple[list[Event], list[str]]:
-    return runner.run(play(recording, places), context=contextvars.copy_context())
+        loop = runner.get_loop()
+        yield lambda recording, places=(): loop.run_until_complete(play(recording, places))
 
 
 @pytest.fixture(scope="module")
-def uncut(runner: asyncio.Runner) -> Uncut:
+def uncut(play_it: Play) -> Uncut:
     """What a recording gives if it comes in one piece, by its name; played once."""
-    return functools.cache(lambda name: played(runner, load(name)))
+    return functools.cache(lambda name: play_it(load(name)))
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_recorded_stream_gives_its_golden_events(name: str, uncut: Uncut) -> None:
     events, lines = uncut(name)
     if events:
@@ -70,12 +75,27 @@ def test_recorded_stream_gives_its_golden_events(name: str, uncut: Uncut) -> Non
     assert golden_documents(name) == [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_recorded_stream_byte_by_byte_gives_the_same_events(name: str, runner: asyncio.Runner, uncut: Uncut) -> None:
+def test_recorded_stream_byte_by_byte_gives_the_same_events(name: str, play_it: Play, uncut: Uncut) -> None:
     recording = load(name)
     size = len(recording.body)
-    _, cut = played(runner, recording, range(0, size, 1 + size // ONE_BY_ONE))
+    _, cut = play_it(recording, range(0, size, 1 + size // ONE_BY_ONE))
     assert cut == uncut(name)[1]
+
+
+def test_replay_of_a_recorded_answer_gives_it(name: str, uncut: Uncut) -> None:
+    """The events of a finished response, emitted anew, hold the laws of any stream and say the same."""
+    events, _ = uncut(name)
+    if not events:
+        return  # a refusal
+    final: Any = copy.deepcopy(events[-1]["response"])
+    stored = copy.deepcopy(final)
+    rows = OPENAI_CONTENT_REASONING if any("reasoning_text" in event["type"] for event in events) else CONTENT_REASONING
+    replayed = [*ReplayedBuilder(final, reasoning=rows).replay()]
+    laws.check(replayed)
+    assert replayed[-1]["response"] == stored == final
+    assert replayed[-1]["type"] == events[-1]["type"]
+    items = [event["item"] for event in replayed if event["type"] == "response.output_item.done"]
+    assert items == final["output"]
 
 
 @pytest.fixture
@@ -89,21 +109,19 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_PIECE", 16)
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("large")
-def test_recorded_stream_as_large_events_gives_the_same_events(name: str, runner: asyncio.Runner) -> None:
-    _, lines = played(runner, load(name))
+def test_recorded_stream_as_large_events_gives_the_same_events(name: str, play_it: Play) -> None:
+    _, lines = play_it(load(name))
     assert golden_documents(name) == [json.loads(line) for line in lines]
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.usefixtures("large")
 def test_recorded_stream_with_large_texts_gives_the_same_response(
-    name: str, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+    name: str, play_it: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (chunks, tool_calls):
         monkeypatch.setattr(module, "pieces_of", lambda text, size=0: pieces_of(text, 16))
-    events, lines = played(runner, load(name))
+    events, lines = play_it(load(name))
     if events:
         laws.check(events)
     assert _without_number(json.loads(lines[-1])) == _without_number(golden_documents(name)[-1])
@@ -114,11 +132,11 @@ def _without_number(line: dict[str, Any]) -> dict[str, Any]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(name=st.sampled_from(NAMES), places=st.lists(st.integers(0, 6000), max_size=8))
+@given(one=st.sampled_from(NAMES), places=st.lists(st.integers(0, 6000), max_size=8))
 def test_recorded_stream_of_any_cut_gives_the_same_events(
-    runner: asyncio.Runner, uncut: Uncut, name: str, places: list[int]
+    play_it: Play, uncut: Uncut, one: str, places: list[int]
 ) -> None:
-    assert played(runner, load(name), places)[1] == uncut(name)[1]
+    assert play_it(load(one), places)[1] == uncut(one)[1]
 
 
 def test_golden_files_have_recordings() -> None:
