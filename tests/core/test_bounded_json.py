@@ -54,14 +54,14 @@ def refused(piece: bytes) -> bytes:
     raise AssertionError(piece)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(VALUES, st.booleans())
 def test_document_is_read_as_by_orjson(value: Any, ascii: bool) -> None:
     document = json.dumps(value, ensure_ascii=ascii).encode()
     assert loads_mended(document, refused) == loads_in_pieces(document) == orjson.loads(document) == value
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(VALUES, st.booleans())
 def test_outline_lacks_only_long_texts(value: Any, ascii: bool) -> None:
     assert _is_outline(outline(json.dumps(value, ensure_ascii=ascii)), value)
@@ -79,13 +79,13 @@ def _is_outline(outlined: Any, value: Any) -> bool:
     return outlined == value
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(VALUES)
 def test_value_is_written_as_by_orjson(value: Any) -> None:
     assert dumps_in_pieces(value) == orjson.dumps(value)
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(VALUES, st.booleans(), st.booleans())
 def test_values_are_counted_for_any_cut_of_the_document(value: Any, ascii: bool, text: bool) -> None:
     document: Any = json.dumps(value, ensure_ascii=ascii)
@@ -101,7 +101,7 @@ def _count(value: Any) -> int:
     return 1 if inner is None else 2 if not inner else 1 + sum(map(_count, inner))
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.one_of(st.binary(), st.text('"\\u[]{}:,a0 d8😀\n').map(str.encode)))
 def test_invalid_documents_are_refused_alike(document: bytes) -> None:
     try:
@@ -115,7 +115,7 @@ def test_invalid_documents_are_refused_alike(document: bytes) -> None:
         assert loads_mended(document, refused) == value
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(["\\ud83d", "\\ude00", "\\\\", "\\n", "ud83d", "a", "😀", '\\"']), max_size=40))
 def test_surrogate_halves_are_mended_for_any_cut(parts: list[str]) -> None:
     document = '{"input": "' + "".join(parts) + '"}'

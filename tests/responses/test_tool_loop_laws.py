@@ -178,7 +178,8 @@ def _check(
     state: Any = ResponseStreamState(input_tools=[], text_format=omit)
     for event in events:
         if not event["type"].startswith("antiphon:"):
-            state.handle_event(construct_type_unchecked(value=event, type_=ResponseStreamEvent))  # type: ignore[arg-type]
+            model: Any = laws.OPENAI_EVENTS.get(event["type"], ResponseStreamEvent)
+            state.handle_event(construct_type_unchecked(value=event, type_=model))
 
 
 async def _check_replay(responses: Responses, response: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from openai.types.responses import ResponseOutputItem, ResponseStreamEvent
 from openresponses_types import types
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from app.core.stream.event_builder import TERMINAL_EVENTS
 from app.core.types.request import Event
@@ -38,8 +38,16 @@ _CALLS = _OPENAI_ITEMS | {"function_call"}
 _OPENAI_EVENTS = re.compile(
     r"response\.(custom_tool_call|mcp_|web_search_call|file_search_call|code_interpreter_call|image_generation_call|shell_)"
 )
-_OPENAI_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-_OPENAI_ITEM: TypeAdapter[Any] = TypeAdapter(ResponseOutputItem)
+
+
+def _by_type(union: Any) -> dict[str, type[BaseModel]]:
+    """Return the models of a union by their types, as to try one after another takes long."""
+    models = typing.get_args(typing.get_args(union)[0])
+    return {type_: model for model in models for type_ in typing.get_args(model.model_fields["type"].annotation)}
+
+
+OPENAI_EVENTS = _by_type(ResponseStreamEvent)
+_OPENAI_ITEM_TYPES = _by_type(ResponseOutputItem)
 
 
 def _models() -> dict[str, type[BaseModel]]:
@@ -90,13 +98,13 @@ def valid(event: Event) -> None:
         if event["type"] == "response.output_item.added" and event["item"]["type"] == "web_search_call":
             # OpenAI's own stream has no action there yet, whatever the type of its SDK says.
             event = {**event, "item": {"action": {"type": "search", "query": ""}, **event["item"]}}
-        told = _OPENAI_EVENT.validate_python(event).model_dump(exclude_unset=True, by_alias=True)
+        told = OPENAI_EVENTS[event["type"]].model_validate(event).model_dump(exclude_unset=True, by_alias=True)
         assert told == event
         return
     if "response" in event:
         extended = [item for item in event["response"]["output"] if item["type"] in _OPENAI_ITEMS]
         for item in extended:
-            assert _OPENAI_ITEM.validate_python(item).type == item["type"]
+            _OPENAI_ITEM_TYPES[item["type"]].model_validate(item)
         rest = [_without_files(item) for item in event["response"]["output"] if item not in extended]
         # The spec's own schema has no place for a JSON schema in a response: `JsonSchemaResponseFormat.schema` is null.
         format = {
@@ -113,7 +121,7 @@ def _without_files(item: dict[str, Any]) -> dict[str, Any]:
     """Return a message without the citations that the spec does not have, each of which is OpenAI's."""
     if item["type"] != "message" or not _cites_files({"item": item}):
         return item
-    _OPENAI_ITEM.validate_python(item)
+    _OPENAI_ITEM_TYPES["message"].model_validate(item)
     content = [
         {**part, "annotations": [one for one in part["annotations"] if one["type"] == "url_citation"]}
         if "annotations" in part

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -101,15 +102,25 @@ of_all_apis = st.sampled_from(
 ).flatmap(lambda options: profiles.map(lambda profile: profile.override(options)))
 
 
-@settings(max_examples=400)
-@given(steps_of(KINDS, st.just([])), of_all_apis)
-def test_prefix_of_a_conversation_gives_the_translation_without_one(steps: list[Step], profile: Profile) -> None:
-    asyncio.run(converse(steps, profile))
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
 
 
-@given(steps_of([*KINDS, *["odd"] * 4], items.filter(bool)), of_all_apis)
-def test_prefix_of_an_odd_conversation_gives_the_translation_without_one(steps: list[Step], profile: Profile) -> None:
-    asyncio.run(converse(steps, profile))
+@settings(max_examples=250)
+@given(steps=steps_of(KINDS, st.just([])), profile=of_all_apis)
+def test_prefix_of_a_conversation_gives_the_translation_without_one(
+    runner: asyncio.Runner, steps: list[Step], profile: Profile
+) -> None:
+    runner.run(converse(steps, profile))
+
+
+@given(steps=steps_of([*KINDS, *["odd"] * 4], items.filter(bool)), profile=of_all_apis)
+def test_prefix_of_an_odd_conversation_gives_the_translation_without_one(
+    runner: asyncio.Runner, steps: list[Step], profile: Profile
+) -> None:
+    runner.run(converse(steps, profile))
 
 
 async def converse(steps: list[Step], profile: Profile) -> None:
@@ -123,8 +134,10 @@ async def converse(steps: list[Step], profile: Profile) -> None:
         assert whole(made) == whole(anew)
         if not isinstance(made, EncodedQuestion) or not isinstance(anew, EncodedQuestion):
             continue
-        encoded = await _encode(anew.body, Size())
-        assert await _encode(made.body, Size()) == await _encode(made.body, Size(LARGE + 1)) == encoded
+        encoded = await _encode(made.body, Size())
+        assert encoded == await _encode(anew.body, Size())
+        if number == len(steps) - 1:
+            assert encoded == await _encode(made.body, Size(LARGE + 1))
         node.prefix = made.prefix
         if made.prefix:
             assert made.prefix.items <= len(node.items)

@@ -71,7 +71,7 @@ def read(log: list[bytes], response: Any) -> list[Any]:
     return events
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     chunks=st.lists(test_event_builder._chunk, max_size=15),
     reasoning=st.sampled_from([event_types.CONTENT_REASONING, event_types.BOTH_REASONING]),

@@ -96,7 +96,7 @@ def test_stream_with_random_padding_is_soon_parsed_without_learning() -> None:
     assert runs_of(*padded, *alike) == []
 
 
-CUTS = 200  # of each recorded stream; streams of one server are alike, and differ in where these fall
+CUTS = 100  # of each recorded stream; streams of one server are alike, and differ in where these fall
 CHARACTERS = 'ab"\\\u00e9\U0001f600\n {}:,'
 TEXTS = st.text(CHARACTERS, max_size=6)
 # What stands between the marks of a JSON string, right or wrong.

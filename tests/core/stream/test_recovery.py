@@ -62,7 +62,7 @@ def spoken(events: list[Event]) -> bytes:
     return log.translate_dialect(encoder.encode_sse(events), DIALECTS["openresponses"])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     chunks=st.lists(test_event_builder._chunk, max_size=15),
     reasoning=st.sampled_from(

@@ -61,7 +61,7 @@ def read(events: list[Any]) -> None:
     answer.reader.builder.close()
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_field_of_any_other_type_makes_nothing_crash(data: st.DataObject) -> None:
     events: list[Any] = [*EVENTS]

@@ -285,7 +285,7 @@ ITEMS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(ITEMS, st.booleans())
 def test_every_conversation_is_one_that_a_server_takes(items: list[dict[str, Any]], native: bool) -> None:
     profile = PROFILE if native else PROFILE.override({"request.native_tools": []})
