@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from tests.bench.cost import cpu, memory
+from tests.support import fork_server
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +34,7 @@ class Program:
             "off"  # tests clear the stores that their servers were killed with
         )
         self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: fork_server.Process | None = None
 
     @property
     def url(self) -> str:
@@ -51,7 +52,7 @@ class Program:
                     return
                 await asyncio.sleep(0.05)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> fork_server.Process:
         return subprocess.Popen(
             self._command, cwd=ROOT, env=self._environment, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log
         )
@@ -86,13 +87,22 @@ class Program:
 
 
 class Replica(Program):
-    """One `antiphon serve`; `settings` are by the names of their fields."""
+    """One `antiphon serve`; `settings` are by the names of their fields. A `forked` one starts with less work."""
 
-    def __init__(self, settings: dict[str, object], log: IO[bytes] | int = subprocess.DEVNULL) -> None:
+    def __init__(
+        self, settings: dict[str, object], log: IO[bytes] | int = subprocess.DEVNULL, *, forked: bool = False
+    ) -> None:
         super().__init__("app", log)
+        self._forked = forked
         self._command.insert(3, "serve")
         given = {"log_level": "warning", "secret_key": KEY, **settings}
         self._environment |= {f"ANTIPHON_{name.upper()}": str(value) for name, value in given.items()}
+
+    def _started(self) -> fork_server.Process:
+        if not self._forked:
+            return super()._started()
+        arguments, log = self._command[3:], self._log
+        return fork_server.start(*arguments, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     # What it uses. Linux tells; elsewhere these are 0 and empty.
 
@@ -140,11 +150,11 @@ def _command(pid: int) -> bytes:
 
 @contextlib.asynccontextmanager
 async def replicas(
-    number: int, log: IO[bytes] | int = subprocess.DEVNULL, **settings: object
+    number: int, log: IO[bytes] | int = subprocess.DEVNULL, *, forked: bool = False, **settings: object
 ) -> AsyncIterator[list[Replica]]:
     """Run that many servers with the same settings."""
     with contextlib.ExitStack() as stack:
-        servers = [Replica(settings, log) for _ in range(number)]
+        servers = [Replica(settings, log, forked=forked) for _ in range(number)]
         for server in servers:
             stack.callback(server.end)
         await asyncio.gather(*(server.start() for server in servers))

@@ -24,7 +24,9 @@ async def test_conversations_during_a_rolling_restart_lose_nothing(
     with server() as store, tempfile.TemporaryFile() as log, shown_if_it_fails(log):
         async with (
             Echo() as model,
-            replicas(2, log, store_url=store.patient_url, backend_url=model.url, shutdown_grace=60) as servers,
+            replicas(
+                2, log, forked=True, store_url=store.patient_url, backend_url=model.url, shutdown_grace=60
+            ) as servers,
             balanced([server.port for server in servers]) as (balancer, url),
         ):
             figures = await talk(url, roll(servers), conversations=CONVERSATIONS, at_once=AT_ONCE)
