@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from axe_playwright_python.base import AXE_FILE_PATH
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
+from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, async_playwright, expect
 
 # By these names the distributions call it.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -24,9 +24,48 @@ ARGUMENTS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",  # nothing but this machine is asked
 )
 PATIENCE = 30_000  # ms; a machine may be busy
+DESKTOP: ViewportSize = {"width": 1400, "height": 900}
 AXE = AXE_FILE_PATH.read_text(encoding="utf-8")
 # Chromium says so of a page that it lays out late, as on a busy machine; test_shell.py checks that the file is used.
 LATE = "was preloaded using link preload but not used within a few seconds"
+# What the page does against its policy, and what it fetches from elsewhere, is an error of its console.
+WATCHED = """
+addEventListener("securitypolicyviolation", (event) =>
+    console.error(`violates the policy: ${event.violatedDirective} ${event.blockedURI}`));
+new PerformanceObserver((list) => {
+    for (const { name } of list.getEntries()) {
+        if (![`${location.origin}/`, "data:", "blob:"].some((start) => name.startsWith(start)))
+            console.error(`asked another host: ${name}`);
+    }
+}).observe({ type: "resource", buffered: true });
+"""
+# Begin as after a reload, with another key, for which nothing is stored. Ends when it is known what the server offers.
+ANEW = """async (key) => {
+    const byId = (id) => document.getElementById(id);
+    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+    location.hash = "#/talk";
+    await new Promise((done) => setTimeout(done));
+    byId("new").click();
+    byId("prompt").value = "";
+    while (byId("attached").children.length) byId("attached").querySelector("button").click();
+    if (byId("talk").dataset.panel) byId(`${byId("talk").dataset.panel}-close`).click();
+    if (!byId("options-reset").hidden) byId("options-reset").click();
+    byId("inspector-tabs").querySelector("[role=tab]").click();
+    byId("event-filter").value = "";
+    byId("event-fold").checked = true;
+    byId("search").reset();
+    byId("filters").open = false;
+    byId("compare-prompt").value = "";
+    for (const id of ["model", "suggestions"]) byId(id).replaceChildren();
+    sessionStorage.removeItem("antiphon.model");
+    localStorage.clear();
+    byId("key").value = key;
+    byId("key-dialog").showModal();
+    byId("key-dialog").close("set");
+    while (!byId("model").children.length || !byId("suggestions").children.length)
+        await new Promise((done) => setTimeout(done, 10));
+    document.activeElement.blur();
+}"""
 
 expect.set_options(timeout=PATIENCE)
 
@@ -54,8 +93,8 @@ class Studio:
         self.page = page
         self.url = url
         self.trouble: list[str] = []
-        self.axe_added = False
-        self._expected = (LATE, *(f"the server responded with a status of {status} " for status in answers_with))
+        self.refusals = answers_with
+        self.key = ""
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -66,8 +105,8 @@ class Studio:
         *,
         path: str = "/studio",
         key: str = "",
-        width: int = 1400,
-        height: int = 900,
+        width: int = DESKTOP["width"],
+        height: int = DESKTOP["height"],
         theme: str = "light",
         refusals: tuple[int, ...] = (),
         **options: Any,
@@ -79,15 +118,11 @@ class Studio:
         context.set_default_timeout(PATIENCE)
         page = await context.new_page()
         studio = cls(page, url, refusals)
-        context.on("request", studio._only_home)
         page.on("console", studio._hear)
         page.on("pageerror", lambda error: studio.trouble.append(f"uncaught: {error}"))
-        await page.add_init_script(
-            "addEventListener('securitypolicyviolation', (event) =>"
-            " console.error(`violates the policy: ${event.violatedDirective} ${event.blockedURI}`))"
-        )
+        await page.add_init_script(WATCHED)
         if key:
-            await page.add_init_script(f"sessionStorage.setItem('antiphon.key', {key!r})")
+            await page.add_init_script(f"if (location.hostname) sessionStorage['antiphon.key'] ??= {key!r}")
         try:
             await page.goto(url + path)
             yield studio
@@ -95,13 +130,18 @@ class Studio:
         finally:
             await context.close()
 
-    def _only_home(self, request: Request) -> None:
-        if not request.url.startswith((f"{self.url}/", "data:", "blob:")):
-            self.trouble.append(f"asked another host: {request.url}")
-
     def _hear(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning") and not any(part in message.text for part in self._expected):
+        expected = (LATE, *(f"the server responded with a status of {status} " for status in self.refusals))
+        if message.type in ("error", "warning") and not any(part in message.text for part in expected):
             self.trouble.append(f"console: {message.text}")
+
+    async def begin(self, key: str) -> None:
+        """Leave nothing of what was done before: another key, a new conversation, and no option set."""
+        self.key = key
+        self.refusals = ()
+        if self.page.viewport_size != DESKTOP:
+            await self.page.set_viewport_size(DESKTOP)
+        await self.page.evaluate(ANEW, key)
 
     async def say(self, text: str) -> None:
         """Send a message, and wait until its answer is over."""
@@ -140,17 +180,21 @@ class Studio:
             await self.page.get_by_role("button", name="Menu", exact=True).click()
 
     @property
+    def headers(self) -> dict[str, str]:
+        """Those with which another client has the same key."""
+        return {"Authorization": f"Bearer {self.key}"}
+
+    @property
     def last(self) -> Any:
         """The last turn."""
         return self.page.locator(".turn").last
 
-    async def axe(self, **options: Any) -> list[str]:
-        """Return the serious findings of axe-core, a line each."""
-        if not self.axe_added:
+    async def axe(self, within: str = "html", **options: Any) -> list[str]:
+        """Return the serious findings of axe-core in the element with a selector, a line each."""
+        if not await self.page.evaluate("'axe' in window"):
             await self.page.evaluate(AXE)  # by the debugger's protocol, which the page's policy is not for
-            self.axe_added = True
         found = await self.page.evaluate(
-            "(options) => axe.run(document, options)", {"resultTypes": ["violations"], **options}
+            "([within, options]) => axe.run(within, options)", [within, {"resultTypes": ["violations"], **options}]
         )
         return [
             f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
@@ -159,11 +203,11 @@ class Studio:
             for node in violation["nodes"]
         ]
 
-    async def axe_in_both_themes(self) -> list[str]:
+    async def axe_in_both_themes(self, within: str = "html") -> list[str]:
         """Return the serious findings in the light theme, and those of the rules on colours in the dark one."""
-        light = await self.axe()
+        light = await self.axe(within)
         await self.page.emulate_media(color_scheme="dark")
-        dark = await self.axe(runOnly=["color-contrast", "link-in-text-block"])
+        dark = await self.axe(within, runOnly=["color-contrast", "link-in-text-block"])
         await self.page.emulate_media(color_scheme="light")
         return [*light, *(f"dark: {finding}" for finding in dark)]
 

@@ -17,113 +17,109 @@ from tests.support.serving import antiphon
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
-async def test_conversation_is_opened_again_by_its_address_and_goes_on(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await studio.say("My name is Ada.")
-        await studio.say("Say hello.")
-        await expect(page).to_have_url(re.compile("/studio#/talk/resp_"))
-        address = page.url
+async def test_conversation_is_opened_again_by_its_address_and_goes_on(studio: Studio) -> None:
+    page = studio.page
+    await studio.say("My name is Ada.")
+    await studio.say("Say hello.")
+    await expect(page).to_have_url(re.compile("/studio#/talk/resp_"))
+    address = page.url
 
-        await page.reload()
-        await studio.ended(2)
-        await expect(page.locator(".turn").first).to_contain_text("My name is Ada.")
-        await studio.say("What is my name?")
-        await expect(studio.last).to_contain_text("Your name is Ada.")
-        await expect(page).to_have_url(re.compile("/studio#/talk/resp_"))
-        await expect(page).not_to_have_url(address)
+    await page.reload()
+    await studio.ended(2)
+    await expect(page.locator(".turn").first).to_contain_text("My name is Ada.")
+    await studio.say("What is my name?")
+    await expect(studio.last).to_contain_text("Your name is Ada.")
+    await expect(page).to_have_url(re.compile("/studio#/talk/resp_"))
+    await expect(page).not_to_have_url(address)
 
-        async with Studio.open(browser, url, path=address.removeprefix(url)) as other:
-            await other.ended(2)
-            await expect(other.last).to_contain_text("Hello there, friend!")
-            await expect(other.page).to_have_url(address)
-
-
-async def test_view_beside_does_not_end_the_conversation(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.say("My name is Ada.")
-        await expect(studio.page).to_have_url(re.compile("/talk/resp_"))
-        address = studio.page.url
-        await studio.go("About")
-        await studio.go("Talk")
-        await studio.ended(1)
-        await expect(studio.page).to_have_url(address)
+    await page.goto("about:blank")
+    await page.goto(address)
+    await studio.ended(2)
+    await expect(studio.last).to_contain_text("Hello there, friend!")
+    await expect(page).to_have_url(address)
 
 
-async def test_background_response_that_runs_is_followed_after_a_reload(browser: Browser) -> None:
+async def test_view_beside_does_not_end_the_conversation(studio: Studio) -> None:
+    await studio.say("My name is Ada.")
+    await expect(studio.page).to_have_url(re.compile("/talk/resp_"))
+    address = studio.page.url
+    await studio.go("About")
+    await studio.go("Talk")
+    await studio.ended(1)
+    await expect(studio.page).to_have_url(address)
+
+
+async def test_background_response_that_runs_is_followed_after_a_reload(studio: Studio, backend: Scripted) -> None:
     goes_on = asyncio.Event()
-    backend = Scripted([delta(content="It begins"), goes_on, delta(content=" and ends.")])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        await page.get_by_label("In the background").check()
-        await page.get_by_label("Message", exact=True).fill("Take your time.")
-        await page.keyboard.press("Enter")
-        await expect(studio.last).to_contain_text("It begins")
-        await page.reload()
-        await expect(studio.last.locator(".question")).to_contain_text("Take your time.")
-        await expect(studio.last.locator(".answer")).to_contain_text("It begins")
-        await expect(page.get_by_role("button", name="Stop")).to_be_visible()
-        await expect(page.locator("#conversation-list li")).to_contain_text("running")
+    backend.scripts = [[delta(content="It begins"), goes_on, delta(content=" and ends.")]]
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    await page.get_by_label("In the background").check()
+    await page.get_by_label("Message", exact=True).fill("Take your time.")
+    await page.keyboard.press("Enter")
+    await expect(studio.last).to_contain_text("It begins")
+    await page.reload()
+    await expect(studio.last.locator(".question")).to_contain_text("Take your time.")
+    await expect(studio.last.locator(".answer")).to_contain_text("It begins")
+    await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    await expect(page.locator("#conversation-list li")).to_contain_text("running")
 
-        goes_on.set()
-        await studio.ended(1)
-        await expect(studio.last.locator(".answer")).to_have_text("It begins and ends.")
-        await expect(page.locator("#conversation-list li")).not_to_contain_text("running")
+    goes_on.set()
+    await studio.ended(1)
+    await expect(studio.last.locator(".answer")).to_have_text("It begins and ends.")
+    await expect(page.locator("#conversation-list li")).not_to_contain_text("running")
 
 
-async def test_new_conversation_leaves_a_background_response_running(browser: Browser) -> None:
+async def test_new_conversation_leaves_a_background_response_running(studio: Studio, backend: Scripted) -> None:
     goes_on = asyncio.Event()
-    backend = Scripted([delta(content="It begins"), goes_on, delta(content=" and ends.")], [delta(content="Other.")])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        await page.get_by_label("In the background").check()
-        await page.get_by_label("Message", exact=True).fill("Take your time.")
-        await page.keyboard.press("Enter")
-        await expect(studio.last).to_contain_text("It begins")
-        await page.get_by_role("button", name="New conversation").click()
-        await expect(page.locator(".turn")).to_have_count(0)
-        await studio.say("Something else")
-        await expect(studio.last).to_contain_text("Other.")
+    backend.scripts = [[delta(content="It begins"), goes_on, delta(content=" and ends.")], [delta(content="Other.")]]
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    await page.get_by_label("In the background").check()
+    await page.get_by_label("Message", exact=True).fill("Take your time.")
+    await page.keyboard.press("Enter")
+    await expect(studio.last).to_contain_text("It begins")
+    await page.get_by_role("button", name="New conversation").click()
+    await expect(page.locator(".turn")).to_have_count(0)
+    await studio.say("Something else")
+    await expect(studio.last).to_contain_text("Other.")
 
-        goes_on.set()
-        await page.get_by_role("link", name="Take your time.").click()
-        await expect(studio.last.locator(".answer")).to_have_text("It begins and ends.")
+    goes_on.set()
+    await page.get_by_role("link", name="Take your time.").click()
+    await expect(studio.last.locator(".answer")).to_have_text("It begins and ends.")
 
 
-async def test_conversations_are_listed_found_opened_and_deleted(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await studio.say("My name is Ada.")
-        await studio.say("What is my name?")
-        await page.get_by_role("button", name="New conversation").click()
-        await studio.say("Say hello.")
-        titles = page.locator(".conversation-title")
-        await expect(titles).to_have_text(["Say hello.", "My name is Ada."])
-        await expect(page.get_by_role("link", name="Say hello.")).to_have_attribute("aria-current", "true")
+async def test_conversations_are_listed_found_opened_and_deleted(studio: Studio) -> None:
+    page = studio.page
+    await studio.say("My name is Ada.")
+    await studio.say("What is my name?")
+    await page.get_by_role("button", name="New conversation").click()
+    await studio.say("Say hello.")
+    titles = page.locator(".conversation-title")
+    await expect(titles).to_have_text(["Say hello.", "My name is Ada."])
+    await expect(page.get_by_role("link", name="Say hello.")).to_have_attribute("aria-current", "true")
 
-        await page.get_by_label("Search conversations").fill("what is MY")
-        await expect(titles).to_have_text(["My name is Ada."])
-        await page.get_by_label("Search conversations").fill("nothing like it")
-        await expect(page.locator("#conversations-empty")).to_have_text("No conversation has this text.")
-        await page.get_by_label("Search conversations").fill("")
-        await expect(titles).to_have_count(2)
+    await page.get_by_label("Search conversations").fill("what is MY")
+    await expect(titles).to_have_text(["My name is Ada."])
+    await page.get_by_label("Search conversations").fill("nothing like it")
+    await expect(page.locator("#conversations-empty")).to_have_text("No conversation has this text.")
+    await page.get_by_label("Search conversations").fill("")
+    await expect(titles).to_have_count(2)
 
-        await page.get_by_role("link", name="My name is Ada.").click()
-        await studio.ended(2)
-        await expect(studio.last).to_contain_text("Your name is Ada.")
-        await expect(page.get_by_role("link", name="My name is Ada.")).to_have_attribute("aria-current", "true")
+    await page.get_by_role("link", name="My name is Ada.").click()
+    await studio.ended(2)
+    await expect(studio.last).to_contain_text("Your name is Ada.")
+    await expect(page.get_by_role("link", name="My name is Ada.")).to_have_attribute("aria-current", "true")
 
-        delete = page.get_by_role("button", name="Delete the conversation \u201cMy name is Ada.\u201d")
-        await delete.focus()
-        await delete.press("Enter")
-        asked = page.get_by_role("dialog", name="Delete this conversation?")
-        await asked.get_by_role("button", name="Delete").click()
-        await expect(titles).to_have_text(["Say hello."])
-        await expect(page.locator(".turn")).to_have_count(0)
-        async with httpx.AsyncClient(base_url=f"{url}/v1") as http:
-            assert len((await http.get("/antiphon/responses")).json()["data"]) == 1
+    delete = page.get_by_role("button", name="Delete the conversation \u201cMy name is Ada.\u201d")
+    await delete.focus()
+    await delete.press("Enter")
+    asked = page.get_by_role("dialog", name="Delete this conversation?")
+    await asked.get_by_role("button", name="Delete").click()
+    await expect(titles).to_have_text(["Say hello."])
+    await expect(page.locator(".turn")).to_have_count(0)
+    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers) as http:
+        assert len((await http.get("/antiphon/responses")).json()["data"]) == 1
 
 
 async def test_list_of_conversations_has_pages(browser: Browser) -> None:
@@ -139,11 +135,11 @@ async def test_list_of_conversations_has_pages(browser: Browser) -> None:
             await expect(studio.page.get_by_role("button", name="Show more")).to_be_hidden()
 
 
-async def test_conversation_that_is_not_there_is_said_to_be_missing(browser: Browser) -> None:
-    missing = f"/studio#/talk/resp_{'0' * 40}"
-    async with antiphon() as url, Studio.open(browser, url, path=missing, refusals=(404,)) as studio:
-        await expect(studio.page.get_by_role("heading", name="This conversation cannot be opened")).to_be_visible()
-        assert await studio.axe() == []
-        await studio.page.get_by_role("button", name="New conversation").click()
-        await studio.say("Say hello.")
-        await expect(studio.last).to_contain_text("Hello there, friend!")
+async def test_conversation_that_is_not_there_is_said_to_be_missing(studio: Studio) -> None:
+    studio.refusals = (404,)
+    await studio.page.goto(f"{studio.url}/studio#/talk/resp_{'0' * 40}")
+    await expect(studio.page.get_by_role("heading", name="This conversation cannot be opened")).to_be_visible()
+    assert await studio.axe() == []
+    await studio.page.get_by_role("button", name="New conversation").click()
+    await studio.say("Say hello.")
+    await expect(studio.last).to_contain_text("Hello there, friend!")

@@ -24,42 +24,41 @@ def text_file(name: str, text: str) -> Any:
 
 
 async def test_files_are_uploaded_into_a_new_vector_store_indexed_searched_and_removed(
-    browser: Browser, tmp_path: Path
+    studio: Studio,
 ) -> None:
-    async with antiphon(tools=file_search(tmp_path)) as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await studio.go("Files")
-        await page.get_by_role("button", name="New vector store").click()
-        await page.get_by_label("Name", exact=True).fill("Handbook")
-        await page.get_by_role("button", name="Create").click()
-        await expect(page.get_by_role("heading", name="Handbook")).to_be_visible()
-        files = [text_file("guide.txt", "Bread needs yeast."), text_file("notes.txt", "Thirty days of vacation.")]
-        await page.locator("#files-input").set_input_files(files)
-        table = page.get_by_role("region", name="Files of this vector store")
-        for name in ("guide.txt", "notes.txt"):
-            row = table.get_by_role("row").filter(has_text=name)
-            await expect(row).to_contain_text("completed")
-        await expect(page.locator("#uploads li")).to_have_count(0)
+    page = studio.page
+    await studio.go("Files")
+    await page.get_by_role("button", name="New vector store").click()
+    await page.get_by_label("Name", exact=True).fill("Handbook")
+    await page.get_by_role("button", name="Create").click()
+    await expect(page.get_by_role("heading", name="Handbook")).to_be_visible()
+    files = [text_file("guide.txt", "Bread needs yeast."), text_file("notes.txt", "Thirty days of vacation.")]
+    await page.locator("#files-input").set_input_files(files)
+    table = page.get_by_role("region", name="Files of this vector store")
+    for name in ("guide.txt", "notes.txt"):
+        row = table.get_by_role("row").filter(has_text=name)
+        await expect(row).to_contain_text("completed")
+    await expect(page.locator("#uploads li")).to_have_count(0)
 
-        await page.get_by_label("Search in this vector store").fill("vacation")
-        await page.keyboard.press("Enter")
-        await expect(page.locator(".result")).to_have_count(1)
-        await expect(page.locator(".result")).to_contain_text("Thirty days of vacation.")
-        await expect(page.locator(".result")).to_contain_text("score 0.")
+    await page.get_by_label("Search in this vector store").fill("vacation")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".result")).to_have_count(1)
+    await expect(page.locator(".result")).to_contain_text("Thirty days of vacation.")
+    await expect(page.locator(".result")).to_contain_text("score 0.")
 
-        await page.get_by_role("button", name="Remove guide.txt").click()
-        await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
-        await expect(table.get_by_role("row")).to_have_count(2)
-        await page.get_by_role("link", name="All files").click()
-        await expect(page.get_by_role("region", name="Vector stores").get_by_role("row")).to_have_count(2)
-        listed = page.get_by_role("region", name="Uploaded files")
-        await expect(listed.get_by_role("row")).to_have_count(3)
-        await page.get_by_role("button", name="Delete guide.txt").click()
-        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        await expect(listed.get_by_role("row")).to_have_count(2)
-        await page.get_by_role("button", name="Delete Handbook").click()
-        await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-        await expect(page.get_by_text("There is none yet.", exact=True)).to_be_visible()
+    await page.get_by_role("button", name="Remove guide.txt").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
+    await expect(table.get_by_role("row")).to_have_count(2)
+    await page.get_by_role("link", name="All files").click()
+    await expect(page.get_by_role("region", name="Vector stores").get_by_role("row")).to_have_count(2)
+    listed = page.get_by_role("region", name="Uploaded files")
+    await expect(listed.get_by_role("row")).to_have_count(3)
+    await page.get_by_role("button", name="Delete guide.txt").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(listed.get_by_role("row")).to_have_count(2)
+    await page.get_by_role("button", name="Delete Handbook").click()
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.get_by_text("There is none yet.", exact=True)).to_be_visible()
 
 
 async def test_upload_that_is_refused_says_why_and_can_be_dismissed(browser: Browser, tmp_path: Path) -> None:
@@ -80,11 +79,9 @@ async def test_server_without_files_says_how_to_switch_them_on(browser: Browser)
         await expect(studio.page.get_by_role("button", name="Upload")).to_be_disabled()
 
 
-async def test_name_with_markup_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+async def test_name_with_markup_is_shown_as_text(studio: Studio) -> None:
     name = "<img src=x onerror=alert(1)>"
-    async with antiphon(tools=file_search(tmp_path)) as url:
-        async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
-            await http.post("/vector_stores", json={"name": name})
-        async with Studio.open(browser, url) as studio:
-            await studio.go("Files")
-            await expect(studio.page.get_by_role("link", name=name)).to_be_visible()
+    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers, timeout=60) as http:
+        await http.post("/vector_stores", json={"name": name})
+    await studio.go("Files")
+    await expect(studio.page.get_by_role("link", name=name)).to_be_visible()

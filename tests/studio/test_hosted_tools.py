@@ -88,12 +88,13 @@ async def test_shell_is_shown_as_a_terminal(browser: Browser, bubblewrap: Bubble
         assert await studio.axe() == []
 
 
-async def test_turn_that_approves_a_call_has_a_title(browser: Browser) -> None:
-    async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url) as studio:
-        await studio.open_options()
-        await studio.page.get_by_label("demo", exact=True).check()
-        await studio.say("Now send it")
-        await studio.last.get_by_role("button", name="Approve").click()
-        await studio.ended(2)
-        listed = (await (await studio.page.request.get(f"{url}/v1/antiphon/responses")).json())["data"]
-        assert [entry["preview"] for entry in listed] == ["Approved.", "Now send it"]
+async def test_turn_that_approves_a_call_has_a_title(studio: Studio) -> None:
+    await studio.open_options()
+    await studio.page.get_by_label("demo", exact=True).check()
+    await studio.say("Now send it")
+    await studio.last.get_by_role("button", name="Approve").click()
+    await studio.ended(2)
+    listed = (
+        await (await studio.page.request.get(f"{studio.url}/v1/antiphon/responses", headers=studio.headers)).json()
+    )["data"]
+    assert [entry["preview"] for entry in listed] == ["Approved.", "Now send it"]

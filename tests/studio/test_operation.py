@@ -58,7 +58,7 @@ async def test_key_sees_what_it_has_used_and_admin_what_all_have(browser: Browse
             usage = studio.page.get_by_role("region", name="Usage by key")
             await expect(usage.get_by_role("row")).to_have_count(2)
             await expect(usage).to_contain_text("alice")
-        async with Studio.open(browser, url, key="boss") as studio:
+            await studio.begin("boss")
             await studio.go("Usage")
             await studio.page.get_by_label("By", exact=True).select_option("key")
             usage = studio.page.get_by_role("region", name="Usage by key")
@@ -102,7 +102,7 @@ async def test_running_response_is_seen_and_cancelled(browser: Browser) -> None:
             row = studio.page.get_by_role("region", name="Running responses").get_by_role("row").nth(1)
             await expect(row).to_contain_text("alice")
             await expect(row.get_by_role("button")).to_have_count(0)  # it is not the admin's
-        async with Studio.open(browser, url, key="alice") as studio:
+            await studio.begin("alice")
             await studio.go("Now")
             await studio.page.get_by_role("button", name=f"Cancel {made['id']}").click()
             await expect(studio.page.get_by_text("Nothing is running.")).to_be_visible()
@@ -110,66 +110,61 @@ async def test_running_response_is_seen_and_cancelled(browser: Browser) -> None:
 
 
 async def test_servers_are_seen_without_their_load_by_a_key_without_admin(browser: Browser) -> None:
-    async with antiphon(keys=KEYS) as url:
+    async with antiphon(keys=KEYS) as url, Studio.open(browser, url, key="alice") as studio:
         for key, columns in (("alice", 3), ("boss", 6)):
-            async with Studio.open(browser, url, key=key) as studio:
-                await studio.go("Now")
-                backends = studio.page.get_by_role("region", name="Backends")
-                await expect(backends.get_by_role("columnheader")).to_have_count(columns)
-                await expect(backends).to_contain_text("up")
+            await studio.begin(key)
+            await studio.go("Now")
+            backends = studio.page.get_by_role("region", name="Backends")
+            await expect(backends.get_by_role("columnheader")).to_have_count(columns)
+            await expect(backends).to_contain_text("up")
 
 
-async def test_log_is_filtered_by_text_status_and_model(browser: Browser) -> None:
-    async with antiphon(Scripted(HELLO)) as url:
-        for text, model in (("The first one.", "qwen3"), ("The second one.", "gpt-5"), ("Another.", "gpt-5")):
-            await create(url, input=text, model=model)
-        async with Studio.open(browser, url) as studio:
-            page = studio.page
-            await studio.go("Responses")
-            entries = page.locator("#recent a")
-            await expect(entries).to_have_count(3)
-            await page.get_by_label("Search by text or id").fill("one.")
-            await expect(entries).to_have_count(2)
-            await page.get_by_text("Filters").click()
-            await page.get_by_label("Model", exact=True).locator("visible=true").fill("gpt*")
-            await expect(entries).to_have_count(1)
-            await expect(entries).to_contain_text("The second one.")
-            await page.get_by_label("Status").select_option("failed")
-            await expect(page.get_by_text("No response has all of this.")).to_be_visible()
-            await page.get_by_role("button", name="Clear", exact=True).click()
-            await expect(entries).to_have_count(3)
+async def test_log_is_filtered_by_text_status_and_model(studio: Studio, backend: Scripted) -> None:
+    backend.scripts = [HELLO]
+    for text, model in (("The first one.", "qwen3"), ("The second one.", "gpt-5"), ("Another.", "gpt-5")):
+        await create(studio.url, studio.key, input=text, model=model)
+    page = studio.page
+    await studio.go("Responses")
+    entries = page.locator("#recent a")
+    await expect(entries).to_have_count(3)
+    await page.get_by_label("Search by text or id").fill("one.")
+    await expect(entries).to_have_count(2)
+    await page.get_by_text("Filters").click()
+    await page.get_by_label("Model", exact=True).locator("visible=true").fill("gpt*")
+    await expect(entries).to_have_count(1)
+    await expect(entries).to_contain_text("The second one.")
+    await page.get_by_label("Status").select_option("failed")
+    await expect(page.get_by_text("No response has all of this.")).to_be_visible()
+    await page.get_by_role("button", name="Clear", exact=True).click()
+    await expect(entries).to_have_count(3)
 
 
-async def test_refused_request_is_listed_with_its_reason(browser: Browser) -> None:
-    async with antiphon(Scripted(HELLO)) as url:
-        await create(url, temperature=9)
-        async with Studio.open(browser, url) as studio:
-            await studio.go("Responses")
-            await studio.page.get_by_role("link", name="Refused").click()
-            refused = studio.page.locator("#refused li")
-            await expect(refused).to_have_count(1)
-            for text in ("400", "temperature", "POST /responses"):
-                await expect(refused).to_contain_text(text)
-            await studio.page.get_by_role("link", name="Stored").click()
-            await expect(studio.page.get_by_label("Search by text or id")).to_be_visible()
+async def test_refused_request_is_listed_with_its_reason(studio: Studio) -> None:
+    await create(studio.url, studio.key, temperature=9)
+    await studio.go("Responses")
+    await studio.page.get_by_role("link", name="Refused").click()
+    refused = studio.page.locator("#refused li")
+    await expect(refused).to_have_count(1)
+    for text in ("400", "temperature", "POST /responses"):
+        await expect(refused).to_contain_text(text)
+    await studio.page.get_by_role("link", name="Stored").click()
+    await expect(studio.page.get_by_label("Search by text or id")).to_be_visible()
 
 
-async def test_run_with_tools_is_a_timeline_of_rounds_and_calls(browser: Browser) -> None:
-    async with antiphon(tools={"demo": {"approve": []}}) as url:
-        tools = [{"type": "mcp", "server_label": "demo"}]
-        await create(url, model="demo", input="Please echo: hello", tools=tools)
-        async with Studio.open(browser, url) as studio:
-            await studio.go("Responses")
-            await studio.page.locator("#recent a").first.click()
-            rows = studio.page.locator(".gantt li")
-            await expect(rows).to_have_count(3)
-            await expect(rows.nth(0)).to_contain_text("Model, round 1")
-            await expect(rows.nth(1)).to_contain_text("echo")
-            await expect(rows.nth(2)).to_contain_text("Model, round 2")
-            places = await rows.locator(".gantt-bar:not(.wait)").evaluate_all(
-                "(bars) => bars.map((bar) => bar.getBoundingClientRect().left)"
-            )
-            assert places == sorted(places)
+async def test_run_with_tools_is_a_timeline_of_rounds_and_calls(studio: Studio) -> None:
+    tools = [{"type": "mcp", "server_label": "demo"}]
+    await create(studio.url, studio.key, model="demo", input="Please echo: hello", tools=tools)
+    await studio.go("Responses")
+    await studio.page.locator("#recent a").first.click()
+    rows = studio.page.locator(".gantt li")
+    await expect(rows).to_have_count(3)
+    await expect(rows.nth(0)).to_contain_text("Model, round 1")
+    await expect(rows.nth(1)).to_contain_text("echo")
+    await expect(rows.nth(2)).to_contain_text("Model, round 2")
+    places = await rows.locator(".gantt-bar:not(.wait)").evaluate_all(
+        "(bars) => bars.map((bar) => bar.getBoundingClientRect().left)"
+    )
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize("width", [390, 1600])
@@ -182,5 +177,5 @@ async def test_pages_are_accessible_and_fit(browser: Browser, width: int, tmp_pa
             for view, shown in VIEWS.items():
                 await studio.page.goto(f"{url}/studio#/{view.lower()}")
                 await expect(studio.page.locator(shown).first).to_be_visible()
-                assert await studio.axe_in_both_themes() == []
+                assert await studio.axe_in_both_themes("main") == []
                 assert await studio.overflow() == 0

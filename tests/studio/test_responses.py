@@ -27,132 +27,131 @@ async def create(url: str, input: str, key: str = "", **more: Any) -> dict[str, 
         return made
 
 
-async def test_responses_of_other_clients_appear_and_can_be_opened(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await studio.go("Responses")
-        await expect(page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
+async def test_responses_of_other_clients_appear_and_can_be_opened(studio: Studio) -> None:
+    page = studio.page
+    await studio.go("Responses")
+    await expect(page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
 
-        made = await create(url, "Say hello.", instructions="Be kind.")
-        await page.locator("#recent a", has_text="Say hello.").click()
+    made = await create(studio.url, "Say hello.", studio.key, instructions="Be kind.")
+    await page.locator("#recent a", has_text="Say hello.").click()
 
-        await expect(page.get_by_role("heading", name=made["id"])).to_be_visible()
-        await expect(page.locator("#response")).to_contain_text("Hello there, friend!")
-        await page.get_by_role("heading", name="Request to the backend").click()
-        await expect(page.get_by_role("region", name="Chat Completions request")).to_contain_text("Be kind.")
-        await page.get_by_role("heading", name="JSON").click()
-        await expect(page.get_by_role("region", name="The response as JSON")).to_contain_text(made["id"])
-
-
-async def test_response_is_found_by_its_id_or_said_to_be_missing(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url, refusals=(404,)) as studio:
-        made = await create(url, "Say hello.")
-        await studio.go("Responses")
-        for id, heading in ((made["id"], made["id"]), ("resp_nothing", "Not found")):
-            await studio.page.get_by_label("Search by text or id").fill(id)
-            await studio.page.keyboard.press("Enter")
-            await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
+    await expect(page.get_by_role("heading", name=made["id"])).to_be_visible()
+    await expect(page.locator("#response")).to_contain_text("Hello there, friend!")
+    await page.get_by_role("heading", name="Request to the backend").click()
+    await expect(page.get_by_role("region", name="Chat Completions request")).to_contain_text("Be kind.")
+    await page.get_by_role("heading", name="JSON").click()
+    await expect(page.get_by_role("region", name="The response as JSON")).to_contain_text(made["id"])
 
 
-async def test_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(browser: Browser) -> None:
-    async with antiphon() as url:
-        first = await create(url, "My name is Ada.")
-        second = await create(url, "What is my name?", previous_response_id=first["id"])
-        fork = await create(url, "Say hello.", previous_response_id=first["id"])
-        async with Studio.open(browser, url, path=f"/studio#/responses/{second['id']}") as studio:
-            page = studio.page
-            tree = page.locator(".tree")
-            await expect(tree.locator("a")).to_have_count(3)
-            await expect(tree.locator("a[aria-current]")).to_contain_text("What is my name?")
-            await tree.get_by_text("Say hello.").click()
-            await expect(page.get_by_role("heading", name=fork["id"])).to_be_visible()
-
-            await page.locator("#recent a", has_text="What is my name?").click()
-            await expect(page.get_by_role("heading", name=second["id"])).to_be_visible()
-            await page.get_by_role("button", name="Continue in Talk").click()
-            await studio.ended(2)
-            await studio.say("My name is Bob.")
-            await studio.say("What is my name?")
-            await expect(studio.last).to_contain_text("Your name is Bob.")
+async def test_response_is_found_by_its_id_or_said_to_be_missing(studio: Studio) -> None:
+    studio.refusals = (404,)
+    made = await create(studio.url, "Say hello.", studio.key)
+    await studio.go("Responses")
+    for id, heading in ((made["id"], made["id"]), ("resp_nothing", "Not found")):
+        await studio.page.get_by_label("Search by text or id").fill(id)
+        await studio.page.keyboard.press("Enter")
+        await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
 
 
-async def test_response_is_deleted(browser: Browser) -> None:
-    async with antiphon() as url:
-        made = await create(url, "Say hello.")
-        async with Studio.open(browser, url, path=f"/studio#/responses/{made['id']}", refusals=(404,)) as studio:
-            await studio.page.get_by_role("button", name="Delete").click()
-            asked = studio.page.get_by_role("dialog", name="Delete this response?")
-            await asked.get_by_role("button", name="Delete").click()
-            await expect(studio.page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
+async def test_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(studio: Studio) -> None:
+    first = await create(studio.url, "My name is Ada.", studio.key)
+    second = await create(studio.url, "What is my name?", studio.key, previous_response_id=first["id"])
+    fork = await create(studio.url, "Say hello.", studio.key, previous_response_id=first["id"])
+    page = studio.page
+    await page.goto(f"{studio.url}/studio#/responses/{second['id']}")
+    tree = page.locator(".tree")
+    await expect(tree.locator("a")).to_have_count(3)
+    await expect(tree.locator("a[aria-current]")).to_contain_text("What is my name?")
+    await tree.get_by_text("Say hello.").click()
+    await expect(page.get_by_role("heading", name=fork["id"])).to_be_visible()
+
+    await page.locator("#recent a", has_text="What is my name?").click()
+    await expect(page.get_by_role("heading", name=second["id"])).to_be_visible()
+    await page.get_by_role("button", name="Continue in Talk").click()
+    await studio.ended(2)
+    await studio.say("My name is Bob.")
+    await studio.say("What is my name?")
+    await expect(studio.last).to_contain_text("Your name is Bob.")
 
 
-async def test_responses_that_are_older_are_a_page_away(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        for number in range(35):
-            await create(url, f"Number {number}")
-        await studio.go("Responses")
-        await expect(studio.page.locator("#recent a")).to_have_count(30)
-        await studio.page.get_by_role("button", name="Show more").click()
-        await expect(studio.page.locator("#recent a")).to_have_count(35)
-        await expect(studio.page.get_by_role("button", name="Show more")).to_be_hidden()
+async def test_response_is_deleted(studio: Studio) -> None:
+    studio.refusals = (404,)
+    made = await create(studio.url, "Say hello.", studio.key)
+    await studio.page.goto(f"{studio.url}/studio#/responses/{made['id']}")
+    await studio.page.get_by_role("button", name="Delete").click()
+    asked = studio.page.get_by_role("dialog", name="Delete this response?")
+    await asked.get_by_role("button", name="Delete").click()
+    await expect(studio.page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
 
 
-async def test_background_response_of_another_client_is_followed_and_cancelled(browser: Browser) -> None:
-    backend = Scripted([delta(content="It begins, and "), asyncio.Event()])
-    async with antiphon(backend) as url:
-        made = await create(url, "Take your time.", background=True)
-        async with Studio.open(browser, url, path=f"/studio#/responses/{made['id']}") as studio:
-            page = studio.page
-            await expect(page.locator("#response")).to_contain_text("It begins, and")
-            await page.get_by_role("button", name="Cancel").click()
-            await expect(page.locator("#response .fields").first).to_contain_text("cancelled")
-            await expect(page.locator("#recent")).to_contain_text("cancelled")
+async def test_responses_that_are_older_are_a_page_away(studio: Studio) -> None:
+    for number in range(35):
+        await create(studio.url, f"Number {number}", studio.key)
+    await studio.go("Responses")
+    await expect(studio.page.locator("#recent a")).to_have_count(30)
+    await studio.page.get_by_role("button", name="Show more").click()
+    await expect(studio.page.locator("#recent a")).to_have_count(35)
+    await expect(studio.page.get_by_role("button", name="Show more")).to_be_hidden()
 
 
-async def test_background_answer_goes_on_when_its_stream_breaks(browser: Browser) -> None:
+async def test_background_response_of_another_client_is_followed_and_cancelled(
+    studio: Studio, backend: Scripted
+) -> None:
+    backend.scripts = [[delta(content="It begins, and "), asyncio.Event()]]
+    made = await create(studio.url, "Take your time.", studio.key, background=True)
+    page = studio.page
+    await page.goto(f"{studio.url}/studio#/responses/{made['id']}")
+    await expect(page.locator("#response")).to_contain_text("It begins, and")
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.locator("#response .fields").first).to_contain_text("cancelled")
+    await expect(page.locator("#recent")).to_contain_text("cancelled")
+
+
+async def test_background_answer_goes_on_when_its_stream_breaks(studio: Studio, backend: Scripted) -> None:
     go_on = asyncio.Event()
-    backend = Scripted([delta(content="One, "), go_on, delta(content="two.")])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        await page.get_by_label("In the background").check()
-        await page.evaluate(
-            """() => {
-                const real = window.fetch;
-                window.fetch = async (...request) => {
-                    const answer = await real(...request);
-                    window.fetch = real;
-                    const reader = answer.body.getReader();
-                    const broken = new ReadableStream({
-                        async pull(controller) {
-                            const { value } = await reader.read();
-                            controller.enqueue(value);
-                            const text = new TextDecoder().decode(value);
-                            if (text.includes("One, ")) controller.error(new TypeError("gone"));
-                        },
-                    });
-                    return new Response(broken, { status: answer.status, headers: answer.headers });
-                };
-            }"""
-        )
-        await page.get_by_label("Message", exact=True).fill("Count")
-        await page.keyboard.press("Enter")
-        await expect(studio.last).to_contain_text("One,")
-        go_on.set()
-        await studio.ended(1)
-        await expect(studio.last).to_contain_text("One, two.")
+    backend.scripts = [[delta(content="One, "), go_on, delta(content="two.")]]
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    await page.get_by_label("In the background").check()
+    await page.evaluate(
+        """() => {
+            const real = window.fetch;
+            window.fetch = async (...request) => {
+                const answer = await real(...request);
+                window.fetch = real;
+                const reader = answer.body.getReader();
+                const broken = new ReadableStream({
+                    async pull(controller) {
+                        const { value } = await reader.read();
+                        controller.enqueue(value);
+                        const text = new TextDecoder().decode(value);
+                        if (text.includes("One, ")) controller.error(new TypeError("gone"));
+                    },
+                });
+                return new Response(broken, { status: answer.status, headers: answer.headers });
+            };
+        }"""
+    )
+    await page.get_by_label("Message", exact=True).fill("Count")
+    await page.keyboard.press("Enter")
+    await expect(studio.last).to_contain_text("One,")
+    go_on.set()
+    await studio.ended(1)
+    await expect(studio.last).to_contain_text("One, two.")
 
 
 async def test_responses_of_two_keys_are_seen_by_their_own(browser: Browser) -> None:
-    async with antiphon(api_keys="ada-key,bob-key") as url:
+    async with antiphon(api_keys="ada-key,bob-key") as url, Studio.open(browser, url, key="ada-key") as studio:
         made = await create(url, "For Ada alone", key="ada-key")
         for key, sees in (("ada-key", 1), ("bob-key", 0)):
-            async with Studio.open(browser, url, path="/studio#/responses", key=key, refusals=(404,)) as studio:
-                await expect(studio.page.locator("#recent a")).to_have_count(sees)
-                await studio.page.get_by_label("Search by text or id").fill(made["id"])
-                await studio.page.keyboard.press("Enter")
-                heading = made["id"] if sees else "Not found"
-                await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
+            await studio.begin(key)
+            studio.refusals = (404,)
+            await studio.go("Responses")
+            await expect(studio.page.locator("#recent a")).to_have_count(sees)
+            await studio.page.get_by_label("Search by text or id").fill(made["id"])
+            await studio.page.keyboard.press("Enter")
+            heading = made["id"] if sees else "Not found"
+            await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
 
 
 async def test_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser) -> None:
@@ -194,16 +193,16 @@ async def test_hosted_tools_that_cannot_be_read_are_not_said_to_be_none(browser:
         await expect(tools.get_by_text("This server has none")).to_be_hidden()
 
 
-async def test_about_shows_what_is_configured_and_up(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url, path="/studio#/about") as studio:
-        about = studio.page.locator("#about-body")
-        await expect(about.get_by_role("region", name="Health")).to_contain_text("Backendok")
-        await expect(about.get_by_role("region", name="Backends", exact=True).first).to_contain_text("demo")
-        await expect(about.get_by_role("region", name="Settings")).to_contain_text("memory, for 30 days")
-        await expect(about.get_by_role("region", name="Clients")).to_contain_text(f"export OPENAI_BASE_URL={url}/v1")
-        for link in await about.get_by_role("region", name="Links").get_by_role("link").all():
-            async with httpx.AsyncClient() as http:
-                assert (await http.get(await link.get_attribute("href") or "")).status_code == 200
+async def test_about_shows_what_is_configured_and_up(studio: Studio) -> None:
+    await studio.page.goto(f"{studio.url}/studio#/about")
+    about = studio.page.locator("#about-body")
+    await expect(about.get_by_role("region", name="Health")).to_contain_text("Backendok")
+    await expect(about.get_by_role("region", name="Backends", exact=True).first).to_contain_text("demo")
+    await expect(about.get_by_role("region", name="Settings")).to_contain_text("memory, for 30 days")
+    await expect(about.get_by_role("region", name="Clients")).to_contain_text(f"export OPENAI_BASE_URL={studio.url}/v1")
+    for link in await about.get_by_role("region", name="Links").get_by_role("link").all():
+        async with httpx.AsyncClient() as http:
+            assert (await http.get(await link.get_attribute("href") or "")).status_code == 200
 
 
 async def test_reference_works_without_the_internet(browser: Browser) -> None:

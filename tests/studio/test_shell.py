@@ -34,15 +34,14 @@ TYPEFACE = """async () => {
 }"""
 
 
-async def test_user_message_stands_out_from_the_page(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.say("Say hello.")
-        for theme in ("light", "dark"):
-            await studio.page.emulate_media(color_scheme=theme)
-            bubble = await studio.last.locator(".message.given").evaluate(LUMINANCE)
-            page = await studio.page.locator("body").evaluate(LUMINANCE)
-            lighter, darker = max(bubble, page), min(bubble, page)
-            assert (page < 0.5) == (theme == "dark") and (lighter + 0.05) / (darker + 0.05) >= 1.2
+async def test_user_message_stands_out_from_the_page(studio: Studio) -> None:
+    await studio.say("Say hello.")
+    for theme in ("light", "dark"):
+        await studio.page.emulate_media(color_scheme=theme)
+        bubble = await studio.last.locator(".message.given").evaluate(LUMINANCE)
+        page = await studio.page.locator("body").evaluate(LUMINANCE)
+        lighter, darker = max(bubble, page), min(bubble, page)
+        assert (page < 0.5) == (theme == "dark") and (lighter + 0.05) / (darker + 0.05) >= 1.2
 
 
 async def test_theme_is_chosen_by_keyboard_and_kept(browser: Browser) -> None:
@@ -78,56 +77,54 @@ ICONS = """() => [...document.styleSheets]
     .map(([href, value]) => new URL(/url\\("?([^")]+)/.exec(value)[1], href).href)"""
 
 
-async def test_menu_of_a_narrow_page_is_a_drawer_for_the_keyboard(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url, width=390) as studio:
-        page = studio.page
-        menu = page.get_by_role("button", name="Menu", exact=True)
-        link = page.get_by_role("navigation").get_by_role("link", name="About")
-        await expect(link).to_be_hidden()
-        await menu.press("Enter")
-        await expect(page.get_by_role("button", name="Close the menu")).to_be_focused()
-        await page.keyboard.press("Escape")
-        await expect(menu).to_be_focused()
-        await expect(link).to_be_hidden()
-        await menu.press("Enter")
-        await link.press("Enter")
-        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
-        await expect(link).to_be_hidden()
+async def test_menu_of_a_narrow_page_is_a_drawer_for_the_keyboard(studio: Studio) -> None:
+    await studio.page.set_viewport_size({"width": 390, "height": 900})
+    page = studio.page
+    menu = page.get_by_role("button", name="Menu", exact=True)
+    link = page.get_by_role("navigation").get_by_role("link", name="About")
+    await expect(link).to_be_hidden()
+    await menu.press("Enter")
+    await expect(page.get_by_role("button", name="Close the menu")).to_be_focused()
+    await page.keyboard.press("Escape")
+    await expect(menu).to_be_focused()
+    await expect(link).to_be_hidden()
+    await menu.press("Enter")
+    await link.press("Enter")
+    await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+    await expect(link).to_be_hidden()
 
 
-async def test_select_is_opened_and_chosen_from_by_keyboard(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        effort = page.get_by_label("Reasoning effort")
-        await effort.press("Enter")
-        await expect(page.get_by_role("option", name="medium")).to_be_visible()
-        await page.keyboard.press("ArrowDown")
-        await page.keyboard.press("Enter")
-        await expect(effort).to_have_value("none")
-        await expect(effort).to_be_focused()
+async def test_select_is_opened_and_chosen_from_by_keyboard(studio: Studio) -> None:
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    effort = page.get_by_label("Reasoning effort")
+    await effort.press("Enter")
+    await expect(page.get_by_role("option", name="medium")).to_be_visible()
+    await page.keyboard.press("ArrowDown")
+    await page.keyboard.press("Enter")
+    await expect(effort).to_have_value("none")
+    await expect(effort).to_be_focused()
 
 
-async def test_skip_link_to_the_content_stays_in_the_view(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url, path="/studio#/about") as studio:
-        page = studio.page
-        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
-        await page.get_by_role("link", name="Skip to the content").press("Enter")
-        await expect(page.get_by_role("main")).to_be_focused()
-        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+async def test_skip_link_to_the_content_stays_in_the_view(studio: Studio) -> None:
+    await studio.page.goto(f"{studio.url}/studio#/about")
+    page = studio.page
+    await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+    await page.get_by_role("link", name="Skip to the content").press("Enter")
+    await expect(page.get_by_role("main")).to_be_focused()
+    await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
 
 
-async def test_action_that_cannot_be_undone_is_confirmed_first(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.say("Say hello.")
-        await studio.go("Responses")
-        page = studio.page
-        await page.locator("#recent a").first.click()
-        delete = page.get_by_role("button", name="Delete")
-        await delete.click()
-        asked = page.get_by_role("dialog", name="Delete this response?")
-        assert await studio.axe() == []
-        await page.keyboard.press("Escape")
-        await expect(asked).to_be_hidden()
-        await expect(delete).to_be_focused()
-        await expect(page.locator("#recent a")).to_have_count(1)
+async def test_action_that_cannot_be_undone_is_confirmed_first(studio: Studio) -> None:
+    await studio.say("Say hello.")
+    await studio.go("Responses")
+    page = studio.page
+    await page.locator("#recent a").first.click()
+    delete = page.get_by_role("button", name="Delete")
+    await delete.click()
+    asked = page.get_by_role("dialog", name="Delete this response?")
+    assert await studio.axe() == []
+    await page.keyboard.press("Escape")
+    await expect(asked).to_be_hidden()
+    await expect(delete).to_be_focused()
+    await expect(page.locator("#recent a")).to_have_count(1)

@@ -29,188 +29,175 @@ async def test_browser_at_the_root_is_redirected_to_the_studio(browser: Browser)
         assert studio.page.url == f"{url}/studio"
 
 
-async def test_markdown_is_streamed_and_rendered(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.suggest("Stream some Markdown")
+async def test_markdown_is_streamed_and_rendered(studio: Studio) -> None:
+    await studio.suggest("Stream some Markdown")
 
-        await expect(studio.last.locator("strong")).to_have_text("antiphon")
-        await expect(studio.last.locator(".prose li")).to_have_count(3)
-        await expect(studio.last.locator("tbody tr")).to_have_count(3)
-        await expect(studio.last.locator("pre .hljs-keyword").first).to_have_text("with")
-        await expect(studio.page.locator("#status")).to_contain_text("The answer is complete")
-
-
-async def test_reasoning_is_folded(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.suggest("Think first")
-
-        thoughts = studio.last.locator("details.reasoning")
-        await expect(thoughts.locator(".plain")).to_be_hidden()
-        await thoughts.get_by_text("Reasoning").click()
-        await expect(thoughts.locator(".plain")).to_contain_text("The user says")
+    await expect(studio.last.locator("strong")).to_have_text("antiphon")
+    await expect(studio.last.locator(".prose li")).to_have_count(3)
+    await expect(studio.last.locator("tbody tr")).to_have_count(3)
+    await expect(studio.last.locator("pre .hljs-keyword").first).to_have_text("with")
+    await expect(studio.page.locator("#status")).to_contain_text("The answer is complete")
 
 
-async def test_function_is_called_and_answered(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.suggest("Call a function")
-        made = studio.last.get_by_role("group", name="Function call")
-        await expect(made).to_contain_text("get_weather")
-        await expect(made.get_by_role("region", name="Arguments")).to_contain_text('"location"')
+async def test_reasoning_is_folded(studio: Studio) -> None:
+    await studio.suggest("Think first")
 
-        await made.get_by_label("Its output, for the model").fill("Sunny in Paris.")
-        await made.get_by_role("button", name="Send output").click()
-        await studio.ended(2)
-
-        await expect(studio.last.locator(".answer")).to_contain_text("Here is what I found: Sunny in Paris.")
+    thoughts = studio.last.locator("details.reasoning")
+    await expect(thoughts.locator(".plain")).to_be_hidden()
+    await thoughts.get_by_text("Reasoning").click()
+    await expect(thoughts.locator(".plain")).to_contain_text("The user says")
 
 
-async def test_calls_side_by_side_are_answered_together(browser: Browser) -> None:
+async def test_function_is_called_and_answered(studio: Studio) -> None:
+    await studio.suggest("Call a function")
+    made = studio.last.get_by_role("group", name="Function call")
+    await expect(made).to_contain_text("get_weather")
+    await expect(made.get_by_role("region", name="Arguments")).to_contain_text('"location"')
+
+    await made.get_by_label("Its output, for the model").fill("Sunny in Paris.")
+    await made.get_by_role("button", name="Send output").click()
+    await studio.ended(2)
+
+    await expect(studio.last.locator(".answer")).to_contain_text("Here is what I found: Sunny in Paris.")
+
+
+async def test_calls_side_by_side_are_answered_together(studio: Studio, backend: Scripted) -> None:
     two = [call(0, id="a", name="one", arguments="{}"), call(1, id="b", name="two", arguments="{}")]
-    backend = Scripted(two, [delta(content="Done.")])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        await studio.page.get_by_role("button", name="Options", exact=True).click()
-        await studio.page.get_by_label("Functions, as JSON").fill('[{"name": "one"}, {"name": "two"}]')
-        await studio.say("Both, please")
-        forms = studio.last.locator(".call-output")
-        await expect(forms).to_have_count(2)
-        for index, output in enumerate(("first", "second")):
-            await forms.nth(index).locator("textarea").fill(output)
-            await forms.nth(index).get_by_role("button").click()
-        await studio.ended(2)
+    backend.scripts = [two, [delta(content="Done.")]]
+    await studio.page.get_by_role("button", name="Options", exact=True).click()
+    await studio.page.get_by_label("Functions, as JSON").fill('[{"name": "one"}, {"name": "two"}]')
+    await studio.say("Both, please")
+    forms = studio.last.locator(".call-output")
+    await expect(forms).to_have_count(2)
+    for index, output in enumerate(("first", "second")):
+        await forms.nth(index).locator("textarea").fill(output)
+        await forms.nth(index).get_by_role("button").click()
+    await studio.ended(2)
 
     assert [message["content"] for message in backend.asked[1]["messages"][-2:]] == ["first", "second"]
 
 
-async def test_answer_with_a_schema_is_structured(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.suggest("Answer in JSON")
+async def test_answer_with_a_schema_is_structured(studio: Studio) -> None:
+    await studio.suggest("Answer in JSON")
 
-        assert set(json.loads(await studio.last.locator(".prose").inner_text())) == {"name", "age", "likes"}
-
-
-async def test_image_is_shown(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.suggest("Draw an image")
-
-        image = studio.last.get_by_role("img", name="Hills under a sun")
-        await expect(image).to_be_visible()
-        assert await image.evaluate("(image) => image.naturalWidth") == 240
+    assert set(json.loads(await studio.last.locator(".prose").inner_text())) == {"name", "age", "likes"}
 
 
-async def test_image_is_attached_and_sent(browser: Browser) -> None:
-    backend = Scripted([delta(content="I see.")])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        files = [
-            {"name": "hills.png", "mimeType": "image/png", "buffer": PNG},
-            {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"Some notes."},
-        ]
-        await studio.page.locator("#file").set_input_files(files)  # type: ignore[arg-type]
-        await expect(studio.page.get_by_label("Attached files").locator("li")).to_have_count(2)
-        await studio.page.get_by_role("button", name="Remove notes.txt").click()
-        await studio.say("What is this?")
-        await expect(studio.page.get_by_role("img", name="Attached image")).to_be_visible()
-        await expect(studio.page.get_by_label("Attached files").locator("li")).to_have_count(0)
+async def test_image_is_shown(studio: Studio) -> None:
+    await studio.suggest("Draw an image")
+
+    image = studio.last.get_by_role("img", name="Hills under a sun")
+    await expect(image).to_be_visible()
+    assert await image.evaluate("(image) => image.naturalWidth") == 240
+
+
+async def test_image_is_attached_and_sent(studio: Studio, backend: Scripted) -> None:
+    backend.scripts = [[delta(content="I see.")]]
+    files = [
+        {"name": "hills.png", "mimeType": "image/png", "buffer": PNG},
+        {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"Some notes."},
+    ]
+    await studio.page.locator("#file").set_input_files(files)  # type: ignore[arg-type]
+    await expect(studio.page.get_by_label("Attached files").locator("li")).to_have_count(2)
+    await studio.page.get_by_role("button", name="Remove notes.txt").click()
+    await studio.say("What is this?")
+    await expect(studio.page.get_by_role("img", name="Attached image")).to_be_visible()
+    await expect(studio.page.get_by_label("Attached files").locator("li")).to_have_count(0)
 
     image, text = backend.asked[0]["messages"][-1]["content"]
     assert image["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
     assert text["text"] == "What is this?"
 
 
-async def test_files_can_be_dropped(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.page.evaluate(
-            """() => {
-                const data = new DataTransfer();
-                data.items.add(new File(["Hello"], "hello.txt", { type: "text/plain" }));
-                const dropped = new DragEvent("drop", { dataTransfer: data, bubbles: true });
-                document.getElementById("talk").dispatchEvent(dropped);
-            }"""
-        )
-        await expect(studio.page.get_by_label("Attached files")).to_contain_text("hello.txt")
+async def test_files_can_be_dropped(studio: Studio) -> None:
+    await studio.page.evaluate(
+        """() => {
+            const data = new DataTransfer();
+            data.items.add(new File(["Hello"], "hello.txt", { type: "text/plain" }));
+            const dropped = new DragEvent("drop", { dataTransfer: data, bubbles: true });
+            document.getElementById("talk").dispatchEvent(dropped);
+        }"""
+    )
+    await expect(studio.page.get_by_label("Attached files")).to_contain_text("hello.txt")
 
 
-async def test_error_explains_what_to_do_and_a_retry_succeeds(browser: Browser) -> None:
+async def test_error_explains_what_to_do_and_a_retry_succeeds(studio: Studio, backend: Scripted) -> None:
     refusal = BackendError("Too many requests.", code="rate_limit_exceeded", error_type="too_many_requests", status=429)
-    backend = Scripted([refusal], [delta(content="Here it is.")])
-    async with antiphon(backend) as url, Studio.open(browser, url, refusals=(429,)) as studio:
-        await studio.say("Hello")
-        error = studio.last.get_by_role("group", name="Error")
-        await expect(error).to_contain_text("Too many requests.")
-        await expect(error).to_contain_text("Retry in 1 s.")
-        await expect(error).to_contain_text("rate_limit_exceeded")
-        await expect(studio.page.locator("#status")).to_have_text("The answer failed.")
+    backend.scripts = [[refusal], [delta(content="Here it is.")]]
+    studio.refusals = (429,)
+    await studio.say("Hello")
+    error = studio.last.get_by_role("group", name="Error")
+    await expect(error).to_contain_text("Too many requests.")
+    await expect(error).to_contain_text("Retry in 1 s.")
+    await expect(error).to_contain_text("rate_limit_exceeded")
+    await expect(studio.page.locator("#status")).to_have_text("The answer failed.")
 
-        await studio.last.get_by_role("button", name="Retry").click()
-        await expect(studio.last).to_contain_text("Here it is.")
-        await expect(studio.page.locator(".turn")).to_have_count(1)
-
-
-async def test_answer_that_breaks_off_keeps_what_there_is(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.say("Fail in the middle.")
-
-        await expect(studio.last).to_contain_text("one, two,")
-        await expect(studio.last.get_by_role("group", name="Error")).to_contain_text("The demo was asked to fail")
+    await studio.last.get_by_role("button", name="Retry").click()
+    await expect(studio.last).to_contain_text("Here it is.")
+    await expect(studio.page.locator(".turn")).to_have_count(1)
 
 
-async def test_answer_is_stopped(browser: Browser) -> None:
-    backend = Scripted([delta(content="It begins"), asyncio.Event()])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        await studio.page.get_by_label("Message", exact=True).fill("Go on for ever")
-        await studio.page.keyboard.press("Enter")
-        await expect(studio.last).to_contain_text("It begins")
-        await studio.page.get_by_role("button", name="Stop").click()
-        await expect(studio.last).to_contain_text("Stopped.")
-        await expect(studio.last).to_contain_text("It begins")
-        await expect(studio.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
+async def test_answer_that_breaks_off_keeps_what_there_is(studio: Studio) -> None:
+    await studio.say("Fail in the middle.")
+
+    await expect(studio.last).to_contain_text("one, two,")
+    await expect(studio.last.get_by_role("group", name="Error")).to_contain_text("The demo was asked to fail")
 
 
-async def test_conversation_is_edited_and_forked(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.say("My name is Ada.")
-        await studio.say("What is my name?")
-        await expect(studio.last).to_contain_text("Your name is Ada.")
-
-        await studio.page.locator(".turn").first.get_by_role("button", name="Fork here").click()
-        await expect(studio.page.locator(".turn")).to_have_count(1)
-        await studio.say("Say hello.")
-        await expect(studio.last).to_contain_text("Hello there, friend!")
-
-        await studio.page.locator(".turn").first.get_by_role("button", name="Edit").click()
-        field = studio.page.get_by_label("Message", exact=True)
-        await expect(field).to_have_value("My name is Ada.")
-        await expect(studio.page.locator(".turn")).to_have_count(0)
-        await studio.say("My name is Bob.")
-        await studio.say("What is my name?")
-        await expect(studio.last).to_contain_text("Your name is Bob.")
+async def test_answer_is_stopped(studio: Studio, backend: Scripted) -> None:
+    backend.scripts = [[delta(content="It begins"), asyncio.Event()]]
+    await studio.page.get_by_label("Message", exact=True).fill("Go on for ever")
+    await studio.page.keyboard.press("Enter")
+    await expect(studio.last).to_contain_text("It begins")
+    await studio.page.get_by_role("button", name="Stop").click()
+    await expect(studio.last).to_contain_text("Stopped.")
+    await expect(studio.last).to_contain_text("It begins")
+    await expect(studio.page.get_by_role("button", name="Send", exact=True)).to_be_visible()
 
 
-async def test_response_with_store_false_is_continued_by_the_page(browser: Browser) -> None:
-    backend = Scripted([delta(content="Hello.")], [delta(content="Again.")], [delta(content="And again.")])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        await studio.page.get_by_role("button", name="Options", exact=True).click()
-        await studio.page.get_by_label("Store the response").uncheck()
-        for text in ("One", "Two", "Three"):
-            await studio.say(text)
+async def test_conversation_is_edited_and_forked(studio: Studio) -> None:
+    await studio.say("My name is Ada.")
+    await studio.say("What is my name?")
+    await expect(studio.last).to_contain_text("Your name is Ada.")
+
+    await studio.page.locator(".turn").first.get_by_role("button", name="Fork here").click()
+    await expect(studio.page.locator(".turn")).to_have_count(1)
+    await studio.say("Say hello.")
+    await expect(studio.last).to_contain_text("Hello there, friend!")
+
+    await studio.page.locator(".turn").first.get_by_role("button", name="Edit").click()
+    field = studio.page.get_by_label("Message", exact=True)
+    await expect(field).to_have_value("My name is Ada.")
+    await expect(studio.page.locator(".turn")).to_have_count(0)
+    await studio.say("My name is Bob.")
+    await studio.say("What is my name?")
+    await expect(studio.last).to_contain_text("Your name is Bob.")
+
+
+async def test_response_with_store_false_is_continued_by_the_page(studio: Studio, backend: Scripted) -> None:
+    backend.scripts = [[delta(content="Hello.")], [delta(content="Again.")], [delta(content="And again.")]]
+    await studio.page.get_by_role("button", name="Options", exact=True).click()
+    await studio.page.get_by_label("Store the response").uncheck()
+    for text in ("One", "Two", "Three"):
+        await studio.say(text)
 
     said = [(message["role"], message["content"]) for message in backend.asked[2]["messages"]]
     assert [text for _, text in said] == ["One", "Hello.", "Two", "Again.", "Three"]
 
 
-async def test_options_are_sent_with_the_message(browser: Browser) -> None:
-    backend = Scripted([delta(content="Hello.")])
-    async with antiphon(backend) as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        await page.get_by_label("Instructions").fill("Be brief.")
-        await page.get_by_role("button", name="Example").first.click()
-        await page.get_by_label("Tool choice").select_option("none")
-        await page.get_by_label("Temperature").fill("0.5")
-        await page.get_by_label("Top p").fill("0.9")
-        await page.get_by_label("Most output tokens").fill("100")
-        await page.get_by_label("Reasoning effort").select_option("high")
-        await page.get_by_label("Other parameters").fill('{"seed": 7}')
-        await studio.say("Hello")
+async def test_options_are_sent_with_the_message(studio: Studio, backend: Scripted) -> None:
+    backend.scripts = [[delta(content="Hello.")]]
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    await page.get_by_label("Instructions").fill("Be brief.")
+    await page.get_by_role("button", name="Example").first.click()
+    await page.get_by_label("Tool choice").select_option("none")
+    await page.get_by_label("Temperature").fill("0.5")
+    await page.get_by_label("Top p").fill("0.9")
+    await page.get_by_label("Most output tokens").fill("100")
+    await page.get_by_label("Reasoning effort").select_option("high")
+    await page.get_by_label("Other parameters").fill('{"seed": 7}')
+    await studio.say("Hello")
 
     asked = backend.asked[0]
     assert asked["messages"][0]["content"] == "Be brief."
@@ -223,69 +210,66 @@ async def test_options_are_sent_with_the_message(browser: Browser) -> None:
     }
 
 
-async def test_field_that_is_not_json_is_marked(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        await page.get_by_label("Structured output").fill("{")
-        await page.get_by_label("Message", exact=True).fill("Hello")
-        await page.keyboard.press("Enter")
+async def test_field_that_is_not_json_is_marked(studio: Studio) -> None:
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    await page.get_by_label("Structured output").fill("{")
+    await page.get_by_label("Message", exact=True).fill("Hello")
+    await page.keyboard.press("Enter")
 
-        await expect(page.locator("#composer-problem")).to_contain_text("not JSON")
-        await expect(page.get_by_label("Structured output")).to_have_attribute("aria-invalid", "true")
-        await expect(page.get_by_label("Structured output")).to_be_focused()
-        assert await page.locator(".turn").count() == 0
-        await expect(page.get_by_label("Message", exact=True)).to_have_value("Hello")
-
-
-async def test_events_are_a_timeline(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        await studio.say("Count from 1 to 50.")
-        await studio.inspect("Events")
-        page = studio.page
-        rows = page.locator(".event-name")
-        await expect(rows).to_have_text(
-            [
-                "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
-                "output_text.done", "content_part.done", "output_item.done", "completed",
-            ]
-        )  # fmt: skip
-        await expect(page.locator(".event-count")).to_have_text("\u00d7 50")
-        await expect(page.locator("#stats")).to_contain_text("Output tokens50")
-
-        await page.get_by_label("Filter").fill("item")
-        await expect(rows).to_have_text(["output_item.added", "output_item.done"])
-        await rows.last.click()
-        shown = json.loads(await page.get_by_role("region", name="The event as JSON").inner_text())
-        assert shown["type"] == "response.output_item.done"
-        await page.get_by_role("button", name="Close", exact=True).last.click()
-        await expect(page.locator(".event-detail")).to_be_hidden()
-
-        await page.get_by_label("Filter").fill("delta")
-        await page.get_by_label("Fold deltas").uncheck()
-        await expect(rows.nth(10)).to_have_text("output_text.delta")
+    await expect(page.locator("#composer-problem")).to_contain_text("not JSON")
+    await expect(page.get_by_label("Structured output")).to_have_attribute("aria-invalid", "true")
+    await expect(page.get_by_label("Structured output")).to_be_focused()
+    assert await page.locator(".turn").count() == 0
+    await expect(page.get_by_label("Message", exact=True)).to_have_value("Hello")
 
 
-async def test_translation_stands_beside_the_request(browser: Browser) -> None:
-    async with antiphon() as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        await page.get_by_label("Most output tokens").fill("100")
-        await page.get_by_label("Other parameters").fill('{"wonders": true}')
-        await page.get_by_label("Message", exact=True).fill("Say hello.")
-        await page.get_by_role("button", name="Preview request").click()
+async def test_events_are_a_timeline(studio: Studio) -> None:
+    await studio.say("Count from 1 to 50.")
+    await studio.inspect("Events")
+    page = studio.page
+    rows = page.locator(".event-name")
+    await expect(rows).to_have_text(
+        [
+            "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
+            "output_text.done", "content_part.done", "output_item.done", "completed",
+        ]
+    )  # fmt: skip
+    await expect(page.locator(".event-count")).to_have_text("\u00d7 50")
+    await expect(page.locator("#stats")).to_contain_text("Output tokens50")
 
-        chat = page.get_by_role("region", name="Chat Completions request")
-        await expect(chat.locator("details.json-field", has_text="messages")).to_contain_text("new")
-        await expect(chat).to_contain_text("max_tokens")
-        await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
-        assert await page.locator(".turn").count() == 0
+    await page.get_by_label("Filter").fill("item")
+    await expect(rows).to_have_text(["output_item.added", "output_item.done"])
+    await rows.last.click()
+    shown = json.loads(await page.get_by_role("region", name="The event as JSON").inner_text())
+    assert shown["type"] == "response.output_item.done"
+    await page.get_by_role("button", name="Close", exact=True).last.click()
+    await expect(page.locator(".event-detail")).to_be_hidden()
 
-        await page.get_by_role("button", name="Send", exact=True).click()
-        await studio.ended(1)
-        await studio.inspect("Request")
-        await expect(chat).to_contain_text("Say hello.")
-        await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
+    await page.get_by_label("Filter").fill("delta")
+    await page.get_by_label("Fold deltas").uncheck()
+    await expect(rows.nth(10)).to_have_text("output_text.delta")
+
+
+async def test_translation_stands_beside_the_request(studio: Studio) -> None:
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    await page.get_by_label("Most output tokens").fill("100")
+    await page.get_by_label("Other parameters").fill('{"wonders": true}')
+    await page.get_by_label("Message", exact=True).fill("Say hello.")
+    await page.get_by_role("button", name="Preview request").click()
+
+    chat = page.get_by_role("region", name="Chat Completions request")
+    await expect(chat.locator("details.json-field", has_text="messages")).to_contain_text("new")
+    await expect(chat).to_contain_text("max_tokens")
+    await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
+    assert await page.locator(".turn").count() == 0
+
+    await page.get_by_role("button", name="Send", exact=True).click()
+    await studio.ended(1)
+    await studio.inspect("Request")
+    await expect(chat).to_contain_text("Say hello.")
+    await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
 
 
 async def test_resource_and_code_are_shown(browser: Browser) -> None:
@@ -330,46 +314,44 @@ async def test_keyboard_alone_is_enough(browser: Browser) -> None:
         await expect(page.get_by_role("button", name="Inspector")).to_be_focused()
 
 
-async def test_hosted_tools_are_switched_on_shown_and_approved(browser: Browser) -> None:
-    tools = {"demo": {}}
-    async with antiphon(tools=tools) as url, Studio.open(browser, url) as studio:
-        page = studio.page
-        await page.get_by_role("button", name="Options", exact=True).click()
-        await page.get_by_label("demo", exact=True).check()
-        await studio.say("Please echo: hello")
-        made = studio.last.get_by_role("group", name="MCP call")
-        await expect(made).to_contain_text("echo")
-        await expect(made.locator(".chip")).to_have_text("completed")
-        await expect(made.get_by_role("region", name="Output")).to_be_visible()
-        await expect(studio.last.get_by_text("tools", exact=False).first).to_be_visible()
+async def test_hosted_tools_are_switched_on_shown_and_approved(studio: Studio) -> None:
+    page = studio.page
+    await page.get_by_role("button", name="Options", exact=True).click()
+    await page.get_by_label("demo", exact=True).check()
+    await studio.say("Please echo: hello")
+    made = studio.last.get_by_role("group", name="MCP call")
+    await expect(made).to_contain_text("echo")
+    await expect(made.locator(".chip")).to_have_text("completed")
+    await expect(made.get_by_role("region", name="Output")).to_be_visible()
+    await expect(studio.last.get_by_text("tools", exact=False).first).to_be_visible()
 
-        await studio.say("Now send it")
-        wanted = studio.last.get_by_role("group", name="Approval wanted")
-        await expect(wanted).to_contain_text("send")
-        await expect(page.locator("#status")).to_have_text("The model waits for you: 1 call.")
-        await wanted.get_by_role("button", name="Approve").click()
-        await studio.ended(3)
-        await expect(studio.last.locator(".question")).to_have_text("Approved.")
-        await expect(studio.last.get_by_role("group", name="MCP call")).to_contain_text("Sent:")
+    await studio.say("Now send it")
+    wanted = studio.last.get_by_role("group", name="Approval wanted")
+    await expect(wanted).to_contain_text("send")
+    await expect(page.locator("#status")).to_have_text("The model waits for you: 1 call.")
+    await wanted.get_by_role("button", name="Approve").click()
+    await studio.ended(3)
+    await expect(studio.last.locator(".question")).to_have_text("Approved.")
+    await expect(studio.last.get_by_role("group", name="MCP call")).to_contain_text("Sent:")
 
-        await studio.say("Now send it once more")
-        await studio.last.get_by_role("button", name="Deny").click()
-        await studio.ended(5)
-        await expect(studio.last.locator(".question")).to_have_text("Denied.")
-        await expect(studio.last.get_by_role("group", name="MCP call")).to_have_count(0)
+    await studio.say("Now send it once more")
+    await studio.last.get_by_role("button", name="Deny").click()
+    await studio.ended(5)
+    await expect(studio.last.locator(".question")).to_have_text("Denied.")
+    await expect(studio.last.get_by_role("group", name="MCP call")).to_have_count(0)
 
 
-async def test_citations_of_an_answer_are_linked(browser: Browser) -> None:
+async def test_citations_of_an_answer_are_linked(studio: Studio, backend: Scripted) -> None:
     cited = {"url": "https://example.com/a", "title": "An example", "start_index": 4, "end_index": 10}
     evil = {"url": "javascript:alert(1)", "title": "Not a link", "start_index": 0, "end_index": 3}
     annotations = [{"type": "url_citation", "url_citation": one} for one in (cited, evil)]
     script = [delta(content="See this."), delta(annotations=annotations)]
-    async with antiphon(Scripted(script)) as url, Studio.open(browser, url) as studio:
-        await studio.say("Where?")
-        sources = studio.last.locator(".sources")
-        await expect(sources.get_by_role("link", name="An example")).to_have_attribute("href", "https://example.com/a")
-        await expect(sources.locator("li")).to_have_text(["An example", "Not a link"])
-        await expect(sources.get_by_role("link")).to_have_count(1)
+    backend.scripts = [script]
+    await studio.say("Where?")
+    sources = studio.last.locator(".sources")
+    await expect(sources.get_by_role("link", name="An example")).to_have_attribute("href", "https://example.com/a")
+    await expect(sources.locator("li")).to_have_text(["An example", "Not a link"])
+    await expect(sources.get_by_role("link")).to_have_count(1)
 
 
 async def test_model_is_typed_where_the_backend_lists_none(browser: Browser) -> None:
