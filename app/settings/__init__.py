@@ -31,6 +31,7 @@ from pydantic import (
 )
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
@@ -359,10 +360,15 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return the sources in order of precedence."""
-        path = environment().get(f"{PREFIX}CONFIG")
-        toml = InitSettingsSource(settings_cls, read_toml(Path(path), _toml_keys()) if path else {})
-        return init_settings, env_settings, dotenv_settings, toml
+        """Return the sources in order of precedence; those with variables only if they have one of ours."""
+        sources = [init_settings]
+        for source in (env_settings, dotenv_settings):
+            assert isinstance(source, EnvSettingsSource)
+            if any(name.upper().startswith(PREFIX) for name in source.env_vars):  # to look for each takes a while
+                sources.append(source)
+        if path := environment().get(f"{PREFIX}CONFIG"):
+            sources.append(InitSettingsSource(settings_cls, read_toml(Path(path), _toml_keys())))
+        return tuple(sources)
 
     def price_list(self) -> PriceList:
         """Return the prices of models."""
