@@ -93,6 +93,7 @@ unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
 
 compiled: $(VENV)/test.stamp
 	@$(BIN)/python -m pytest -qq --collect-only >/dev/null || $(BIN)/python -m pytest -qq --collect-only
+	@$(BIN)/python -c 'import anthropic'  # which the tests that need it import themselves, as it takes seconds
 
 smoke: $(VENV)/test.stamp ## a few seconds of the benchmark, to check its answers
 	$(BIN)/python -m tests.bench.bench --smoke
