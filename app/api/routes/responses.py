@@ -302,6 +302,7 @@ async def _follow(subscription: EventSubscription, stream: EventStream[bytes]) -
             stream.send(data)
             del data
             await stream.ready()
+            await asyncio.sleep(0)  # for other requests: a client may take all that is stored at once
 
 
 def _beat(caller: Caller, keepalive: Callable[[], Iterable[Event]]) -> Callable[[], bytes]:
