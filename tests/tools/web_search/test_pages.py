@@ -55,7 +55,7 @@ async def see(names: Iterable[str]) -> dict[str, Seen]:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(pages, "fetch", fetch)
-            patch.setattr(pages, "EXTRACT_SECONDS", 0.25)  # each page that is slow takes so long
+            patch.setattr(pages, "EXTRACT_SECONDS", 1.0)  # each page that is slow takes so long
             return {name: await look(str(number), PAGES[name]) for number, name in enumerate(names)}
 
 
