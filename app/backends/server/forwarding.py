@@ -135,7 +135,8 @@ class UsageReader:
         while self._size > _TAIL and self._size - len(self._pieces[0]) >= _TAIL:
             dropped = self._pieces.popleft()
             self._size -= len(dropped)
-            self._events += dropped.count(_EVENT)
+            if self._streamed:
+                self._events += dropped.count(_EVENT)
 
     def usage(self) -> JSONObject | None:
         """Return the last usage in the form of Chat Completions; None if there is none."""
