@@ -13,14 +13,11 @@ HELD = 0.1  # seconds of an ordinary machine that others may have to wait
 _EVERY = 0.002  # seconds; a thread that runs Python keeps the GIL for up to 5 ms by itself (sys.getswitchinterval)
 
 
-def holds_long(seconds: float) -> bool:
-    """Return whether others wait for too long, as fast as this machine is now."""
-    return seconds > HELD and seconds > HELD * slowness()
-
-
 class LoopHolds:
     """
     The `longest` time between two turns of a timer in the event loop, in seconds of this process's CPU.
+
+    Where it is long, it is what it would be on an ordinary machine, by how fast this one is as the watch ends.
 
     Other requests, such as `GET /healthz`, wait for so long. The wall time would count other processes too.
     """
@@ -51,3 +48,5 @@ async def watched_loop() -> AsyncIterator[LoopHolds]:
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watch
+    if holds.longest > HELD:
+        holds.longest /= slowness()
