@@ -49,15 +49,20 @@ async def test_view_beside_does_not_end_the_conversation(studio: Studio) -> None
     await expect(studio.page).to_have_url(address)
 
 
+async def begin_in_background(studio: Studio) -> None:
+    """Ask in the background for the answer of a script that waits after `It begins`."""
+    await studio.open_options()
+    await studio.page.get_by_label("In the background").check()
+    await studio.page.get_by_label("Message", exact=True).fill("Take your time.")
+    await studio.page.keyboard.press("Enter")
+    await expect(studio.last).to_contain_text("It begins")
+
+
 async def test_background_response_that_runs_is_followed_after_a_reload(studio: Studio, backend: Scripted) -> None:
     goes_on = asyncio.Event()
     backend.scripts = [[delta(content="It begins"), goes_on, delta(content=" and ends.")]]
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
-    await page.get_by_label("In the background").check()
-    await page.get_by_label("Message", exact=True).fill("Take your time.")
-    await page.keyboard.press("Enter")
-    await expect(studio.last).to_contain_text("It begins")
+    await begin_in_background(studio)
     await page.reload()
     await expect(studio.last.locator(".question")).to_contain_text("Take your time.")
     await expect(studio.last.locator(".answer")).to_contain_text("It begins")
@@ -74,11 +79,7 @@ async def test_new_conversation_leaves_a_background_response_running(studio: Stu
     goes_on = asyncio.Event()
     backend.scripts = [[delta(content="It begins"), goes_on, delta(content=" and ends.")], [delta(content="Other.")]]
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
-    await page.get_by_label("In the background").check()
-    await page.get_by_label("Message", exact=True).fill("Take your time.")
-    await page.keyboard.press("Enter")
-    await expect(studio.last).to_contain_text("It begins")
+    await begin_in_background(studio)
     await page.get_by_role("button", name="New conversation").click()
     await expect(page.locator(".turn")).to_have_count(0)
     await studio.say("Something else")

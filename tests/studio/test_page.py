@@ -143,7 +143,7 @@ async def test_axe_finds_nothing_serious(studio: Studio, width: int) -> None:
     await page.set_viewport_size({"width": width, "height": 900})
     await expect(page.get_by_role("button", name="Stream some Markdown")).to_be_visible()
     assert await studio.axe_in_both_themes() == []
-    await page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await page.get_by_label("Reasoning effort").select_option("low")
     assert await studio.axe_in_both_themes("main") == []
     await page.get_by_role("button", name="Close the options").click()

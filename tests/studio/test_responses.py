@@ -111,7 +111,7 @@ async def test_background_answer_goes_on_when_its_stream_breaks(studio: Studio, 
     go_on = asyncio.Event()
     backend.scripts = [[delta(content="One, "), go_on, delta(content="two.")]]
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await page.get_by_label("In the background").check()
     await page.evaluate(
         """() => {
@@ -183,12 +183,12 @@ async def test_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser
 async def test_hosted_tools_that_cannot_be_read_are_not_said_to_be_none(browser: Browser) -> None:
     async with antiphon(tools={"demo": {}}) as url, Studio.open(browser, url, refusals=(503,)) as studio:
         tools = studio.page.get_by_role("group", name="Hosted tools")
-        await studio.page.get_by_role("button", name="Options", exact=True).click()
+        await studio.open_options()
         await expect(tools.get_by_role("switch")).to_have_count(1)
         error = {"error": {"type": "server_error", "code": "server_error", "message": "Out of order.", "param": None}}
         await studio.page.route("**/v1/antiphon/about", lambda route: route.fulfill(status=503, json=error))
         await studio.page.reload()
-        await studio.page.get_by_role("button", name="Options", exact=True).click()
+        await studio.open_options()
         await expect(tools).to_contain_text("The tools of this server are not known: Out of order.")
         await expect(tools.get_by_text("This server has none")).to_be_hidden()
 

@@ -96,7 +96,7 @@ async def test_menu_of_a_narrow_page_is_a_drawer_for_the_keyboard(studio: Studio
 
 async def test_select_is_opened_and_chosen_from_by_keyboard(studio: Studio) -> None:
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     effort = page.get_by_label("Reasoning effort")
     await effort.press("Enter")
     await expect(page.get_by_role("option", name="medium")).to_be_visible()

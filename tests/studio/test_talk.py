@@ -64,7 +64,7 @@ async def test_function_is_called_and_answered(studio: Studio) -> None:
 async def test_calls_side_by_side_are_answered_together(studio: Studio, backend: Scripted) -> None:
     two = [call(0, id="a", name="one", arguments="{}"), call(1, id="b", name="two", arguments="{}")]
     backend.scripts = [two, [delta(content="Done.")]]
-    await studio.page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await studio.page.get_by_label("Functions, as JSON").fill('[{"name": "one"}, {"name": "two"}]')
     await studio.say("Both, please")
     forms = studio.last.locator(".call-output")
@@ -176,7 +176,7 @@ async def test_conversation_is_edited_and_forked(studio: Studio) -> None:
 
 async def test_response_with_store_false_is_continued_by_the_page(studio: Studio, backend: Scripted) -> None:
     backend.scripts = [[delta(content="Hello.")], [delta(content="Again.")], [delta(content="And again.")]]
-    await studio.page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await studio.page.get_by_label("Store the response").uncheck()
     for text in ("One", "Two", "Three"):
         await studio.say(text)
@@ -188,7 +188,7 @@ async def test_response_with_store_false_is_continued_by_the_page(studio: Studio
 async def test_options_are_sent_with_the_message(studio: Studio, backend: Scripted) -> None:
     backend.scripts = [[delta(content="Hello.")]]
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await page.get_by_label("Instructions").fill("Be brief.")
     await page.get_by_role("button", name="Example").first.click()
     await page.get_by_label("Tool choice").select_option("none")
@@ -212,7 +212,7 @@ async def test_options_are_sent_with_the_message(studio: Studio, backend: Script
 
 async def test_field_that_is_not_json_is_marked(studio: Studio) -> None:
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await page.get_by_label("Structured output").fill("{")
     await page.get_by_label("Message", exact=True).fill("Hello")
     await page.keyboard.press("Enter")
@@ -253,7 +253,7 @@ async def test_events_are_a_timeline(studio: Studio) -> None:
 
 async def test_translation_stands_beside_the_request(studio: Studio) -> None:
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await page.get_by_label("Most output tokens").fill("100")
     await page.get_by_label("Other parameters").fill('{"wonders": true}')
     await page.get_by_label("Message", exact=True).fill("Say hello.")
@@ -316,7 +316,7 @@ async def test_keyboard_alone_is_enough(browser: Browser) -> None:
 
 async def test_hosted_tools_are_switched_on_shown_and_approved(studio: Studio) -> None:
     page = studio.page
-    await page.get_by_role("button", name="Options", exact=True).click()
+    await studio.open_options()
     await page.get_by_label("demo", exact=True).check()
     await studio.say("Please echo: hello")
     made = studio.last.get_by_role("group", name="MCP call")
