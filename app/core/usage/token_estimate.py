@@ -23,11 +23,11 @@ _SAMPLE = 100_000  # characters that are counted; the rest is extrapolated
 
 # Scripts without spaces (Chinese, Japanese, Korean, Thai and others), and emoji.
 _WIDE = r"\u0e00-\u0fff\u1100-\u11ff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff"
-_PIECES = re.compile(
-    rf"(?P<word>[A-Za-z]+)|(?P<digits>[0-9]+)|(?P<sign>[!-/:-@\[-`{{-~]+)|(?P<space>[^\S\n]*+\n\s*+|[^\S\n]{{2,}}+)"
-    rf"|(?P<wide>[{_WIDE}])|(?P<letters>[^\s!-~{_WIDE}]+)"
+_TOKENS = re.compile(
+    r"[A-Za-z]{1,7}|[0-9]{1,3}|[!-/:-@\[-`{-~]{1,2}"  # words, numbers, punctuation
+    r"|\s{2,16}|\n|(?<=\s)\s"  # white space, except for a single space
+    rf"|[{_WIDE}]|[^\s!-~{_WIDE}]{{1,3}}"
 )
-_PER_TOKEN = {"word": 7, "digits": 3, "sign": 2, "space": 16, "wide": 1, "letters": 3}  # characters
 
 
 def estimate(text: str) -> int:
@@ -38,10 +38,7 @@ def estimate(text: str) -> int:
 
 
 def _tokens(text: str) -> int:
-    tokens = 0
-    for piece in _PIECES.finditer(text):
-        tokens += -(-len(piece[0]) // _PER_TOKEN[piece.lastgroup or "word"])
-    return tokens
+    return len(_TOKENS.findall(text))
 
 
 def estimate_json(value: object) -> int:
