@@ -25,6 +25,7 @@ from app.core.history.turns import Turn
 from app.core.sse import late_events
 from app.core.sse import log as frames
 from app.core.sse.late_events import LogEncoder, split_batch
+from app.core.stream.event_batch import DeltaFields, EventBatch
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import BackendError, NotFound
 from app.responses.background import EventSubscription, worker
@@ -451,6 +452,16 @@ def test_background_batch_parts_are_small_or_one_large_event(monkeypatch: pytest
     assert [lengths for lengths in deltas if lengths] == [[100], [300, 300], [2000], [100]]
     done = [part for part in parts if part.last["type"] == "response.output_text.done"]
     assert [(part.size.large, len(part.entries)) for part in done] == [(True, 1)]
+
+
+def test_background_batch_with_many_deltas_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(late_events, "TEXT_PIECE", 1000)
+    batch = EventBatch()
+    batch.entries = [(DeltaFields("response.output_text.delta", {"item_id": "msg_1"}, {}), 7, ["x" * 300] * 5)]
+    events = [*batch]
+    parts = [*split_batch(batch)]
+    assert [event for part in parts for event in part] == events
+    assert [len([*part]) for part in parts] == [2, 1, 2]
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "\u0661"])

@@ -157,6 +157,7 @@ class RunWorker:
         """Append the events that are not written yet."""
         for part in split_batch(self._unwritten.take()):
             await self._append(await off_loop(part.size, batch_of, part, self._encoder.encode))
+            await asyncio.sleep(0)  # for other requests: a store in memory does not
 
     async def _append(self, batch: Batch) -> None:
         if batch.ends and (announce := self._announce):
