@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -154,25 +155,33 @@ def _decode(data: bytes | str, source: str, max_values: int) -> object:
 
 # JavaScript clients that truncate a string can cut a surrogate pair in two, and send one half. They send it again in
 # every later turn, so refusing it would end the conversation.
-_LONE_SURROGATE = re.compile(
-    rb"\\u[dD](?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F][0-9a-fA-F]{2})"
-    rb"|[c-fC-F][0-9a-fA-F]{2}(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][0-9a-fA-F]{3}))"
-)
-_PAIR = 12  # bytes of a surrogate pair, written as two escapes
+#
+# They are read by Python's decoder of strings, which keeps them, and takes a third of the time of a regular expression.
+# It reads the document as the text of one string, in which only the escapes of surrogates are left, and quotation
+# marks, question marks and backslashes are hidden in control characters, which no JSON has.
+_HIDDEN = bytes.maketrans(b'"?\\', b"\1\2\3")
+_SHOWN = bytes.maketrans(b"\0\1\2\3", b'\\"?\\')
+_STRINGS = json.JSONDecoder(strict=False)
 
 
 def _without_lone_surrogates(data: bytes) -> bytes:
-    """Return JSON with U+FFFD for each lone surrogate, substituted piecewise, since `re.sub` holds the GIL."""
-    if b"\0" in data:
+    """Return JSON with U+FFFD for each lone surrogate, replaced piecewise, since that holds the GIL."""
+    if any(control in data for control in b"\0\1\2\3"):
         return data  # not valid JSON
-    single = data.replace(rb"\\", b"\0\0")  # every remaining backslash begins an escape
-    joined = bytearray(data)
-    for start in range(0, len(data), _PIECE):
-        before = min(start, _PAIR)
-        piece = single[start - before : start + _PIECE + _PAIR]
-        piece = _LONE_SURROGATE.sub(rb"\\ufffd", piece)[before : before + _PIECE]
-        joined[start : start + len(piece)] = piece.replace(b"\0", b"\\")
-    return bytes(joined)
+    hidden = data.replace(rb"\\", b"\0\0").translate(_HIDDEN)
+    text = hidden.replace(b"\3ud", rb"\ud").replace(b"\3uD", rb"\uD")
+    replaced, start = [], 0
+    while start < len(text):
+        end = text.find(b"\1", start + _PIECE)  # a quotation mark is not in the middle of a pair
+        end = len(text) if end < 0 else end
+        try:
+            piece = _STRINGS.decode(f'"{text[start:end].decode()}"')
+        except ValueError:
+            return data  # not valid JSON
+        whole = piece.encode(errors="replace").decode().replace("?", "\ufffd")
+        replaced.append(whole.encode().translate(_SHOWN))
+        start = end
+    return b"".join(replaced)
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
