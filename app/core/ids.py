@@ -8,8 +8,8 @@ The ids of all responses and items of a chain end in its key: the store keeps a 
 conversation can be routed to one server.
 """
 
-import os
 import re
+import secrets
 
 _OWN, _KEY = 8, 12  # bytes
 _ID = re.compile(rf"[a-z]+_[0-9a-f]{{{2 * _OWN}}}([0-9a-f]{{{2 * _KEY}}})")
@@ -17,12 +17,12 @@ _ID = re.compile(rf"[a-z]+_[0-9a-f]{{{2 * _OWN}}}([0-9a-f]{{{2 * _KEY}}})")
 
 def new_key() -> str:
     """Return the key of a new chain."""
-    return os.urandom(_KEY).hex()
+    return secrets.token_hex(_KEY)
 
 
 def new_id(prefix: str, key: str) -> str:
     """Return a new id, such as `msg_...`, in the chain with this key."""
-    return f"{prefix}_{os.urandom(_OWN).hex()}{key}"
+    return f"{prefix}_{secrets.token_hex(_OWN)}{key}"
 
 
 def chain_key(object_id: str) -> str | None:
