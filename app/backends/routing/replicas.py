@@ -129,6 +129,7 @@ class ReplicaPool:
         ]
         self._waiters: deque[_Waiter] = deque()
         self._failure: BackendError | None = None  # the last
+        self._pause_end: asyncio.TimerHandle | None = None  # when waiting requests may get another server
         self._mean_duration = 1.0  # of a request, in seconds: an exponential moving average
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
@@ -160,6 +161,13 @@ class ReplicaPool:
         own error is more useful than ours.
         """
         return Place(self, partial(self._take, conversation, exclude, only_candidate), only_candidate)
+
+    def answered(self, replica: Replica) -> None:
+        """Record that a server has begun an answer: one that was tried may get more requests now."""
+        tried = replica.circuit.open
+        replica.circuit.answered()
+        if tried:
+            self._serve()
 
     def leave(self, replica: Replica, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
         """Release a place after `seconds`; `error` is the failure of the request, or None."""
@@ -202,6 +210,8 @@ class ReplicaPool:
     async def aclose(self) -> None:
         """Close every connection, in use or not."""
         await end(self._watching)
+        if self._pause_end:
+            self._pause_end.cancel()
         for replica in self.replicas:
             await replica.backend.aclose()
 
@@ -269,7 +279,7 @@ class ReplicaPool:
     async def _take(
         self, conversation: Callable[[], str], exclude: Collection[Replica], only_candidate: bool
     ) -> Replica:
-        if (free := self._free(self._ready(exclude, only_candidate))) and not self._waiters:
+        if free := self._free(self._ready(exclude, only_candidate)):  # which no waiting request can take
             return self._assigned(preferred(conversation, free))
         if len(self._waiters) >= (limit := self.served.max_queue):
             raise self._busy(f"and {limit} requests are waiting already")
@@ -337,6 +347,17 @@ class ReplicaPool:
                 continue
             if free:
                 waiter.place.set_result(self._assigned(least_loaded(free)))
+        if self._waiters:
+            self._serve_after_pause()
+
+    def _serve_after_pause(self) -> None:
+        """Serve those who still wait when the pause of a server ends."""
+        if self._pause_end:
+            self._pause_end.cancel()
+            self._pause_end = None
+        pauses = [wait for replica in self.replicas if (wait := replica.circuit.wait)]
+        if pauses and not all(waiter.place.done() for waiter in self._waiters):
+            self._pause_end = asyncio.get_running_loop().call_later(min(pauses), self._serve)
 
     def _busy(self, why: str) -> BackendError:
         places = len(self.replicas) * (self.served.max_concurrency or 1)
@@ -414,7 +435,7 @@ class Place:
         """Enter the context of the server's answer, which `close` leaves."""
         entered = await answer.__aenter__()
         self._answer = answer
-        self._replica.circuit.answered()
+        self._pool.answered(self._replica)
         return entered
 
     async def close(self, error: BaseException | None) -> None:

@@ -267,6 +267,36 @@ async def test_waiting_request_fails_when_the_last_server_fails(build: Build, th
     assert [len(server.requests) for server in three] == [1, 2, 0]
 
 
+async def test_waiting_requests_get_the_server_whose_pause_ends_once_one_is_answered() -> None:
+    (served,) = settings(
+        local={
+            "url": "http://a/v1",
+            "replicas": ["http://b/v1"],
+            "max_concurrency": 2,
+            "max_failures": 1,
+            "check_interval": 0,
+            "recovery": 0.05,
+        }
+    ).values()
+    pool = ReplicaPool("local", served, lambda one: Scripted([]))
+    with pytest.raises(BackendError):
+        async with pool.place(str, ()):
+            raise BackendError("Down.")
+    (paused,) = (replica for replica in pool.replicas if replica.circuit.open)
+    async with asyncio.timeout(10), pool.place(str, ()) as one, pool.place(str, ()) as two:
+        assert paused not in (one, two)
+        trial = pool.place(str, ())
+        later = pool.place(str, ())
+        first, second = asyncio.create_task(trial.take()), asyncio.create_task(later.take())
+        assert await first is paused
+        await asyncio.sleep(0.1)
+        assert not second.done()
+        await trial.open(contextlib.nullcontext("an answer"))
+        assert await second is paused
+        for place in (trial, later):
+            await place.close(None)
+
+
 async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
     (served,) = settings(
         local={"url": "http://a/v1", "max_concurrency": 1, "max_failures": 1, "check_interval": 0}
