@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 # Where it is set, as in images, each of hundreds of processes would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Workers of pytest: four for two cores, as many tests wait for something.
-JOBS ?= 4
+# Workers of pytest: three for two cores, as many tests wait for something.
+JOBS ?= 3
 
 # Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
 CLIENTS := .venv-clients
