@@ -114,22 +114,21 @@ def split_batch(events: EventBatch) -> Iterator[EventBatch]:
     entries.reverse()
     while entries:
         entry = entries.pop()
-        for piece in _split_run(entry) if isinstance(entry, tuple) else (entry,):
-            size = Size(weight_of_deltas(piece)) if isinstance(piece, tuple) else Size.of(piece) + Size(_FRAME)
-            weight = LARGE + 1 if size.large else size.characters
-            if part and part.characters + weight > TEXT_PIECE:
-                yield part
-                part = EventBatch()
-            part.entries.append(piece)
-            part.characters += weight
+        size = Size(weight_of_deltas(entry)) if isinstance(entry, tuple) else Size.of(entry) + Size(_FRAME)
+        if isinstance(entry, tuple) and size.characters > TEXT_PIECE and len(entry[2]) > 1:
+            entries += reversed(_halves(entry))
+            continue
+        weight = LARGE + 1 if size.large else size.characters
+        if part and part.characters + weight > TEXT_PIECE:
+            yield part
+            part = EventBatch()
+        part.entries.append(entry)
+        part.characters += weight
     if part:
         yield part
 
 
-def _split_run(run: DeltaEvents) -> list[DeltaEvents]:
-    """Return delta events in runs that are not large, or have one event."""
+def _halves(run: DeltaEvents) -> tuple[DeltaEvents, DeltaEvents]:
     fields, first, texts = run
-    if len(texts) == 1 or weight_of_deltas(run) <= TEXT_PIECE:
-        return [run]
     middle = len(texts) // 2
-    return [*_split_run((fields, first, texts[:middle])), *_split_run((fields, first + middle, texts[middle:]))]
+    return (fields, first, texts[:middle]), (fields, first + middle, texts[middle:])
