@@ -15,6 +15,9 @@ from app.tools.code_interpreter.bubblewrap.watch import descendants
 from tests.tools.code_interpreter.attacks import GREEDY, LINGERING, REFUSED
 
 BETWEEN = 0.5  # seconds without a call, in which what was left behind may try to run
+# Ticks of 10 ms that the sum of a few processes may gain when one ends or the supervisor waits again, as the time of each
+# is rounded. What runs gains dozens.
+ROUNDING = 2
 
 
 async def python(sandbox: Sandbox, code: str, timeout: float = 60) -> dict[str, Any]:  # noqa: ASYNC109
@@ -43,7 +46,7 @@ async def test_processes_left_behind_do_not_run_between_calls(frozen: Sandbox, a
     assert (await python(frozen, f"kept = 42\n{attempt}"))["ended"] == "done"
     before = cpu_ticks(frozen)
     await asyncio.sleep(BETWEEN)
-    assert cpu_ticks(frozen) == before
+    assert cpu_ticks(frozen) - before <= ROUNDING
     answer = await python(frozen, "kept")
     assert (answer["logs"], answer["lost"]) == ("42\n", "")  # it was paused, and not ended
 
