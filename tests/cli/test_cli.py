@@ -135,6 +135,12 @@ def test_serve_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
     assert needless & imported == set()
 
 
+def test_httpx_is_imported_without_its_own_command_line() -> None:
+    program = "import sys; import app; import httpx; print('rich' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT)
+    assert ran.stdout == "False\n", ran.stderr
+
+
 def test_completion_that_is_not_offered_is_no_option(tmp_path: Path) -> None:
     assert "completion" not in run_anew(tmp_path, "--help").stdout
     assert run_anew(tmp_path, "--install-completion").returncode == 2
