@@ -11,7 +11,7 @@ from typing import Any
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.async_api import Browser, ConsoleMessage, Page, ViewportSize, async_playwright, expect
 
-# What the distributions call it. The shell is Chromium without windows, in which the tests take a fifth less of the CPU.
+# What the distributions call it. The shell is Chromium without windows, with which the tests take a fifth less CPU.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 ARGUMENTS = (
     "--no-sandbox",

@@ -15,8 +15,8 @@ from app.tools.code_interpreter.bubblewrap.watch import descendants
 from tests.tools.code_interpreter.attacks import GREEDY, LINGERING, REFUSED
 
 BETWEEN = 0.5  # seconds without a call, in which what was left behind may try to run
-# Ticks of 10 ms that the sum of a few processes may gain when one ends or the supervisor waits again, as the time of each
-# is rounded. What runs gains dozens.
+# Ticks of 10 ms that the sum of a few processes may gain when one ends or the supervisor waits again, as the time of
+# each is rounded. What runs gains dozens.
 ROUNDING = 2
 
 
