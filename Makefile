@@ -17,7 +17,7 @@ PYTHON_CLIENTS := openai-2 openai-2-agents openai-3
 CLIENT_STAMPS := $(PYTHON_CLIENTS:%=$(CLIENTS)/%.stamp) $(CLIENTS)/packages.stamp
 # The files of npm packages that the studio and /docs load; each with its licence.
 VENDOR := app/studio/vendor
-# Of Lucide, the icons that css/icons.css names.
+# Of Lucide, the icons that the pages show: one style sheet has them all, since a file of each takes a request of each.
 ICONS := activity arrow-left arrow-up brain chart-column check chevron-down chevron-right circle-alert clock code \
 	columns-2 copy database download ellipsis external-link eye file file-search folder gauge git-branch globe \
 	hourglass image info key-round list menu message-square monitor moon panel-left panel-right paperclip pencil \
@@ -27,7 +27,7 @@ VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs
 	highlightjs/es/highlight.min.js highlightjs/LICENSE diff/dist/diff.min.js diff/LICENSE \
 	geist/files/geist-latin-wght-normal.woff2 geist/files/geist-latin-ext-wght-normal.woff2 geist/LICENSE \
 	geist-mono/files/geist-mono-latin-wght-normal.woff2 geist-mono/LICENSE \
-	lucide-static/LICENSE $(ICONS:%=lucide-static/icons/%.svg) \
+	lucide-static/LICENSE \
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE \
 	uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css uplot/LICENSE
 PEERS := litellm open-responses-server
@@ -130,6 +130,12 @@ vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs,
 		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,; s,^geist,@fontsource-variable/&,')" \
 			"$${file%%/*}/$${file##*/}" || exit 1; \
 	done
+	@cd $(VENDOR) && for icon in $(ICONS); do \
+		file="node_modules/lucide-static/icons/$$icon.svg"; [ -f "$$file" ] || { echo "Lucide has no icon $$icon" >&2; exit 1; }; \
+		image="$$(sed '/^<!--/d' "$$file" | tr -s ' \n' ' ' | sed "s/\"/'/g; s/</%3C/g; s/>/%3E/g; s/#/%23/g; s/ $$//")"; \
+		printf ':root { --%s: url("data:image/svg+xml,%s"); }\n[data-icon="%s"] { --icon: var(--%s); }\n' \
+			"icon-$$icon" "$$image" "$$icon" "icon-$$icon"; \
+	done > lucide-static/icons.css
 	@cd $(VENDOR) && rm -rf node_modules && sha256sum */* > SHA256SUMS && cat SHA256SUMS
 
 lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked requirements of the clients and peers

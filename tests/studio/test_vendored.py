@@ -1,4 +1,4 @@
-"""The libraries that the pages load are in the package, as they were published."""
+"""The libraries that the pages load are in the package, as `make vendor` downloaded them."""
 
 from __future__ import annotations
 

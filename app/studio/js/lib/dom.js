@@ -23,7 +23,7 @@ export function button(label, onclick, props = {}) {
   return h("button", { type: "button", ...props, on: { click: onclick } }, label);
 }
 
-// An icon of css/icons.css, beside a text or in a button that has a label.
+// An icon of Lucide, beside a text or in a button that has a label.
 export const icon = (name) => h("span", { class: "icon", "data-icon": name, "aria-hidden": "true" });
 
 const tasks = new Set();
