@@ -21,8 +21,11 @@ def event_pieces(event: Event) -> Iterator[bytes]:
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
     """Encode events as server-sent events, to be sent in one write."""
+    entries = events.entries if isinstance(events, EventBatch) else [*events]
+    if len(entries) == 1 and isinstance(entry := entries[0], tuple):  # as in most batches of a stream
+        return entry[0].sse(entry[1], entry[2])
     encoded: list[bytes] = []
-    for entry in events.entries if isinstance(events, EventBatch) else events:
+    for entry in entries:
         if isinstance(entry, tuple):
             fields, number, deltas = entry
             encoded.append(fields.sse(number, deltas))
