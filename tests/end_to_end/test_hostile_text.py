@@ -23,6 +23,7 @@ from app.errors import InvalidRequest
 from tests.support.machine import slowness
 
 LENGTH = 60_000  # characters: about what the head of a request may have
+TRIES = 5  # as the machine may become slower or faster between two measurements
 TIMES = 10
 LEAST = 0.003  # seconds of an ordinary machine; what is faster is fast enough
 
@@ -99,4 +100,8 @@ def took(function: Callable[[str], Any], text: str) -> float:
 @pytest.mark.parametrize("row", ROWS)
 def test_hostile_text_takes_no_longer_than_a_plain_one(row: str) -> None:
     function, hostile = ROWS[row]
-    assert took(function, hostile) <= TIMES * max(LEAST * slowness(), took(function, full("word ")))
+
+    def takes_long() -> bool:
+        return took(function, hostile) > TIMES * max(LEAST * slowness(), took(function, full("word ")))
+
+    assert not all(takes_long() for _ in range(TRIES))
