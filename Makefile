@@ -221,7 +221,7 @@ $(CLIENTS)/packages.stamp: tests/clients/package-lock.json $(CLIENTS)/node.stamp
 	@touch $@
 
 # A browser for the tests of the studio, which are skipped where there is none. Ubuntu has no package of the shell.
-have_chromium = { $(foreach name,chromium-headless-shell chromium chromium-browser google-chrome chrome,command -v $(name) ||) false; } >/dev/null
+have_chromium = $(BIN)/python -c 'import sys; from tests.studio.browser import chromium_path; sys.exit(not chromium_path())' 2>/dev/null
 define get_chromium
 { { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
 	&& { $(call apt_install,chromium-headless-shell) || $(call apt_install,chromium); }; } \
