@@ -7,12 +7,14 @@ The layers of `app/`: imports go one way, the core is pure, folders and function
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -145,6 +147,9 @@ TOP = {"app.main", "app.assembly", "app.cli", "app.__main__"}
 # The modules that the tables name: loaded by name, and imported by nobody. What stands beside them, several may share.
 CONCRETE = {path.partition(":")[0] for path in (*BACKENDS.values(), *STORES.values(), *FILE_STORES.values())}
 CONCRETE |= {api.implementation.partition(":")[0] for api in APIS.values()}
+
+# Modules that run when they are imported.
+SCRIPTS = {"app.__main__"}
 
 PURE = set(sys.stdlib_module_names) | {"app", "orjson", "pydantic", "pydantic_core", "typing_extensions"}
 IMPURE = {"asyncio", "http", "multiprocessing", "os", "select", "selectors", "socket", "socketserver", "ssl"}
@@ -367,6 +372,49 @@ def test_import_upward_is_seen(name: str, imported: str) -> None:
 )
 def test_import_downward_is_accepted(name: str, imported: str) -> None:
     assert violations(name, {imported}) == []
+
+
+def module_level_exceptions(tree: ast.Module, module: ModuleType) -> list[str]:
+    """Names assigned in a module or one of its classes whose value is an exception, or a container with exceptions."""
+    scopes = [(tree.body, vars(module))]
+    scopes += [(node.body, vars(vars(module)[node.name])) for node in tree.body if isinstance(node, ast.ClassDef)]
+    targets = [
+        (target.id, values)
+        for body, values in scopes
+        for node in body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name)
+    ]
+    return [name for name, values in targets if any(isinstance(one, BaseException) for one in flat(values.get(name)))]
+
+
+def flat(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        for one in value:
+            yield from flat(one)
+    else:
+        yield value
+
+
+def test_exceptions_are_created_where_they_are_raised() -> None:
+    """A shared exception keeps the traceback of every raise, with its frames: a leak for each request that fails."""
+    names = [name for name in NAMES if name not in SCRIPTS]
+    modules = {name: importlib.import_module(name) for name in names}
+    shared = {name: module_level_exceptions(tree_of(NAMES[name]), module) for name, module in modules.items()}
+    assert len(shared) > 300
+    assert {name: found for name, found in shared.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    "source", ["X = ValueError('x')", "class A:\n    x: object = ValueError('x')", "X = {'a': (OSError(),)}"]
+)
+def test_shared_exception_is_found(source: str) -> None:
+    module = ModuleType("example")
+    exec(source, vars(module))
+    assert len(module_level_exceptions(ast.parse(source), module)) == 1
 
 
 def test_one_class_is_called_a_context() -> None:

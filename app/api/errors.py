@@ -29,8 +29,6 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 POLICY_VIOLATION = 1008  # WebSocket close code
 
-STOPPED = APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
-
 
 # The types of Anthropic's errors, by status. Others: `invalid_request_error` from 400, `api_error` from 500.
 _MESSAGES_TYPES = {
@@ -43,6 +41,11 @@ _MESSAGES_TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+def stopped() -> APIError:
+    """Return the error for a response that the server's shutdown cut off."""
+    return APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
 
 
 def error_response(error: APIError, scope: Scope | None = None) -> Response:

@@ -81,7 +81,8 @@ class LineRequests:
             return error.status, orjson.dumps(error.body()), error
         except Exception:
             logger.exception("a request of a batch could not be answered")
-            return _UNEXPECTED.status, orjson.dumps(_UNEXPECTED.body()), _UNEXPECTED
+            failure = APIError("The server had an error while it was answering this request.")
+            return failure.status, orjson.dumps(failure.body()), failure
 
     def _caller(self, batch: RequestBatch) -> Caller:
         """Return the caller that created a batch; raises `Unauthorized` if its key is not accepted any more."""
@@ -126,12 +127,9 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, AP
     await app(scope, receive, send)
     answer = bytes(body)
     if not await off_loop(Size.of_json(answer), _is_json, answer):
-        return 502, orjson.dumps(_UNREADABLE.body()), _UNREADABLE
+        failure = BackendError("The backend did not answer with JSON.")
+        return 502, orjson.dumps(failure.body()), failure
     return status, answer, None
-
-
-_UNEXPECTED = APIError("The server had an error while it was answering this request.")
-_UNREADABLE = BackendError("The backend did not answer with JSON.")
 
 
 def _is_json(data: bytes) -> bool:

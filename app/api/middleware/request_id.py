@@ -13,7 +13,7 @@ from os import urandom
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.api.errors import RAISED, STOPPED, error_response, refuse, unexpected
+from app.api.errors import RAISED, error_response, refuse, stopped, unexpected
 from app.api.middleware.host import host_error
 from app.api.middleware.paths import normalized_path, nul_error
 from app.api.uvicorn.shutdown import STATE_KEY, Shutdown
@@ -107,7 +107,7 @@ class RequestId:
         except asyncio.CancelledError:  # by uvicorn: the grace period of the shutdown is over
             if status:
                 raise
-            await error_response(STOPPED, scope)(scope, receive, send_with_id)
+            await error_response(stopped(), scope)(scope, receive, send_with_id)
         except Exception as error:
             if status:  # the response has started, and can only be cut off
                 raise

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.api.errors import STOPPED, error_event
+from app.api.errors import error_event, stopped
 from app.api.passthrough.endpoints import PassedEndpoint
 from app.api.sse_response import WRITTEN, SendCoroutine, resume
 from app.api.uvicorn.disconnect import DisconnectWatch
@@ -29,7 +29,6 @@ _PROMPTS = ("prompt", "input", "query", "documents")  # fields of other endpoint
 # What the last event of a stream has, with ends of lines that no text in JSON has.
 _DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"  # the second by Anthropic's API
 _LAST_SIZE = 200  # bytes at the end of a read in which it is searched
-_TOO_LONG = APIError("The answer took longer than this server allows.", status=504, code="timeout")
 
 
 class PassthroughExchange:
@@ -82,7 +81,7 @@ class PassthroughExchange:
                 if not self._started:
                     await Response(status_code=499)(scope, receive, send)  # for the access log alone
                 return
-            await self._end(scope, send, STOPPED)
+            await self._end(scope, send, stopped())
             raise
         except APIError as error:
             if not self._started:
@@ -112,7 +111,8 @@ class PassthroughExchange:
                     if self._watch:
                         self._watch.stop()  # a client that goes now has all of it
             except TimeoutError as error:
-                raise _TOO_LONG from error
+                message = "The answer took longer than this server allows."
+                raise APIError(message, status=504, code="timeout") from error
 
     def _log_end(self) -> None:
         """Add the model, the status and the usage to the log line of the request."""

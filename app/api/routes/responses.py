@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api import idempotency
 from app.api.auth import header_values
-from app.api.errors import STOPPED, api_error, is_of_anthropic_api
+from app.api.errors import api_error, is_of_anthropic_api, stopped
 from app.api.json_response import json_response, sized_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
@@ -268,7 +268,7 @@ async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
 
 
 async def _farewell(run: Run) -> bytes:
-    return encoder.encode_sse(await run.stop(STOPPED)) + encoder.DONE_FRAME
+    return encoder.encode_sse(await run.stop(stopped())) + encoder.DONE_FRAME
 
 
 async def _broken_off(run: Run, error: Exception) -> bytes:

@@ -28,15 +28,6 @@ REFUSAL_LINGER = 1.0  # seconds for which further data of a refused client is re
 SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data, after which the client is considered gone
 SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds for a partly received head to be completed once the server is shutting down
 
-_TOO_LARGE = InvalidRequest(
-    f"The head of the request is larger than {MAX_HEAD_BYTES} bytes.",
-    code="request_header_fields_too_large",
-    status=431,
-)
-_INVALID = InvalidRequest("This is not a request of HTTP/1.1.", code="invalid_http")
-_NO_WEBSOCKET = InvalidRequest("A WebSocket begins with GET.", code="invalid_http")
-_STOPPING = APIError("The server is being stopped.", status=503, retry_after=1)
-
 
 class Refused(Exception):
     """Raised in a parser callback to stop the parser: the request was refused."""
@@ -88,9 +79,9 @@ class Http(HttpToolsProtocol):
         try:
             self._feed(data)
         except httptools.HttpParserError:
-            self._refuse(_INVALID)
+            self._refuse(InvalidRequest("The request is not valid HTTP/1.1.", code="invalid_http"))
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(_TOO_LARGE)
+            self._refuse(_head_too_large())
         if self.transport.get_protocol() is not self:  # upgraded to a WebSocket
             self._cancel_timer()
         elif not self._refused and not self.transport.is_closing():
@@ -138,14 +129,14 @@ class Http(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.url) + sum(map(len, itertools.chain.from_iterable(self.headers))) > MAX_HEAD_BYTES:
-            self._refuse(_TOO_LARGE)
+            self._refuse(_head_too_large())
         elif self.parser.should_upgrade():
             if not self._should_upgrade():
                 self._declined = self.parser.get_method() != b"CONNECT"  # CONNECT does not offer an upgrade
             elif self.parser.get_method() != b"GET":
-                self._refuse(_NO_WEBSOCKET)
+                self._refuse(InvalidRequest("A WebSocket handshake must use GET.", code="invalid_http"))
             elif self._stopping:
-                self._refuse(_STOPPING)
+                self._refuse(APIError("The server is shutting down.", status=503, retry_after=1))
         if self._refused:
             raise Refused
         if self._declined:
@@ -215,6 +206,14 @@ class Http(HttpToolsProtocol):
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+
+def _head_too_large() -> InvalidRequest:
+    return InvalidRequest(
+        f"The request line and headers must be at most {MAX_HEAD_BYTES} bytes.",
+        code="request_header_fields_too_large",
+        status=431,
+    )
 
 
 def _set_timeouts(connection: socket.socket, unread: int) -> None:
