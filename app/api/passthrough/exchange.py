@@ -103,10 +103,13 @@ class PassthroughExchange:
             exchange = self._backend.forward(self._request)
             lifecycle.answered_by = exchange.answered_by
             try:
-                async with asyncio.timeout(self._max_seconds), exchange as answer:
+                async with asyncio.timeout(None) as limit, exchange as answer:
                     self._answer = answer
                     self.watch()
-                    await self._write(answer, send, send_piece)
+                    piece = await answer.first()
+                    if self._max_seconds:
+                        limit.reschedule(asyncio.get_running_loop().time() + self._max_seconds)
+                    await self._write(answer, piece, send, send_piece)
                     lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                     if self._watch:
                         self._watch.stop()  # a client that goes now has all of it
@@ -129,9 +132,8 @@ class PassthroughExchange:
                 line.level = logging.WARNING if failure.status >= 500 else logging.INFO
                 failure.reported = True
 
-    async def _write(self, answer: RawAnswer, send: Send, send_piece: SendCoroutine) -> None:
-        """Write the head together with the first bytes: a failure before them can still be raised or fall back."""
-        piece = await answer.first()
+    async def _write(self, answer: RawAnswer, piece: bytes, send: Send, send_piece: SendCoroutine) -> None:
+        """Write the head together with `piece`, the body's first bytes: until then a failure can be raised."""
         headers = [*answer.headers]
         fields = dict(headers)
         if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):

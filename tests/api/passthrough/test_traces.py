@@ -139,10 +139,20 @@ def attribute(span: ReadableSpan, name: str) -> Any:
 # The time limit.
 
 
+async def test_answer_delayed_beyond_the_output_limit_is_complete() -> None:
+    """The limit starts with the backend's first byte, as for responses: waiting for it does not count."""
+    async with Upstream() as upstream:
+        upstream.say(1.5, *reply(b'{"object":"list"}'))
+        async with antiphon(backend_url=upstream.url, max_output_seconds=1) as url, httpx.AsyncClient() as http:
+            answer = await http.post(f"{url}/v1/embeddings", json={"model": "m", "input": "x"}, timeout=60)
+    assert (answer.status_code, answer.json()) == (200, {"object": "list"})
+
+
 async def test_answer_without_a_first_byte_in_time_is_an_error() -> None:
     async with Upstream() as upstream:
         upstream.say(HANG)
-        async with antiphon(backend_url=upstream.url, max_output_seconds=1) as url, httpx.AsyncClient() as http:
+        slow = {"transport.first_byte_timeout": 1}
+        async with antiphon(backend_url=upstream.url, backend_overrides=slow) as url, httpx.AsyncClient() as http:
             answer = await http.post(f"{url}/v1/chat/completions", json=CHAT, timeout=60)
         assert (answer.status_code, answer.json()["error"]["code"]) == (504, "timeout")
         await asyncio.wait_for(upstream.requests[0].gone.wait(), 60)
