@@ -7,7 +7,7 @@ A new type of tool is a row of `TOOL_TYPES`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from app.core.items import (
@@ -22,6 +22,7 @@ from app.core.items import (
     ItemType,
 )
 from app.core.items.arguments import INPUT
+from app.core.json_values import json_list, json_object, json_objects
 from app.core.profile import RequestOptions
 from app.core.request.grammar import lark
 from app.core.types import JSONMapping, JSONObject
@@ -48,10 +49,7 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     if isinstance(description := tool.get("description"), str) and description:
         function["description"] = description
     parameters = tool.get("parameters")
-    if not isinstance(parameters, dict) or not parameters:
-        parameters = NO_PARAMETERS
-    if parameters.get("type") == "object" and "properties" not in parameters:
-        parameters = {**parameters, "properties": {}}
+    parameters = object_schema(parameters) if isinstance(parameters, dict) and parameters else NO_PARAMETERS
     dropped = frozenset((*options.schema_drop, *_SEALING)) if _is_sealed(parameters) else frozenset(options.schema_drop)
     function["parameters"] = stripped(parameters, dropped) if dropped else parameters
     strict = _STRICT[options.strict](tool.get("strict"))
@@ -268,3 +266,82 @@ def stripped(schema: object, keywords: frozenset[str]) -> object:
         else:
             result[keyword] = value if keyword in _DATA else stripped(value, keywords)
     return result
+
+
+_ALTERNATIVES = ("anyOf", "oneOf")
+_COMBINED = frozenset({"$ref", "allOf", *_ALTERNATIVES})
+_LOCAL = re.compile(r"#/(\$defs|definitions)/([^/]+)")  # references to a definition of the same schema
+_MAX_NESTING = 8  # alternatives within alternatives, and references to references
+
+
+def object_schema(schema: JSONMapping) -> JSONMapping:
+    """
+    Return the schema of a function's parameters with `type: "object"` and its properties at the top.
+
+    Most servers reject every other form. Alternatives are merged: all their properties are
+    kept, and a property is required if every alternative requires it.
+    """
+    if schema.get("type") == "object" and isinstance(schema.get("properties"), dict) and _COMBINED.isdisjoint(schema):
+        return schema
+    properties, required = _merged_fields(schema, schema, set(), _MAX_NESTING)
+    dropped = _COMBINED if _definition(schema, schema) else _COMBINED - {"$ref"}
+    merged = {name: value for name, value in schema.items() if name not in dropped}
+    merged |= {"type": "object", "properties": properties}
+    return {**merged, "required": required} if required else merged
+
+
+def _merged_fields(
+    schema: JSONMapping, root: JSONMapping, followed: set[str], nesting: int
+) -> tuple[JSONObject, list[str]]:
+    """
+    Return an object's properties and the names of the required ones, its alternatives' included.
+
+    Each definition is read once, so that the cost is linear even if definitions refer to one another repeatedly.
+    """
+    properties = {**json_object(schema.get("properties"))}
+    required = [name for name in json_list(schema.get("required")) if isinstance(name, str)]
+    if not nesting:
+        return properties, required
+    combined = json_objects(schema.get("allOf"))
+    if (definition := _definition(schema, root)) and schema["$ref"] not in followed:
+        followed.add(schema["$ref"])
+        combined = [definition, *combined]
+    for part in combined:
+        inner, names = _merged_fields(part, root, followed, nesting - 1)
+        _add_missing(properties, inner)
+        required += names
+    for keyword in _ALTERNATIVES:
+        choices = filter(_is_object, json_objects(schema.get(keyword)))
+        if alternatives := [_merged_fields(choice, root, followed, nesting - 1) for choice in choices]:
+            _add_missing(properties, _either([inner for inner, _ in alternatives]))
+            in_all = set.intersection(*(set(names) for _, names in alternatives))
+            required += [name for name in alternatives[0][1] if name in in_all]
+    return properties, [*dict.fromkeys(required)]
+
+
+def _add_missing(properties: JSONObject, others: JSONObject) -> None:
+    for name, schema in others.items():
+        properties.setdefault(name, schema)
+
+
+def _definition(schema: JSONMapping, root: JSONMapping) -> JSONObject:
+    """Return the definition that a schema refers to; {} without a reference, or if `root` does not contain it."""
+    match = _LOCAL.fullmatch(reference) if isinstance(reference := schema.get("$ref"), str) else None
+    return json_object(json_object(root.get(match[1])).get(match[2])) if match else {}
+
+
+def _is_object(schema: JSONMapping) -> bool:
+    type_ = schema.get("type") or "object"
+    return type_ == "object" or "object" in json_list(type_)
+
+
+def _either(alternatives: Sequence[JSONObject]) -> JSONObject:
+    """Return the properties of several alternatives; a property with different schemas can have any of these."""
+    schemas: dict[str, dict[str, object]] = {}
+    for properties in alternatives:
+        for name, schema in properties.items():
+            schemas.setdefault(name, {})[repr(schema)] = schema
+    return {
+        name: next(iter(found.values())) if len(found) == 1 else {"anyOf": [*found.values()]}
+        for name, found in schemas.items()
+    }

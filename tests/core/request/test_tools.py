@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.backends.apis import encode
 from app.core.items import FUNCTION_CALL
 from app.core.profile import Profile
 from app.core.request import to_chat
@@ -61,7 +62,7 @@ def test_request_without_tools_has_no_field_about_tools(tools: Any) -> None:
         (function("a", description="Look.", strict=False), sent("a", description="Look.", strict=False)),
         (function("a", parameters={}), sent("a")),
         (function("a", parameters={"type": "object"}), sent("a")),
-        (function("a", parameters={"$ref": "#/$defs/x"}), sent("a", parameters={"$ref": "#/$defs/x"})),
+        (function("a", parameters={"type": None, "properties": None}), sent("a")),
         (function("a", defer_loading=True, output_schema=None), sent("a")),
     ],
 )
@@ -70,6 +71,60 @@ def test_functions_are_sent_without_nulls_and_with_parameters(tool: Any, nested:
     assert chat.body["tools"] == [nested]
     assert (chat.bindings, chat.allowed) == ({"a": ToolBinding(FUNCTION_CALL, {"name": "a"})}, None)
     assert "tool_choice" not in chat.body and "parallel_tool_calls" not in chat.body
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+ONE = {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": ["a", "b"]}
+OTHER = {"type": "object", "properties": {"a": TEXT, "b": NUMBER, "c": TEXT}, "required": ["a"]}
+EITHER = {"a": TEXT, "b": {"anyOf": [TEXT, NUMBER]}, "c": TEXT}
+DEFINED = {"one": ONE, "other": {"$ref": "#/$defs/otherwise"}, "otherwise": OTHER, "loop": {"$ref": "#/$defs/loop"}}
+
+
+@pytest.mark.parametrize(
+    "schema, properties, required",
+    [
+        ({"properties": {"a": TEXT}}, {"a": TEXT}, None),
+        ({"type": None, "properties": {"a": TEXT}, "required": ["a"]}, {"a": TEXT}, ["a"]),
+        ({"type": ["object", "null"], "properties": {"a": TEXT}}, {"a": TEXT}, None),
+        ({"anyOf": [ONE, OTHER]}, EITHER, ["a"]),
+        ({"oneOf": [ONE, {"type": "null"}]}, ONE["properties"], ["a", "b"]),
+        ({"type": "object", "anyOf": [ONE, OTHER, 3, None]}, EITHER, ["a"]),
+        ({"allOf": [ONE, {"properties": {"c": TEXT}}], "required": ["c"]}, {**EITHER, "b": TEXT}, ["c", "a", "b"]),
+        ({"type": "object", "properties": {"b": TEXT}, "anyOf": [OTHER]}, {**EITHER, "b": TEXT}, ["a"]),
+        ({"properties": {"a": TEXT}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, {"a": TEXT}, None),
+        ({"anyOf": [{"anyOf": [ONE]}, OTHER]}, EITHER, ["a"]),
+        ({"anyOf": [{"$ref": "#/$defs/one"}, {"$ref": "#/$defs/other"}], "$defs": DEFINED}, EITHER, ["a"]),
+        ({"$ref": "#/$defs/one", "$defs": DEFINED}, ONE["properties"], ["a", "b"]),
+        ({"$ref": "#/$defs/loop", "$defs": DEFINED}, {}, None),
+    ],
+)
+@pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+def test_parameters_of_any_form_are_an_object_without_alternatives(
+    api: str, schema: dict[str, Any], properties: Any, required: Any
+) -> None:
+    profile = Profile().override({"transport.api": api})
+    request = {"model": "m", "input": "Hi", "tools": [function("a", parameters=schema)]}
+    asked = CreateResponse.model_validate(request)
+    (tool,) = encode(Question(asked, asked.items(), "m"), profile).body["tools"]
+    (sent_schema,) = (tool[name] for name in ("function", "parameters", "input_schema") if name in tool)
+    sent_schema = sent_schema.get("parameters", sent_schema)
+    assert (sent_schema["type"], sent_schema["properties"], sent_schema.get("required")) == (
+        "object",
+        properties,
+        required,
+    )
+    assert not {"$ref", "anyOf", "oneOf", "allOf"} & set(sent_schema)
+
+
+def test_references_that_cannot_be_resolved_are_kept() -> None:
+    (tool,) = ask([function("a", parameters={"$ref": "#/$defs/x"})]).body["tools"]
+    assert tool["function"]["parameters"] == {"$ref": "#/$defs/x", "type": "object", "properties": {}}
+
+
+def test_definitions_that_refer_to_one_another_are_read_once() -> None:
+    definitions = {f"{n}": {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 1000} for n in range(100)}
+    (tool,) = ask([function("a", parameters={"$ref": "#/$defs/0", "$defs": definitions})]).body["tools"]
+    assert tool["function"]["parameters"]["properties"] == {}
 
 
 @pytest.mark.parametrize("option, strict", [("send", [True, False, None]), ("drop", [None] * 3), ("force", [True] * 3)])

@@ -8,7 +8,7 @@ Translate a question into a request of Anthropic's Messages API.
 from __future__ import annotations
 
 from app.backends.apis.messages.conversation import CachedConversation, MessagesConversation, arranged
-from app.backends.apis.messages.schema import enforceable, input_schema
+from app.backends.apis.messages.schema import enforceable
 from app.backends.apis.messages.thinking import think
 from app.core.profile import Profile, RequestOptions
 from app.core.request import encoded_question, name_unsent, read_question
@@ -135,7 +135,7 @@ def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
 
 
 def _tool(function: JSONObject, options: RequestOptions) -> JSONObject:
-    tool = {"name": function["name"], "input_schema": input_schema(function["parameters"])}
+    tool = {"name": function["name"], "input_schema": function["parameters"]}
     if description := function.get("description"):
         tool["description"] = description
     if function.get("strict") is True:

@@ -49,35 +49,3 @@ def enforceable(schema: JSONMapping) -> JSONObject:
 
 def _inner(schema: object) -> object:
     return enforceable(schema) if isinstance(schema, Mapping) else schema
-
-
-def input_schema(parameters: JSONMapping) -> JSONObject:
-    """
-    Return the schema of a tool's input, which is an object; the server takes no alternatives at the top.
-
-    Those of a union are merged: all their properties are there, and those are required that all alternatives require.
-    """
-    choices = [
-        choice for name in ("anyOf", "oneOf") for choice in json_list(parameters.get(name)) if _is_schema(choice)
-    ]
-    parts = [choice for choice in json_list(parameters.get("allOf")) if _is_schema(choice)]
-    schema = {name: value for name, value in parameters.items() if name not in _CHOICES}
-    if choices or parts:
-        properties = dict(schema.get("properties") or {})
-        required = dict.fromkeys(json_list(schema.get("required")))
-        for part in (*parts, *choices):
-            properties = {**(part.get("properties") or {}), **properties}
-        for part in parts:
-            required |= dict.fromkeys(json_list(part.get("required")))
-        common = [name for name in json_list(choices[0].get("required")) if _in_all(name, choices)] if choices else []
-        required |= dict.fromkeys(common)
-        schema |= {"properties": properties} | ({"required": [*required]} if required else {})
-    return {**schema, "type": "object"}
-
-
-def _is_schema(value: object) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _in_all(name: object, choices: list[Mapping[str, object]]) -> bool:
-    return all(name in json_list(choice.get("required")) for choice in choices)
