@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from app.backends.apis.chat.usage import has_counts, normal_usage
 from app.backends.server.answer import CONNECTION_BROKE, IDLE_TOO_LONG, body_reads
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import failure
+from app.backends.server.forwarded_headers import answer_headers, request_headers
 from app.core.affinity import session_id
 from app.core.profile import Profile
 from app.core.redaction import redact
@@ -34,72 +35,9 @@ MESSAGES = "/messages"  # Anthropic's, and what is below it
 _BELOW_MESSAGES = f"{MESSAGES}/"
 MODEL = "{model}"  # in `transport.path`: the model's name at the backend
 
-# Hop-by-hop headers, which are not passed on (RFC 9110, 7.6.1).
-HOP_BY_HOP = frozenset(
-    {
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    }
-)
-# The caller's credentials for this server, its address and its web page, and headers that are set anew or no longer
-# apply.
-_REPLACED = frozenset(
-    {
-        b"accept-encoding",
-        b"api-key",
-        b"authorization",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"cookie",
-        b"expect",
-        b"forwarded",
-        b"host",
-        b"origin",
-        b"referer",
-        b"x-api-key",
-    }
-)
-# Others that are not the caller's to set, by their names with hyphens: what proxies say of a client, and what makes
-# some server or gateway use another method, URL, model, account or destination than those that are checked here.
-_PRIVILEGED = re.compile(
-    rb"x-forwarded-.*|.*-(?:connecting|client|real)-ip|x-(?:original|rewrite|envoy|gateway|ai-eg|litellm|portkey)-.*"
-    rb"|helicone-.*|cf-aig-.*|(?:x-)?(?:http-)?method(?:-override)?|x-http-method-override|x-host"
-    rb"|.*(?:-|^)(?:model|vmodel|deployment)(?:-.*)?|.*-(?:api-key|auth|authorization|target-url|base-url)"
-)
-_ACCOUNT = frozenset(
-    {b"anthropic-organization-id", b"anthropic-workspace-id", b"openai-organization", b"openai-project"}
-)
-_DEFAULTS = frozenset({b"anthropic-version"})  # of which a profile has the default for callers that send none
-_LISTS = frozenset({b"anthropic-beta"})  # to which it adds its own
+_DEFAULTS = frozenset({b"anthropic-version"})  # headers for which a profile has the default of callers that send none
+_LISTS = frozenset({b"anthropic-beta"})  # headers to whose list a profile adds its own
 _DECODED = (b"content-encoding", b"content-length")
-# Set by this server, or about its own account, cookies and origin.
-_OURS = frozenset(
-    {
-        b"alt-svc",
-        b"anthropic-organization-id",
-        b"clear-site-data",
-        b"date",
-        b"location",
-        b"nel",
-        b"openai-organization",
-        b"openai-processing-ms",
-        b"openai-project",
-        b"report-to",
-        b"server",
-        b"set-cookie",
-        b"strict-transport-security",
-        b"x-request-id",
-    }
-)
-_OUR_PREFIXES = (b"access-control-", b"anthropic-ratelimit-", b"x-ratelimit-")
 
 _TAIL = 64 * 1024  # bytes at the end of a body in which the usage is searched
 _HEAD = 4 * 1024  # and at its start
@@ -294,8 +232,7 @@ class Forwarding:
         self._path = options.path or CHAT
         self._own = _encoded(options.headers)
         self._own_of_messages = _encoded({**APIS["messages"].codec.headers, **options.headers})
-        self._replaced = (_REPLACED | {name.lower() for name in self._own}) - _DEFAULTS - _LISTS
-        self._replaced_with_account = self._replaced | _ACCOUNT
+        self._replaced = {name.lower() for name in self._own} - _DEFAULTS - _LISTS
         self._endpoint_url = lru_cache(64)(self._url_without_query)  # it takes longer than all the rest
         self._extensions = {
             "timeout": {
@@ -316,14 +253,11 @@ class Forwarding:
         body = request.body if model == request.model else request.body.with_model(model)
         content = body.content()
         own = _encoded({**credentials, **session_header(self._profile, request.conversation)})
-        options = self._own_of_messages if is_of_messages(request.endpoint) else self._own
-        replaced = self._replaced_with_account if own_account else self._replaced
-        own_names = {name.lower() for name in own}
-        passed_on = [
-            self._with_own(name, value)
-            for name, value in _end_to_end(request.headers)
-            if name not in replaced and name not in own_names and not _is_privileged(name)
-        ]
+        messages = is_of_messages(request.endpoint)
+        options = self._own_of_messages if messages else self._own
+        replaced = self._replaced | {name.lower() for name in own}
+        forwarded = request_headers(request.headers, messages=messages, own_account=own_account)
+        passed_on = [self._with_own(name, value) for name, value in forwarded if name not in replaced]
         given = {name for name, _ in passed_on} & (_DEFAULTS | _LISTS) if options else frozenset()
         return httpx.Request(
             "POST",
@@ -389,15 +323,6 @@ class Forwarding:
         return RefusedRequest(error, headers, body)
 
 
-@lru_cache(1024)
-def _is_privileged(name: bytes) -> bool:
-    """Return whether only proxies and operators may set a header; CGI and WSGI read `_` as `-` in its name."""
-    hyphenated = name.replace(b"_", b"-")
-    if hyphenated in _REPLACED or hyphenated in HOP_BY_HOP:
-        return True
-    return _PRIVILEGED.fullmatch(hyphenated) is not None
-
-
 def _encoded(headers: Mapping[str, str]) -> dict[bytes, bytes]:
     return {name.encode("latin-1"): value.encode("latin-1") for name, value in headers.items()}
 
@@ -408,19 +333,3 @@ class _Pieces(httpx.AsyncByteStream):
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._pieces
-
-
-def answer_headers(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return the headers of an answer that are passed on, their names in lower case."""
-    return [
-        (name, value)
-        for name, value in _end_to_end(headers)
-        if name not in _OURS and not name.startswith(_OUR_PREFIXES)
-    ]
-
-
-def _end_to_end(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Return headers without hop-by-hop ones, their names in lower case."""
-    lowered = [(name.lower(), value) for name, value in headers]
-    listed = {item.strip().lower() for name, value in lowered if name == b"connection" for item in value.split(b",")}
-    return [(name, value) for name, value in lowered if name not in HOP_BY_HOP and name not in listed]

@@ -62,7 +62,7 @@ async def client(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
 
 async def test_passed_through_request_and_answer_are_the_same_bytes(up: Upstream, http: httpx.AsyncClient) -> None:
     answer = b'{ "choices" : [],\n "usage":null, "x": 1.0e0 }\n'
-    up.say(reply(answer, headers={"X-Vendor": "one", "Set-Cookie": "a=b", "OpenAI-Organization": "operator"}))
+    up.say(reply(answer, headers={"OpenAI-Model": "one", "Set-Cookie": "a=b", "OpenAI-Organization": "operator"}))
     body = b'{"messages":[ {"role":"user","content":"\\u00fc"} ],  "model":"m", "unknown": 1e2}'
     sent = {
         "Content-Type": "application/json",
@@ -74,7 +74,7 @@ async def test_passed_through_request_and_answer_are_the_same_bytes(up: Upstream
     }
     response = await http.post("/chat/completions?api-version=2&a=%20b", content=body, headers=sent)
     assert (response.status_code, response.content) == (200, answer)
-    assert response.headers["x-vendor"] == "one"
+    assert response.headers["openai-model"] == "one"
     assert response.headers["content-length"] == str(len(answer))
     assert not {"set-cookie", "openai-organization"} & set(response.headers)
     received = up.requests[0]
@@ -87,10 +87,10 @@ async def test_passed_through_request_and_answer_are_the_same_bytes(up: Upstream
 
 
 async def test_passed_through_headers_with_any_bytes_are_sent(up: Upstream, http: httpx.AsyncClient) -> None:
-    up.say(reply(b"{}", headers={"X-Vendor": "café"}))
+    up.say(reply(b"{}", headers={"OpenAI-Model": "café"}))
     response = await http.post("/embeddings", json={"model": "m"}, headers={"X-Title": "żółw".encode()})
     assert up.requests[0].headers["x-title"].encode("latin-1") == "żółw".encode()
-    assert (b"x-vendor", "café".encode()) in response.headers.raw
+    assert (b"openai-model", "café".encode()) in response.headers.raw
 
 
 async def test_passed_through_stream_is_the_same_bytes(up: Upstream, http: httpx.AsyncClient) -> None:
@@ -335,10 +335,10 @@ async def test_body_that_is_too_large_is_refused(up: Upstream) -> None:
 
 async def test_backend_refusal_of_the_request_is_passed_on(up: Upstream, http: httpx.AsyncClient) -> None:
     refusal = b'{"error": {"message": "Bad size", "type": "invalid_request_error", "code": "bad", "vendor": 1}}'
-    up.say(reply(refusal, status=400, headers={"X-Vendor": "one"}))
+    up.say(reply(refusal, status=400, headers={"OpenAI-Model": "one"}))
     response = await http.post("/images/generations", json={"model": "m", "size": 0})
     assert (response.status_code, response.content) == (400, refusal)
-    assert response.headers["x-vendor"] == "one"
+    assert response.headers["openai-model"] == "one"
 
 
 @pytest.mark.parametrize(
