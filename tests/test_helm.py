@@ -199,6 +199,15 @@ def test_numbers_are_written_as_the_server_reads_them() -> None:
     assert environment(OPEN)["ANTIPHON_ALLOW_OPEN"] == "true"
 
 
+def test_allowed_hosts_are_the_names_of_the_service() -> None:
+    service = one("Service", OPEN)["metadata"]["name"]
+    names = environment(OPEN)["ANTIPHON_ALLOWED_HOSTS"].split(",")
+    assert names == [f"{service}{suffix}" for suffix in ("", ".default", ".default.svc", ".default.svc.cluster.local")]
+    chosen = {"settings": {"allow_open": True, "allowed_hosts": "*"}, "replicas": 1}
+    (container,) = pod(chosen)["containers"]
+    assert [v["value"] for v in container["env"] if v["name"] == "ANTIPHON_ALLOWED_HOSTS"] == ["*"]
+
+
 def test_secrets_come_from_a_secret() -> None:
     (container,) = pod(FULL)["containers"]
     assert container["envFrom"] == [{"secretRef": {"name": "keys"}}]

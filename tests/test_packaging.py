@@ -123,6 +123,13 @@ def test_compose_publishes_an_open_server_to_this_machine_only() -> None:
     assert [port.split(":")[0] for port in antiphon["ports"]] == ["127.0.0.1"]
 
 
+def test_compose_server_accepts_the_host_that_prometheus_scrapes() -> None:
+    hosts = COMPOSE["services"]["antiphon"]["environment"]["ANTIPHON_ALLOWED_HOSTS"]
+    (scraped,) = yaml.safe_load((ROOT / "docker" / "prometheus.yml").read_text())["scrape_configs"]
+    (target,) = scraped["static_configs"][0]["targets"]
+    assert target.partition(":")[0] in re.fullmatch(r"\$\{ANTIPHON_ALLOWED_HOSTS:-(.*)\}", hosts)[1].split(",")  # type: ignore[index]
+
+
 def test_compose_waits_for_what_it_has_a_health_check_for() -> None:
     services = COMPOSE["services"]
     for service in services.values():

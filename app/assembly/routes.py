@@ -15,6 +15,7 @@ from app import __version__
 from app.api import errors
 from app.api.activity import activity_routes
 from app.api.middleware.cors import Cors
+from app.api.middleware.host import AllowedHosts
 from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
 from app.api.middleware.request_id import RequestId
@@ -153,8 +154,9 @@ def add_middleware(
     behind_key = [path for path, access in pages_of(settings).items() if access == "key"]
     if behind_key:
         app.add_middleware(KeyRequired, auth=api.auth, paths=behind_key)
-    if not settings.has_keys:
-        app.add_middleware(Origins, allowed=frozenset(settings.cors_origins))
+    hosts = None if settings.has_keys else AllowedHosts([settings.host.lower(), *settings.allowed_hosts])
+    if hosts:
+        app.add_middleware(Origins, hosts=hosts, allowed=frozenset(settings.cors_origins))
     app.add_middleware(
         Cors,
         allow_origins=settings.cors_origins,
@@ -165,7 +167,7 @@ def add_middleware(
     app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""], others=passed)
     if tracing:
         app.add_middleware(tracing.middleware)
-    app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused)
+    app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused, hosts=hosts)
 
 
 def about(settings: Settings, responses: Responses, backends: Router, caller: Caller) -> dict[str, object]:

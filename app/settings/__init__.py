@@ -52,6 +52,7 @@ from app.settings.validation import (
     ApiKeys,
     BackendURL,
     Bytes,
+    HostNames,
     Lifetime,
     LimitStoreURL,
     Networks,
@@ -116,6 +117,10 @@ class Settings(BaseSettings):
     cors_origins: AllowedOrigins = []
     """Origins of web pages that may call the server, separated by commas; `*` for any. Without API keys, pages of
     other origins are refused, except those of this machine."""
+    allowed_hosts: HostNames = []
+    """Host names under which a server without API keys can be reached, separated by commas: `chat.example`,
+    `*.example` for its subdomains, `*` for any. IP addresses, `localhost` and `ANTIPHON_HOST` are always accepted. A
+    request with another `Host` is refused (403), since a web page can make its own name resolve to this server."""
 
     docs: PageAccess = "open"
     """Serve `/docs` and `/openapi.json`: `open`, only with an API `key`, or `off`."""

@@ -105,6 +105,14 @@ def _origin(origin: str) -> str:
     return origin
 
 
+def _host_name(name: str) -> str:
+    """Check a host name or a pattern of subdomains, and return it in lower case."""
+    name = name.lower().removesuffix(".")
+    if name != "*" and not re.fullmatch(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", name):
+        raise ValueError("must be a host name without a port, such as chat.example; *.example for subdomains; or *")
+    return name
+
+
 def _size(value: object, read: ValidatorFunctionWrapHandler) -> ByteSize:
     try:
         size: ByteSize = read(value)
@@ -149,6 +157,7 @@ PageAccess: TypeAlias = Annotated[
     Literal["open", "key", "off"],
     BeforeValidator(_access),
 ]
+HostNames: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_host_name)]], NoDecode, BeforeValidator(_split)]
 AllowedOrigins: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_origin)]], NoDecode, BeforeValidator(_split)]
 
 

@@ -320,3 +320,46 @@ FRAMING = {
         b"\r\n%b\r\n" % _SHORT, b"\n%b\n" % _SHORT
     ),
 }
+
+# Values of `Host` at a server without keys that allows `chat.example` and `*.lab.example`, and whether it serves them.
+
+HOSTS = {
+    "127.0.0.1:8080": True,
+    "192.168.1.7": True,
+    "[::1]:8080": True,
+    "[fe80::1%25eth0]": True,
+    "localhost": True,
+    "LOCALHOST:8080": True,
+    "localhost.": True,
+    "studio.localhost:8080": True,
+    "chat.example": True,
+    "Chat.Example:8080": True,
+    "chat.example.:8080": True,
+    "a.lab.example": True,
+    "a.b.lab.example:1": True,
+    "": True,  # no browser sends it
+    "evil.example": False,
+    "evil.example:8080": False,
+    "evil.example.": False,
+    "localhost.evil.example": False,
+    "127.0.0.1.evil.example": False,
+    "127.0.0.1.": True,  # browsers send the address
+    "chat.example.evil.example": False,
+    "evilchat.example": False,
+    "www.chat.example": False,
+    "lab.example": False,
+    "evillab.example": False,
+    "evil.example:127.0.0.1": False,
+    "evil.example%00.localhost": False,
+    "localhost%2eevil.example": False,
+    "notlocalhost": False,
+    "antiphon": False,
+    "2130706433": False,  # browsers send 127.0.0.1
+    "0x7f000001": False,
+    "127.1": False,
+    "[evil.example]": False,
+    "[localhost]": False,
+    "*": False,
+    "*.lab.example.evil.example": False,
+    "xn--lclhost-5fg": False,
+}

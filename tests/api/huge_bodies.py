@@ -263,7 +263,7 @@ async def _websocket(connection: socket.socket, body: bytes) -> bytes:
     """Send a frame, and return an answer with the status of its error, or 200."""
     loop = asyncio.get_running_loop()
     key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-    upgrade = b"GET /v1/responses HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    upgrade = b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     await loop.sock_sendall(connection, upgrade + key)
     assert _status(await _head(connection)) == 101
     await loop.sock_sendall(
@@ -284,7 +284,7 @@ async def _asked(url: str, row: Row, body: bytes) -> bytes:
             return await _websocket(connection, body)
         body = b'{"model": "m", "input": "Hi."}' if row.sent == "backend" else body
         encoding = {"gzip": b"gzip", "members": b"gzip", "zstd": b"zstd"}.get(row.sent, b"identity")
-        head = b"POST %b HTTP/1.1\r\nHost: h\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n"
+        head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: %b\r\nContent-Length: %d\r\n"
         head += b"Idempotency-Key: k\r\n\r\n" if row.sent == "once" else b"\r\n"
         await loop.sock_sendall(connection, head % (row.to.encode(), encoding, len(body)))
         await loop.sock_sendall(connection, body)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
 import pytest
 
 from app.core.access import hash_of
-from tests.api.attacks import BESIDE, FORBIDDEN, FORMS, FRAMING, JSON, MESSAGES, Attack
+from app.main import create_app
+from tests.api.attacks import BESIDE, FORBIDDEN, FORMS, FRAMING, HOSTS, JSON, MESSAGES, Attack
 from tests.support import sockets
-from tests.support.serving import antiphon
+from tests.support.build import delta
+from tests.support.routes import routes_of
+from tests.support.scripted import Scripted
+from tests.support.serving import antiphon, serving, settings
 from tests.support.upstream import Upstream, reply
 
 KEYS = {"team": {"hash": hash_of("sk-team"), "models": ["m1"]}}
@@ -30,7 +37,12 @@ async def up() -> AsyncIterator[Upstream]:
 async def status_of(url: str, attack: Attack) -> int:
     """Send a request as it is, and return the status of its answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-    head = [b"POST %b HTTP/1.1" % attack.path, b"Host: h", b"Authorization: Bearer sk-team", b"Connection: close"]
+    head = [
+        b"POST %b HTTP/1.1" % attack.path,
+        b"Host: localhost",
+        b"Authorization: Bearer sk-team",
+        b"Connection: close",
+    ]
     lines = [*head, *attack.headers, b"Content-Length: %d" % len(attack.body), b"", attack.body]
     writer.write(b"\r\n".join(lines))
     async with asyncio.timeout(60):
@@ -109,7 +121,7 @@ def refusal_of(answer: httpx.Response) -> tuple[int, str | None]:
 @pytest.mark.parametrize("framing", FRAMING.values(), ids=FRAMING)
 async def test_body_with_an_ambiguous_length_is_refused(up: Upstream, framing: bytes) -> None:
     up.always(reply(b"{}"))
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-team\r\n"
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-team\r\n"
     async with antiphon(backend_url=up.url, keys=KEYS) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         writer.write(head + framing)
@@ -121,7 +133,8 @@ async def test_body_with_an_ambiguous_length_is_refused(up: Upstream, framing: b
 
 async def test_pipelined_requests_are_each_checked(up: Upstream) -> None:
     up.always(reply(b'{"object": "list", "data": []}'))
-    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-team\r\nContent-Length: %d\r\n\r\n%b"
+    line = b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-team\r\n"
+    head = line + b"Content-Length: %d\r\n\r\n%b"
     bodies = [b'{"model": "m1"}', b'{"model": "secret-model"}', b'{"model": "m1"}']
     async with antiphon(backend_url=up.url, keys=KEYS) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
@@ -136,3 +149,61 @@ async def test_pipelined_requests_are_each_checked(up: Upstream) -> None:
         writer.close()
     assert statuses == [200, 403, 200]
     assert [request.json["model"] for request in up.requests] == ["m1", "m1"]
+
+
+UPGRADE = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "WebSocket"])
+async def test_host_header_of_a_server_without_keys_is_an_address_or_a_known_name(protocol: str) -> None:
+    """A web page whose name resolves to this server sends no `Origin` with a GET, but its own name as `Host`."""
+    path, headers, served = (b"/healthz", b"", 200) if protocol == "HTTP" else (b"/v1/responses", UPGRADE, 101)
+    app = create_app(settings(allowed_hosts="chat.example,*.lab.example"), backend=Scripted([]))
+    seen = {}
+    async with serving(app, http="app.api.uvicorn.http:Http", ws="app.api.uvicorn.websocket:Socket") as url:
+        for host in HOSTS:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(b"GET %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (path, host.encode(), headers))
+            async with asyncio.timeout(60):
+                seen[host] = int((await reader.readline()).split()[1])
+            writer.close()
+    assert {host: status == served for host, status in seen.items()} == HOSTS
+    assert {status for host, status in seen.items() if not HOSTS[host]} == {400, 403}
+
+
+async def test_unknown_host_is_refused_by_every_route_of_a_server_without_keys(tmp_path: Path) -> None:
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    if shutil.which("bwrap"):
+        tools["code_interpreter"] = {"provider": "bubblewrap"}
+    backend = Scripted([delta(content="Hi.")])
+    app = create_app(settings(tools=tools), backend=backend)
+    walked = {*routes_of(app.router.routes), ("GET", "/nowhere"), ("GET", "/studio/css/x"), ("GET", "/docs/page/x")}
+    assert len(walked) > 150
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(base_url="http://evil.example:8080", transport=transport) as http:
+        for method, path in sorted(walked):
+            refused = await http.request(method, path, json={"model": "m", "input": "Hi."})
+            assert refused.status_code == 403, (method, path)
+            if method != "HEAD":
+                assert b"ANTIPHON_ALLOWED_HOSTS" in refused.content, (method, path)
+    assert not backend.asked
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ({"allowed_hosts": "*"}, 200),
+        ({"allowed_hosts": "EVIL.example"}, 200),
+        ({"allowed_hosts": "good.example"}, 403),
+        ({"host": "evil.example", "allow_open": True}, 200),
+        ({"api_keys": "k"}, 200),
+    ],
+    ids=str,
+)
+async def test_host_that_is_configured_or_with_keys_required_is_served(values: dict[str, Any], status: int) -> None:
+    transport = httpx.ASGITransport(create_app(settings(**values), backend=Scripted([])))
+    async with httpx.AsyncClient(base_url="http://evil.example:8080", transport=transport) as http:
+        assert (await http.get("/healthz")).status_code == status

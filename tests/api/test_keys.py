@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from app.settings import load_settings
 from app.settings.keys import KeySettings, key_table
 from tests.support import sockets
 from tests.support.build import delta
+from tests.support.routes import routes_of
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon, serving, settings
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse
@@ -332,15 +333,6 @@ async def test_official_client_raises_the_right_errors() -> None:
 
 
 # Every route there is.
-
-
-def routes_of(routes: Any) -> Iterator[tuple[str, str]]:
-    """The methods and paths of all routes, with something in place of each parameter."""
-    for route in routes:
-        inner = getattr(route, "routes", None) or getattr(getattr(route, "original_router", None), "routes", ())
-        yield from routes_of(inner)
-        for method in getattr(route, "methods", None) or ():
-            yield method, re.sub(r"{\w+(:path)?}", "x", route.path)
 
 
 OPEN = {"/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"}  # see `ANTIPHON_METRICS` and `ANTIPHON_DOCS`

@@ -74,7 +74,9 @@ class Line:
 
     async def ask(self, **fields: Any) -> None:
         body = json.dumps({**ASK, **fields}).encode()
-        head = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        head = (
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        )
         message = head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
         await asyncio.get_running_loop().sock_sendall(self.socket, message)
 

@@ -22,7 +22,7 @@ from tests.support.upstream import HANG, Upstream, chunk, sse, upstream
 __all__ = ["upstream"]
 
 ASK = (
-    b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n"
+    b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 29\r\n\r\n"
     b'{"model": "m", "input": "Hi"}'
 )
 
@@ -114,7 +114,7 @@ async def test_store_at_shutdown_is_closed_after_cancelled_requests_have_ended(
 async def test_websocket_at_shutdown_is_not_opened() -> None:
     async with stopping() as (reader, writer):
         writer.write(
-            b"GET /v1/responses HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
         head = await reader.read()

@@ -140,7 +140,7 @@ async def refused_by_the_backend(traffic: Traffic) -> None:
 async def half_a_request(traffic: Traffic) -> None:
     address = httpx.URL(traffic.url)
     _, writer = await asyncio.open_connection(address.host, address.port)
-    writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{")
+    writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{")
     await writer.drain()
     await asyncio.sleep(0.01)
     writer.close()

@@ -1,8 +1,16 @@
-"""The checks of the `Host` header that RFC 9112, section 3.2, requires."""
+"""
+Checks of the `Host` header: its syntax (RFC 9112, section 3.2) and, without API keys, its name.
+
+DNS rebinding resolves a web page's own host name to this server, which makes page and server one origin to the browser.
+Such requests have no `Origin` if they are a GET; only the name in `Host` gives them away.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import lru_cache
+from ipaddress import ip_address
 
 from starlette.types import Scope
 
@@ -10,14 +18,57 @@ from app.errors import InvalidRequest
 
 # An IPv6 address in brackets, or any other host, and an optional port (RFC 3986, 3.2.2).
 _HOST = re.compile(rb"(?:\[[0-9A-Za-z:.%~_-]+\]|[0-9A-Za-z._~!$&'()*+,;=%-]*)(?::[0-9]*)?")
+_NAME = re.compile(r"[a-z0-9._-]+")
+_PORT = re.compile(r":[0-9]*\Z")
 
 
-def host_error(scope: Scope) -> InvalidRequest | None:
-    """Return the error of a `Host` header, which HTTP/1.1 requires exactly once; None if it is valid."""
+class AllowedHosts:
+    """Host names of a server without API keys: IP addresses, `localhost`, and `names`."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """`names` are lower-case host names, `*.example.com` for all subdomains, or `*` for any host."""
+        names = frozenset(names)
+        self._any = "*" in names
+        self._names = names | {"", "localhost"}  # browsers never send an empty host
+        self._suffixes = (".localhost", *(name.removeprefix("*") for name in names if name.startswith("*.")))
+        self.accept = lru_cache(64)(self._accept)
+
+    def is_own(self, host: str) -> bool:
+        """Return whether a `Host` header is an address or a known name of this server; `*` does not count."""
+        name = _PORT.sub("", host.lower(), count=1).removesuffix(".")
+        is_subdomain = _NAME.fullmatch(name) is not None and name.endswith(self._suffixes)
+        return name in self._names or is_subdomain or _is_address(name)
+
+    def _accept(self, host: bytes) -> bool:
+        return self._any or self.is_own(host.decode("ascii"))
+
+
+def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequest | None:
+    """
+    Return the error of a `Host` header, which HTTP/1.1 requires exactly once; None if it is valid.
+
+    `allowed`: the accepted names; None: any.
+    """
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):
-        return None
+        return None if allowed is None or allowed.accept(hosts[0]) else _not_allowed(hosts[0])
     if not hosts and scope.get("http_version") != "1.1":
         return None
     problem = "is missing" if not hosts else "is there more than once" if len(hosts) > 1 else "is not valid"
     return InvalidRequest(f"The header 'Host' {problem}.", code="invalid_host")
+
+
+def _not_allowed(host: bytes) -> InvalidRequest:
+    message = (
+        f"Invalid 'Host': must be an IP address, 'localhost' or a name in ANTIPHON_ALLOWED_HOSTS, not "
+        f"'{host.decode('ascii')[:200]}'. This protects a server without API keys from web pages (DNS rebinding)."
+    )
+    return InvalidRequest(message, code="host_not_allowed", status=403)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True

@@ -14,19 +14,21 @@ from urllib.parse import SplitResult, urlsplit
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.errors import refuse
+from app.api.middleware.host import AllowedHosts
 from app.errors import InvalidRequest
 
 
 class Origins:
     """
     Refuses requests of web pages, except from the origins in `allowed` (`*`: all), from pages of this machine, and
-    from the server's own pages if its host is an IP address.
+    from the server's own pages if its host is an IP address or a name in `hosts`.
 
     Other pages of this machine cannot open a WebSocket, because CORS does not keep its messages from them.
     """
 
-    def __init__(self, app: ASGIApp, allowed: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, hosts: AllowedHosts, allowed: Collection[str] = ()) -> None:
         self._app = app
+        self._hosts = hosts
         self._allowed = allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,8 +48,8 @@ class Origins:
         same_host = page.netloc == host
         if is_local_page(origin):
             return same_host or any_local or page.scheme not in _WEB
-        # A name can be rebound to this server, an address cannot: a page of this address is this server's own.
-        return same_host and page.scheme in _WEB and _address(page.hostname or "") is not None
+        # Other names can be rebound to this server: a page of an address or a configured name is this server's own.
+        return same_host and page.scheme in _WEB and self._hosts.is_own(host)
 
 
 _WEB = ("http", "https")

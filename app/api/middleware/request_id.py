@@ -14,7 +14,7 @@ from os import urandom
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import RAISED, error_response, refuse, stopped, unexpected
-from app.api.middleware.host import host_error
+from app.api.middleware.host import AllowedHosts, host_error
 from app.api.middleware.paths import normalized_path, nul_error
 from app.api.uvicorn.shutdown import STATE_KEY, Shutdown
 from app.errors import APIError
@@ -37,9 +37,15 @@ class RequestId:
         app: ASGIApp,
         metrics: Metrics | None = None,
         on_refusal: Callable[[Scope, str, APIError], None] = lambda scope, path, error: None,
+        hosts: AllowedHosts | None = None,
     ) -> None:
-        """`on_refusal` is called for a POST with the pattern of its path and the error that its route has raised."""
+        """
+        `on_refusal` is called for a POST with the pattern of its path and the error that its route has raised.
+
+        `hosts` are the accepted names in `Host`; None: any.
+        """
         self._app = app
+        self._hosts = hosts
         self._on_refusal = on_refusal
         self._metrics = metrics
 
@@ -52,7 +58,7 @@ class RequestId:
         line = log_context.RequestLine() if scope["type"] == "http" else None
         log_context.reset(line, request_id=request_id)
         scope["path"] = normalized_path(scope["path"])
-        error = host_error(scope) or nul_error(scope)
+        error = host_error(scope, self._hosts) or nul_error(scope)
         app = partial(refuse, error) if error else self._app
         stopping: Shutdown | None = scope.get("state", {}).get(STATE_KEY)
         if stopping:

@@ -12,7 +12,7 @@ from tests.support.serving import serving, settings
 
 
 async def answered(head: bytes) -> bytes:
-    app = create_app(settings(), backend=Scripted([]))
+    app = create_app(settings(allowed_hosts="*"), backend=Scripted([]))
     options = {"http": "app.api.uvicorn.http:Http", "ws": "app.api.uvicorn.websocket:Socket"}
     async with serving(app, **options) as url:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))

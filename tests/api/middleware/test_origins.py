@@ -81,6 +81,13 @@ async def test_request_from_the_servers_own_page_at_an_address_is_accepted(addre
     assert other.status_code == 403
 
 
+@pytest.mark.parametrize(("allowed", "status"), [("chat.example", 200), ("*.example", 200), ("*", 403)])
+async def test_request_from_the_servers_own_page_at_an_allowed_host_is_accepted(allowed: str, status: int) -> None:
+    """`*` names no host, so it does not tell the server's own page from others."""
+    answer, _ = await asked("http://chat.example:8000", host="chat.example:8000", allowed_hosts=allowed)
+    assert answer.status_code == status
+
+
 async def test_request_from_a_page_with_a_name_that_resolves_here_is_refused() -> None:
     """What is called DNS rebinding: to the browser, page and server are one origin."""
     answer, _ = await asked("http://evil.example:8000", host="evil.example:8000")

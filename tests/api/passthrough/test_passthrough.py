@@ -127,7 +127,7 @@ async def test_passed_through_path_with_or_without_prefix_is_found(
 async def test_passed_through_path_with_dot_segments_reaches_no_backend(up: Upstream, url: str, path: str) -> None:
     port = int(url.split(":")[2].partition("/")[0])
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"POST /v1{path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-caller\r\n".encode())
+    writer.write(f"POST /v1{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-caller\r\n".encode())
     writer.write(b"Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
     answer = await reader.read()
     writer.close()
@@ -457,7 +457,7 @@ async def test_client_that_reads_slowly_slows_the_backend(up: Upstream, url: str
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=65536)
     body = json.dumps({"model": "m"}).encode()
     writer.write(
-        b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer sk-caller\r\nConnection: close\r\n"
+        b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-caller\r\nConnection: close\r\n"
     )
     writer.write(b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     await reader.readuntil(b"\r\n\r\n")

@@ -36,7 +36,7 @@ async def url(up: Upstream) -> AsyncIterator[str]:
 async def ask(url: str, *lines: bytes, body: bytes = BODY, method: bytes = b"POST") -> bytes:
     """Send a request as it is, and return all bytes of the answer."""
     reader, writer = await connect(url)
-    head = [method + b" /v1/embeddings HTTP/1.1", b"Host: x", b"Connection: close", *lines]
+    head = [method + b" /v1/embeddings HTTP/1.1", b"Host: localhost", b"Connection: close", *lines]
     if not any(line.startswith(b"Transfer-Encoding") for line in lines):
         head.append(b"Content-Length: %d" % len(body))
     writer.write(b"\r\n".join([*head, b"", body]))
@@ -196,7 +196,9 @@ async def test_origin_of_a_page_of_this_machine_is_allowed_and_not_passed_on(up:
 async def test_client_expecting_100_continue_gets_it(up: Upstream, url: str) -> None:
     up.say(completion())
     reader, writer = await connect(url)
-    writer.write(b"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 13\r\n\r\n")
+    writer.write(
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 13\r\n\r\n"
+    )
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     writer.write(BODY)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
@@ -302,7 +304,7 @@ async def test_client_that_disconnects_within_a_form_ends_the_request() -> None:
 
     async with serve(script) as server, antiphon(backend_url=f"{server.url}v1") as url:
         _, writer = await connect(url)
-        writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n")
+        writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000000\r\n")
         writer.write(b"Content-Type: multipart/form-data; boundary=b\r\n\r\n" + MODEL_PART + FILE_PART + b"halfway")
         await asyncio.wait_for(arrived.wait(), PATIENCE)
         writer.close()
@@ -334,7 +336,7 @@ async def test_backend_that_reads_slowly_slows_the_client() -> None:
         reader, writer = await connect(url)
         form = MODEL_PART + FILE_PART
         length = len(form) + 40_000_000 + len(b"\r\n--b--\r\n")
-        writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n" % length)
+        writer.write(b"POST /v1/audio/speech HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n" % length)
         writer.write(b"Content-Type: multipart/form-data; boundary=b\r\n\r\n" + form)
         uploading = asyncio.ensure_future(upload(writer))
         before = -1

@@ -63,9 +63,9 @@ async def test_heads_that_are_large_are_read(url: str) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: a\r\n" + b"X: x\r\n" * MAX_HEAD_BYTES + b"\r\n",
-        b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"X: x\r\n" * MAX_HEAD_BYTES + b"\r\n",
+        b"GET /" + b"x" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
     ids=["one header", "many headers", "the path"],
 )
@@ -76,12 +76,12 @@ async def test_heads_that_are_too_large_are_refused_in_the_apis_shape(url: str, 
 
 
 async def test_head_without_an_end_is_not_kept(url: str) -> None:
-    beginning = b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "
+    beginning = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "
     answer = await said_to(url, beginning, *[b"x" * 4096] * 1000)
     assert answer.startswith(b"HTTP/1.1 431 ")
 
 
-CHUNKED = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+CHUNKED = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 @pytest.mark.parametrize("beginning", [b"2\r\n{}\r\n0\r\nX: ", b"2;x="], ids=["trailers", "a chunk's extension"])
@@ -104,14 +104,14 @@ async def test_body_in_small_pieces_is_not_taken_for_a_head(url: str) -> None:
 
 async def test_end_of_a_large_body_is_not_counted_as_the_next_head(url: str) -> None:
     body = b"x" * 3 * MAX_HEAD_BYTES
-    first = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(body)
+    first = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
     reader, writer = await connected(url)
     writer.write(first)
     await asyncio.sleep(0.05)
     writer.write(body + b"GET /healthz HTT")
     await writer.drain()
     await asyncio.sleep(0.05)
-    writer.write(b"P/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    writer.write(b"P/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     said = await reader.read()
     assert re.findall(rb"HTTP/1.1 (\d+)", said) == [b"400", b"200"]
     writer.close()
@@ -123,7 +123,7 @@ async def test_bytes_that_are_no_http_are_refused_in_the_apis_shape(url: str) ->
     assert b'"code":"invalid_http"' in answer
 
 
-@pytest.mark.parametrize("beginning", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"])
+@pytest.mark.parametrize("beginning", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"])
 async def test_connection_without_a_whole_request_in_time_is_closed(
     monkeypatch: pytest.MonkeyPatch, url: str, beginning: bytes
 ) -> None:
@@ -147,7 +147,7 @@ async def test_idle_connection_without_another_request_is_closed(monkeypatch: py
     app = create_app(settings(), backend=Scripted([]))
     async with serving(app, http=HTTP, timeout_keep_alive=0.1) as served:
         reader, writer = await connected(served)
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b'{"status":"ok"}')
         monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", 0.1)
         writer.write(rest)
@@ -161,7 +161,7 @@ async def test_connection_that_was_refused_early_is_closed(monkeypatch: pytest.M
         for beginning, patience in ((b"", 30), (b"x", SHORT)):  # all of the body comes, and not all of it
             monkeypatch.setattr(uvicorn_http, "HEAD_TIMEOUT", patience)
             reader, writer = await connected(served)
-            writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n")
+            writer.write(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n")
             await reader.readuntil(b"}}")
             writer.write(beginning or b"xx")
             assert await reader.read() == b""
@@ -174,15 +174,17 @@ async def test_incomplete_request_does_not_end_the_answer_before_it(monkeypatch:
     async with serving(app, http=HTTP) as served:
         reader, writer = await connected(served)
         body = b'{"model": "m", "input": "Hi"}'
-        writer.write(b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        writer.write(
+            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
         writer.write(b"GET /heal")
         assert b"200" in await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"thz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        writer.write(b"thz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         assert b"HTTP/1.1 200" in await reader.read()
         writer.close()
 
 
-ASK = b"POST /v1/responses HTTP/1.1\r\nHost: a\r\nContent-Length: 29\r\n\r\n" + b'{"model": "m", "input": "Hi"}'
+ASK = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 29\r\n\r\n" + b'{"model": "m", "input": "Hi"}'
 
 
 @pytest.mark.parametrize("behind", [b"\0", b"x y z\r\n\r\n", b"\x16\x03\x01", b"X: " + b"x" * 2 * MAX_HEAD_BYTES])

@@ -42,7 +42,7 @@ async def connection() -> AsyncIterator[Connection]:
 
 
 def request(line: bytes, headers: bytes = b"", body: bytes = b"") -> bytes:
-    return b"%b HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n%b\r\n%b" % (line, len(body), headers, body)
+    return b"%b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%b\r\n%b" % (line, len(body), headers, body)
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
@@ -90,7 +90,10 @@ async def test_http_2_offer_with_a_chunked_body_is_answered(connection: Connecti
     reader, writer = connection
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (BODY[:9], BODY[9:], b""))
     writer.write(
-        b"POST /v1/responses HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n" + TO_HTTP_2 + b"\r\n" + chunks
+        b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+        + TO_HTTP_2
+        + b"\r\n"
+        + chunks
     )
     assert (await answer(reader))[0] == 200
 

@@ -182,7 +182,7 @@ async def until_no_pieces(database: FilePlace) -> None:
 async def test_upload_whose_client_disconnects_leaves_nothing(server: str, database: FilePlace) -> None:
     host, port = server.removeprefix("http://").split(":")
     _reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST /v1/files HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer ada\r\nContent-Type: {FORM}\r\n"
+    head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ada\r\nContent-Type: {FORM}\r\n"
     begin = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(3 * PIECE)
     writer.write(f"{head}Content-Length: {5 * PIECE}\r\n\r\n".encode() + begin)
     await writer.drain()

@@ -6,6 +6,14 @@
 {{ printf "%s-%s" .Release.Name (include "antiphon.name" .) | trunc 50 | trimSuffix "-" }}
 {{- end }}
 
+{{- define "antiphon.service" -}}
+{{ include "antiphon.fullname" . }}.{{ .Release.Namespace }}
+{{- end }}
+
+{{- define "antiphon.hosts" -}}
+{{ include "antiphon.fullname" . }},{{ include "antiphon.service" . }},{{ include "antiphon.service" . }}.svc,{{ include "antiphon.service" . }}.svc.cluster.local
+{{- end }}
+
 {{- define "antiphon.selector" -}}
 app.kubernetes.io/name: {{ include "antiphon.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
