@@ -256,14 +256,20 @@ def verify(
     junit_file: Annotated[Path | None, typer.Option("--junit", help="The same, as JUnit's XML.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for an answer.")] = 60,
     concurrency: Annotated[int, typer.Option(min=1, help="Requests to send at a time.")] = 4,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="NAME:VALUE", help="A header to send; may be repeated.")
+    ] = None,
 ) -> None:
     """Check that a Responses server keeps the specification; exit 1 if it does not, 2 if nothing could be tried."""
     from app.cli.verify import run_checks
-    from app.verify.runner import chosen_checks
-    from app.verify.server import ServerAccess
+    from app.verify.server import ServerAccess, read_headers
 
-    access = ServerAccess(url, model, api_key, second_api_key, timeout, concurrency)
-    raise typer.Exit(run_checks(access, chosen_checks(only or (), skip or ()), (json_file, junit_file)))
+    try:
+        headers = read_headers(header or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--header") from None
+    access = ServerAccess(url, model, api_key, second_api_key, timeout, concurrency, headers)
+    raise typer.Exit(run_checks(access, only or (), skip or (), (json_file, junit_file)))
 
 
 @cli.command("settings", short_help="Print all settings, as a `.env` file.")

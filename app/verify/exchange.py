@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ class HTTPExchange:
     error: str = ""
     frames: list[dict[str, Any]] = field(default_factory=list)  # of a WebSocket
     sent: list[object] = field(default_factory=list)  # on a WebSocket
+    added: tuple[str, ...] = ()  # the names of headers that the caller added, whose values may be secret
 
     @property
     def ok(self) -> bool:
@@ -127,7 +129,9 @@ class HTTPExchange:
         return f"{' '.join(words)} {shlex.quote(self.url)}{self._authorization()}{data}"
 
     def _authorization(self) -> str:
-        return f' -H "Authorization: Bearer ${self.key}"' if self.key else ""
+        names = [f"Authorization: Bearer ${self.key}"] if self.key else []
+        names += [f"{name}: ${re.sub(r'[^A-Z0-9]', '_', name.upper())}" for name in self.added]
+        return "".join(f' -H "{name}"' for name in names)
 
     def outcome(self) -> str:
         """Return what came, in one line."""

@@ -66,6 +66,8 @@ def print_report(report: VerifyReport, console: Console) -> None:
             first = _plain(result.detail).partition("\n")[0]
             console.print(f"  {result.check.id}  [dim]{escape(first[:160])}[/]", highlight=False, soft_wrap=True)
     console.print()
+    if report.interrupted:
+        console.print("Interrupted: these are the results so far.\n")
     console.print(_table(report))
     for path in report.not_deleted[:5]:
         console.print(f"not deleted: {escape(_plain(path))}", highlight=False)

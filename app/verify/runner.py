@@ -13,7 +13,7 @@ from app.verify import samples
 from app.verify.checks import ALL_CHECKS
 from app.verify.exchange import HTTPExchange
 from app.verify.rows import Check, CheckResult, Ended, Verdict
-from app.verify.server import ServerAccess, VerifiedServer
+from app.verify.server import LAST_EXCHANGE, ServerAccess, VerifiedServer
 
 VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "unsupported", "unclear")
 
@@ -33,6 +33,7 @@ class VerifyReport:
     requests: int = 0
     results: list[CheckResult] = field(default_factory=list)  # in the order of the table
     not_deleted: list[str] = field(default_factory=list)  # paths of what the server still stores
+    interrupted: bool = False  # by Ctrl-C, so that checks are missing
 
     @property
     def summary(self) -> dict[str, int]:
@@ -41,7 +42,14 @@ class VerifyReport:
 
 
 def chosen_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Check]:
-    """Return the checks whose ids fit any of the patterns `only` and none of `skip`, in the order of the table."""
+    """
+    Return the checks whose ids fit any of the patterns `only` and none of `skip`, in the order of the table.
+
+    Raises `NothingToVerify` for a pattern in `only` that matches no check.
+    """
+    for pattern in only:
+        if not any(fnmatchcase(check.id, pattern) for check in ALL_CHECKS):
+            raise NothingToVerify(f"Invalid --only {pattern!r}: must match the id of a check, such as 'stream.*'.")
     return [
         check
         for check in ALL_CHECKS
@@ -58,17 +66,18 @@ async def verify_server(
     """
     Check a server; `progress` is called with each result and the number of checks.
 
-    The base URL may lack its `/v1`, and the model its name. Raises `NothingToVerify`.
+    The base URL may lack its `/v1`, and the model its name. A cancellation of the checks ends them: what the server
+    stored is deleted, and the report has the results so far. Raises `NothingToVerify`.
     """
     if not checks:
-        raise NothingToVerify("No check has such an id.")
+        raise NothingToVerify("No check is left to run.")
     began = time.monotonic()
     report = VerifyReport("", "", datetime.now(UTC).isoformat(timespec="seconds"))
     server = VerifiedServer(access)
     try:
         await _find(server)
         report.url, report.model = server.url, server.model
-        report.results = await _all(server, checks, access.concurrency, progress)
+        report.interrupted = not await _run_all(server, checks, access.concurrency, progress, report.results)
         report.not_deleted = await server.clean_up()
     finally:
         await server.aclose()
@@ -101,31 +110,45 @@ def _first_model(exchange: HTTPExchange) -> str:
     return next((identifier for identifier in exchange.listed_ids if isinstance(identifier, str)), "")
 
 
-async def _all(
-    server: VerifiedServer, checks: Sequence[Check], concurrency: int, progress: Callable[[CheckResult, int], None]
-) -> list[CheckResult]:
+async def _run_all(
+    server: VerifiedServer,
+    checks: Sequence[Check],
+    concurrency: int,
+    progress: Callable[[CheckResult, int], None],
+    results: list[CheckResult],
+) -> bool:
+    """Run the checks, and append their results in the order of the table; False if a cancellation ended them early."""
     waiting = list(reversed(checks))
-    results: dict[str, CheckResult] = {}
+    ended: dict[str, CheckResult] = {}
 
     async def work() -> None:
         while waiting:
             result = await _one(server, waiting.pop())
-            results[result.check.id] = result
+            ended[result.check.id] = result
             progress(result, len(checks))
 
-    await asyncio.gather(*(work() for _ in range(max(1, concurrency))))
-    return [results[check.id] for check in checks]
+    try:
+        await asyncio.gather(*(work() for _ in range(max(1, concurrency))))
+    except asyncio.CancelledError:
+        if task := asyncio.current_task():
+            task.uncancel()
+        await server.cancel_requests()
+    results += [ended[check.id] for check in checks if check.id in ended]
+    return len(ended) == len(checks)
 
 
 async def _one(server: VerifiedServer, check: Check) -> CheckResult:
     began = time.monotonic()
     verdict: Verdict = "pass"
-    detail = request = ""
+    detail = ""
+    LAST_EXCHANGE.set(None)
+    exchange = None
     try:
         await check.run(server)
     except Ended as ended:
-        verdict, detail = ended.verdict, ended.detail
-        request = ended.exchange.curl() if ended.exchange else ""
+        verdict, detail, exchange = ended.verdict, ended.detail, ended.exchange
     except Exception as error:
         verdict, detail = "unclear", f"The check cannot read the answer: {type(error).__name__}: {error}"
+    exchange = exchange or LAST_EXCHANGE.get()
+    request = exchange.curl() if exchange else ""
     return CheckResult(check, verdict, detail, request, round(time.monotonic() - began, 3))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -23,10 +24,13 @@ RequestFields = dict[str, Any]
 _TRIES = 3
 _LONGEST_WAIT = 20.0  # seconds to wait when the server says that it is busy
 _NOT_THERE = (404, 405, 426, 501)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PLAIN = re.compile(
     r"\b(un|not |n't |not yet )(supported|implemented|available|enabled|support)|not ?implemented", re.I
 )
 KEY, SECOND_KEY = "API_KEY", "SECOND_API_KEY"
+# The exchange that a check looked at last: the report has its request. Each check runs in a context of its own.
+LAST_EXCHANGE: ContextVar[HTTPExchange | None] = ContextVar("last_exchange", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,18 @@ class ServerAccess:
     second_key: str | None = None  # of another user
     timeout: float = 60  # seconds for a whole answer
     concurrency: int = 4  # requests that are open at once
+    headers: Mapping[str, str] = field(default_factory=dict)  # to send with every request, such as a gateway's key
+
+
+def read_headers(lines: Iterable[str]) -> dict[str, str]:
+    """Read headers as `NAME:VALUE`; raises `ValueError` for other lines."""
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not value.strip().isprintable():
+            raise ValueError("must be NAME:VALUE, such as 'api-key: x'")
+        headers[name.strip()] = value.strip()
+    return headers
 
 
 class VerifiedServer:
@@ -55,6 +71,7 @@ class VerifiedServer:
         self.stored: dict[str, None] = {}
         self.keys = {name: value for name, value in ((KEY, access.key), (SECOND_KEY, access.second_key)) if value}
         self._timeout = access.timeout
+        self._headers = {name.lower(): value for name, value in access.headers.items()}
         self._free = asyncio.Semaphore(access.concurrency)
         self._once: dict[Callable[..., Any], asyncio.Future[Any]] = {}
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(access.timeout, connect=10), follow_redirects=True)
@@ -63,7 +80,9 @@ class VerifiedServer:
         """Return what a function of this server returns, calling it once for all checks."""
         if ask not in self._once:
             self._once[ask] = asyncio.ensure_future(ask(self))
-        return await asyncio.shield(self._once[ask])
+        exchange: HTTPExchange = await asyncio.shield(self._once[ask])
+        LAST_EXCHANGE.set(exchange)
+        return exchange
 
     def forget(self) -> None:
         """Forget what was asked once, as it was asked in vain."""
@@ -105,13 +124,17 @@ class VerifiedServer:
         """
         for last in range(_TRIES):
             exchange = HTTPExchange(method, f"{self.url}{path}", body, key if key in self.keys else None)
-            async with self._free:
-                await self._exchange(exchange, headers or {})
+            exchange.added = self.added_headers
+            LAST_EXCHANGE.set(exchange)
+            try:
+                async with self._free:
+                    await self._exchange(exchange, headers or {})
+            finally:
+                self._note(exchange, path)
             wait = exchange.headers.get("retry-after", "")
             if exchange.status not in (429, 503) or not wait.isdigit() or last == _TRIES - 1:
                 break
             await asyncio.sleep(min(int(wait), _LONGEST_WAIT))
-        self._note(exchange, path)
         return exchange
 
     async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
@@ -121,6 +144,7 @@ class VerifiedServer:
             content = json.dumps(exchange.body).encode()
         sent = {"accept": "*/*"} | ({"content-type": "application/json"} if content is not None else {})
         sent |= {"authorization": f"Bearer {self.keys[exchange.key]}"} if exchange.key else {}
+        sent |= self._headers
         try:
             async with (
                 asyncio.timeout(self._timeout),
@@ -153,8 +177,10 @@ class VerifiedServer:
         """Open a WebSocket. Raises `Unsupported` if the server has none, and `Unclear` if there is no answer."""
         url = re.sub(r"^http", "ws", f"{self.url}/responses")
         name = KEY if KEY in self.keys else None
-        headers = {"Authorization": f"Bearer {self.keys[name]}"} if name else {}
-        exchange = HTTPExchange("GET", url, key=name, sent=["(the handshake)"])
+        headers = {"authorization": f"Bearer {self.keys[name]}"} if name else {}
+        headers |= self._headers
+        exchange = HTTPExchange("GET", url, key=name, sent=["(the handshake)"], added=self.added_headers)
+        LAST_EXCHANGE.set(exchange)
         self.requests += 1
         try:
             socket = await connect(
@@ -172,6 +198,11 @@ class VerifiedServer:
             yield SocketTurns(self, socket, url, name)
         finally:
             await socket.close()
+
+    @property
+    def added_headers(self) -> tuple[str, ...]:
+        """The names of the headers that are sent with every request."""
+        return tuple(self._headers)
 
     @property
     def timeout(self) -> float:
@@ -194,10 +225,14 @@ class VerifiedServer:
         await asyncio.gather(*map(remove, paths[1:]))
         return left
 
-    async def aclose(self) -> None:
+    async def cancel_requests(self) -> None:
+        """Cancel the requests that `once` has open."""
         for asked in self._once.values():
             asked.cancel()
         await asyncio.gather(*self._once.values(), return_exceptions=True)
+
+    async def aclose(self) -> None:
+        await self.cancel_requests()
         await self._http.aclose()
 
 
@@ -216,7 +251,8 @@ class SocketTurns:
 
     async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
         """Send messages, text as it is and anything else as JSON; return the frames of the turns that follow."""
-        exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages))
+        exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages), added=self._server.added_headers)
+        LAST_EXCHANGE.set(exchange)
         self._server.requests += 1
         try:
             async with asyncio.timeout(self._server.timeout):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import signal
 import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from rich.console import Console
+from starlette.types import Receive, Scope, Send
 
 from app.backends.demo import DemoBackend
 from app.main import create_app
@@ -160,5 +163,79 @@ async def test_command_with_a_failed_check_exits_1() -> None:
 
 
 def test_command_with_nothing_to_try_exits_2() -> None:
-    done = run("http://127.0.0.1:9", "--only", "no.such")
-    assert (done.returncode, done.stderr) == (2, "antiphon: No check has such an id.\n")
+    done = run("http://127.0.0.1:9", "--only", "stream.*", "--only", "no.such")
+    told = "antiphon: Invalid --only 'no.such': must match the id of a check, such as 'stream.*'.\n"
+    assert (done.returncode, done.stderr) == (2, told)
+    done = run("http://127.0.0.1:9", "--only", "stream.done", "--skip", "stream.*")
+    assert (done.returncode, done.stderr) == (2, "antiphon: No check is left to run.\n")
+
+
+@pytest.mark.parametrize("line", ["sk-secret", "a b: x", ": x", "x-y: a\nb"])
+def test_command_with_an_invalid_header_names_the_form_but_not_the_value(line: str) -> None:
+    done = run("http://127.0.0.1:9", "--header", line)
+    assert done.returncode == 2
+    assert "must be NAME:VALUE" in done.stderr and "sk-secret" not in done.stderr
+
+
+async def test_command_sends_added_headers_and_prints_no_value(tmp_path: Path) -> None:
+    seen: list[str | None] = []
+
+    def note(answer: Reply, sent: Sent) -> None:
+        seen.append(sent.headers.get("api-key"))
+        answer.headers.pop("x-request-id", None)
+
+    report = tmp_path / "report.json"
+    server = BrokenServer(create_app(settings(), backend=DemoBackend()), Fault("", "", reply=note))
+    async with serving(server) as url:
+        arguments = ("--only", "clients.request-id", "--header", "api-key: sk-secret", "--json", str(report))
+        done = await asyncio.to_thread(run, url, *arguments)
+    assert len(seen) >= 2 and set(seen) == {"sk-secret"}
+    assert "sk-secret" not in done.stdout + report.read_text()
+    assert '-H "api-key: $API_KEY"' in done.stdout
+
+
+async def test_json_report_has_the_request_of_passing_checks(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    groups = ("stream.*", "websocket.*", "errors.*", "state.*")
+    async with listening(DemoBackend()) as url:
+        await asyncio.to_thread(
+            run, url, *(word for group in groups for word in ("--only", group)), "--json", str(report)
+        )
+    rows = [row for row in json.loads(report.read_text())["checks"] if row["status"] == "pass"]
+    assert len(rows) > 80
+    assert [row["id"] for row in rows if not str(row["request"]).startswith(("curl ", "websocat "))] == []
+    requests = {row["id"]: row["request"] for row in rows}
+    assert '"temperature": 17' in requests["errors.temperature-range"]
+    assert '"stream": true' in requests["stream.answer"]
+
+
+async def test_ctrl_c_prints_the_summary_so_far_and_deletes_what_was_stored(tmp_path: Path) -> None:
+    app = create_app(settings(), backend=DemoBackend())
+    held, deleted = asyncio.Event(), []
+
+    async def holding(scope: Scope, receive: Receive, send: Send) -> None:
+        """Never answer the check that runs second."""
+        if scope["type"] == "http" and scope["path"].endswith("/no/such/path/at/all"):
+            held.set()
+            await receive()
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        if scope["type"] == "http" and scope["method"] == "DELETE":
+            deleted.append(scope["path"])
+        await app(scope, receive, send)
+
+    report = tmp_path / "report.json"
+    arguments = ("--only", "state.retrieve", "--only", "errors.path", "--concurrency", "1", "--json", str(report))
+    async with serving(holding) as url:
+        with (tmp_path / "out").open("w") as out:
+            process = fork_server.start("verify", url, *arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            async with asyncio.timeout(120):
+                await held.wait()
+            process.send_signal(signal.SIGINT)
+            status = await asyncio.to_thread(process.wait, 120)
+    text = (tmp_path / "out").read_text()
+    assert status == 130, text
+    assert "Interrupted" in text and "1 pass, 0 fail" in text
+    assert len(deleted) == 1
+    assert [row["id"] for row in json.loads(report.read_text())["checks"]] == ["state.retrieve"]
