@@ -15,9 +15,7 @@ from tests.support.serving import serving, settings
 from tests.verify.broken_server import BrokenServer, Fault, Json, Reply, Sent, of_type
 
 SCENARIOS = {check.id.removeprefix("suite.") for check in ALL_CHECKS if check.group == "suite"}
-WHOLE = {"basic-response", "assistant-phase", "system-prompt", "image-input", "file-input", "multi-turn"}
-CALLS = {"tool-calling", "function-call-roundtrip"}
-CONTINUED = {"previous-response-id", "function-call-roundtrip"}
+WHOLE = {"basic-response", "assistant-phase", "system-prompt", "image-input", "multi-turn"}
 TURNS = {name for name in SCENARIOS if name.startswith("websocket-")}
 NOT_FOUND = {
     "websocket-previous-response-not-found",
@@ -45,22 +43,10 @@ def no_end(answer: Reply, sent: Sent) -> None:
         answer.events = events
 
 
-def a_call_is_never_done(answer: Reply, sent: Sent) -> None:
-    if answer.streams:
-        done = "response.output_item.done"
-        calls = [e for e in of_type(answer.events, done) if e["item"]["type"] == "function_call"]
-        answer.events = [event for event in answer.events if event not in calls]
-
-
 def a_call_has_no_call_id(answer: Reply, sent: Sent) -> None:
     if sent.creates and not answer.streams and "call_id" in (answer.json.get("output") or [{}])[0]:
         output = [{name: value for name, value in item.items() if name != "call_id"} for item in answer.json["output"]]
         answer.json = {**answer.json, "output": output}
-
-
-def a_continuation_fails(answer: Reply, sent: Sent) -> None:
-    if sent.creates and sent.body.get("previous_response_id"):
-        answer.status = 500
 
 
 def a_compaction_has_messages_only(answer: Reply, sent: Sent) -> None:
@@ -91,12 +77,10 @@ def the_second_turn_fails(frame: Json, memory: Json) -> Iterable[Json] | None:
 
 
 FAULTS = [
-    (Fault("no output", "", reply=no_output), WHOLE | CONTINUED),
+    (Fault("no output", "", reply=no_output), WHOLE),
     (Fault("no such phase", "", reply=no_such_phase), {"response-output-phase-schema"}),
     (Fault("no end", "", reply=no_end), {"streaming-response"}),
-    (Fault("a call is never done", "", reply=a_call_is_never_done), {"tool-calling-streaming"}),
-    (Fault("a call has no call_id", "", reply=a_call_has_no_call_id), CALLS),
-    (Fault("a continuation fails", "", reply=a_continuation_fails), CONTINUED),
+    (Fault("a call has no call_id", "", reply=a_call_has_no_call_id), {"tool-calling"}),
     (Fault("a compaction has messages only", "", reply=a_compaction_has_messages_only), {"compact-response"}),
     (Fault("a model is not required", "", reply=a_model_is_not_required), {"compact-missing-model"}),
     (Fault("another code", "", frames=another_code), NOT_FOUND),
