@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Iterable
 
 from app.verify.exchange import HTTPExchange
 from app.verify.laws import STREAM_LAWS
-from app.verify.rows import CHECKS, Broken, Check, need
-from app.verify.samples import input_tokens
+from app.verify.rows import CHECKS, Broken, Check, Unclear, need
+from app.verify.samples import input_tokens, spoken_in
 from app.verify.schema import SchemaIssue, schema_issues
 from app.verify.server import VerifiedServer
 
@@ -60,6 +60,19 @@ def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: s
     """Raise `Broken` unless the model was given at least so many more tokens than by another request, for `what`."""
     found, alone = input_tokens(exchange), input_tokens(short)
     need(found >= alone + least, f"The model was given {found} tokens, and {alone} without {what}.", exchange)
+
+
+def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) -> None:
+    """Raise `Broken` unless one list has the messages with these texts, and the other has them in reverse order."""
+    if not all(isinstance(identifier, str) for identifier in (*rising.listed_ids, *falling.listed_ids)):
+        raise Unclear("The items of the list have no ids.", rising)
+    found = [spoken_in(item) for item in rising.listed]
+    need(rising.ok and len(found) == len(texts), f"The list has {len(found)} of {len(texts)} items.", rising)
+    same = rising.listed_ids == falling.listed_ids
+    need(not same, "The query `order=asc` is ignored: the list is the same without it.", rising)
+    need((found[0], found[-1]) == (texts[0], texts[-1]), "With `order=asc`, the first item is not first.", rising)
+    back = falling.listed_ids == rising.listed_ids[::-1]
+    need(back, "Without `order`, the list is not the reverse of `order=asc`.", falling)
 
 
 def request_row(row_id: str, title: str, law: str, source: str, statuses: Container[int], **fields: object) -> None:

@@ -105,6 +105,12 @@ def spoken(exchange: HTTPExchange) -> str:
     return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
 
 
+def spoken_in(item: dict[str, Any]) -> str:
+    """Return the text of a message of the input or of the output."""
+    content = item.get("content")
+    return content if isinstance(content, str) else "".join(str(part.get("text") or "") for part in _parts(content))
+
+
 def _parts(content: object) -> list[dict[str, Any]]:
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
@@ -118,7 +124,7 @@ def input_tokens(exchange: HTTPExchange) -> int:
 
 
 def repeated(exchange: HTTPExchange, name: str) -> Any:
-    """Return a field of the request that a response repeats; raises `Unclear` if the response does not have it."""
+    """Return a field of a response; raises `Unclear` if the response does not have it."""
     if name not in exchange.response:
         raise Unclear(f"The response has no field {name}: see schema.required.", exchange)
     return exchange.response[name]
@@ -126,9 +132,18 @@ def repeated(exchange: HTTPExchange, name: str) -> Any:
 
 def response_id(exchange: HTTPExchange) -> str:
     """Return the id of a response; raises `Unclear` if it has none."""
-    identifier = given(exchange).response.get("id")
+    return _identifier(given(exchange).response, exchange)
+
+
+def object_id(exchange: HTTPExchange) -> str:
+    """Return the id of a JSON object, such as a conversation; raises `Unclear` if it has none."""
+    return _identifier(given(exchange).object, exchange)
+
+
+def _identifier(document: dict[str, Any], exchange: HTTPExchange) -> str:
+    identifier = document.get("id")
     if not identifier or not isinstance(identifier, str):
-        raise Unclear("The response has no id.", exchange)
+        raise Unclear(f"The {document.get('object') or 'object'} has no id.", exchange)
     return identifier
 
 
@@ -136,7 +151,7 @@ def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[s
     """Return the call of a response; raises `Unclear` if the model did not call."""
     calls = called(given(exchange, "tools", "tool_choice"), item_type)
     if not calls:
-        raise Unclear("The model did not call the tool that it had to call, three times.", exchange)
+        raise Unclear("The model did not call the tool that it had to call.", exchange)
     return calls[0]
 
 
@@ -178,6 +193,7 @@ text, text_stream = _both(input=[user_message(SAY_HELLO)])
 cut_off, cut_off_stream = _both(input=COUNT, max_output_tokens=16)
 call, call_stream = _calling(stream=False), _calling(stream=True)
 custom, custom_stream = _both(input="Write the note: hello.", tools=[CUSTOM_TOOL], tool_choice="required")
+no_tool = _asking(input="Write the note: hello.")
 person, person_stream = _both(input="Give me a person as JSON.", text={"format": PERSON})
 thought = _asking(**_THINK, include=["reasoning.encrypted_content"])
 thought_stream = _asking(**_THINK, stream=True)

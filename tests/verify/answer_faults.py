@@ -365,6 +365,17 @@ def a_custom_call_is_a_functions(response: Json, sent: Sent) -> None:
             item["type"], item["arguments"] = "function_call", json.dumps({"input": item.pop("input")})
 
 
+def _is_custom(tool: Any) -> bool:
+    return isinstance(tool, dict) and tool.get("type") == "custom"
+
+
+@in_request("tools.custom", "tools.choice-unknown", "tools.custom-output")
+def custom_tools_are_lost(sent: Sent) -> None:
+    if sent.creates and any(map(_is_custom, sent.body.get("tools") or ())):
+        sent.body["tools"] = [tool for tool in sent.body["tools"] if not _is_custom(tool)]
+        sent.body.pop("tool_choice", None)
+
+
 @in_response("tools.namespace")
 def a_namespace_is_in_the_name(response: Json, sent: Sent) -> None:
     for item in _calls(response):

@@ -23,8 +23,12 @@ async def _begun(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _taken(server: VerifiedServer) -> HTTPExchange:
-    """Return the answer to a request in the background; raises `Unsupported` if it was not taken as one."""
+    """
+    Return the answer to a request in the background; raises `Unsupported` if it was not taken as one, and `Unclear`
+    without a status.
+    """
     exchange = given(await server.once(_begun), "background")
+    samples.repeated(exchange, "status")
     if exchange.response.get("background") is not True and exchange.response.get("status") in _ENDED:
         raise Unsupported("background is ignored: the response had ended when it came.", exchange)
     return exchange
@@ -134,7 +138,7 @@ async def _again(server: VerifiedServer) -> None:
     """Cancelling twice is idempotent: the second call returns the response."""
     await _taken(server)
     first = given(await server.once(_cancelled))
-    exchange = await server.send("POST", f"/responses/{first.object.get('id')}/cancel")
+    exchange = await server.send("POST", f"/responses/{response_id(first)}/cancel")
     need(exchange.ok, f"The second is answered with {exchange.outcome()}", exchange)
     same = exchange.object.get("status") == first.object.get("status")
     need(same, f"The status is {exchange.object.get('status')!r} now.", exchange)

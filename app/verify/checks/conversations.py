@@ -6,9 +6,9 @@ from typing import Any
 
 from app.verify import samples
 from app.verify.exchange import HTTPExchange
-from app.verify.expect import NOT_FOUND, REFUSED, need_longer, need_status
+from app.verify.expect import NOT_FOUND, REFUSED, need_longer, need_order, need_status
 from app.verify.rows import Unclear, check_row, need
-from app.verify.samples import SHORT, user_message
+from app.verify.samples import SHORT, object_id, response_id, user_message
 from app.verify.server import VerifiedServer, answered, given
 
 _API = "OpenAI API reference, Conversations, "
@@ -23,27 +23,24 @@ async def _created(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _id(server: VerifiedServer) -> str:
-    exchange = given(await server.once(_created))
-    if not isinstance(exchange.object.get("id"), str):
-        raise Unclear("The conversation has no id.", exchange)
-    return str(exchange.object["id"])
+    return object_id(await server.once(_created))
 
 
 async def _used(server: VerifiedServer) -> HTTPExchange:
     """A response in a conversation of its own, which had one item of many words before."""
     made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
-    identifier = given(made).object.get("id")
-    return await server.respond(input=SHORT, conversation=identifier, store=True, max_output_tokens=samples.LIMIT)
+    return await server.respond(input=SHORT, conversation=object_id(made), store=True, max_output_tokens=samples.LIMIT)
 
 
 @check_row("conversations.create", "A conversation can be created", f"{_API}Create")
 async def _create(server: VerifiedServer) -> None:
     """`POST /conversations` creates a conversation: an object `conversation` with an id, metadata and `created_at`."""
-    found = answered(await server.once(_created)).object
-    need(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", None, found)
-    need(isinstance(found.get("id"), str) and found["id"], "There is no id.", None, found)
-    need(isinstance(found.get("created_at"), int), "created_at is no integer.", None, found)
-    need(found.get("metadata") == {"purpose": "verify"}, "The metadata is not what was sent.", None, found)
+    exchange = answered(await server.once(_created))
+    found = exchange.object
+    need(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", exchange, found)
+    need(isinstance(found.get("id"), str) and found["id"], "There is no id.", exchange, found)
+    need(isinstance(found.get("created_at"), int), "created_at is no integer.", exchange, found)
+    need(found.get("metadata") == {"purpose": "verify"}, "The metadata is not what was sent.", exchange, found)
 
 
 @check_row("conversations.retrieve", "A conversation can be retrieved", f"{_API}Retrieve")
@@ -71,9 +68,9 @@ async def _items(server: VerifiedServer) -> None:
 
 
 async def _extended(server: VerifiedServer) -> HTTPExchange:
-    made = given(await server.send("POST", "/conversations", {}))
+    made = object_id(await server.send("POST", "/conversations", {}))
     items = [user_message("one"), user_message("two")]
-    return await server.send("POST", f"/conversations/{made.object.get('id')}/items", {"items": items})
+    return await server.send("POST", f"/conversations/{made}/items", {"items": items})
 
 
 def _conversation(exchange: HTTPExchange) -> str:
@@ -91,19 +88,18 @@ async def _add(server: VerifiedServer) -> None:
 async def _order(server: VerifiedServer) -> None:
     """`order`: `asc` or `desc`, which is the default."""
     path = f"{_conversation(given(await server.once(_extended)))}/items"
-    rising, falling = await server.get(f"{path}?order=asc"), await server.get(path)
-    ids = rising.listed_ids
-    back = falling.listed_ids
-    need(len(ids) == 2, f"The list has {len(ids)} of 2 items.", rising)
-    need(back == ids[::-1], "Without an order, the last item is not first.", falling)
+    need_order(await server.get(f"{path}?order=asc"), await server.get(path), ["one", "two"])
 
 
 @check_row("conversations.item", "An item can be retrieved and deleted", f"{_API}Retrieve an item, Delete an item")
 async def _item(server: VerifiedServer) -> None:
     """`GET` and `DELETE /conversations/{id}/items/{item_id}`: a single item; the second returns the conversation."""
-    made = given(await server.send("POST", "/conversations", {"items": [user_message("one")]}))
-    path = f"/conversations/{made.object.get('id')}/items"
-    identifier = next(iter(given(await server.get(path)).listed_ids), None)
+    made = object_id(await server.send("POST", "/conversations", {"items": [user_message("one")]}))
+    path = f"/conversations/{made}/items"
+    items = given(await server.get(path))
+    identifier = next(iter(items.listed_ids), None)
+    if not isinstance(identifier, str):
+        raise Unclear("The list has no item with an id: see conversations.items.", items)
     exchange = answered(await server.get(f"{path}/{identifier}"))
     need(exchange.object.get("id") == identifier, "The item is another.", exchange, exchange.object)
     answered(await server.delete(f"{path}/{identifier}"))
@@ -155,8 +151,8 @@ async def _with_previous(server: VerifiedServer) -> None:
     """`previous_response_id` cannot be used in conjunction with `conversation`."""
     used = given(await server.once(_used), "conversation")
     exchange = await server.respond(
-        conversation=given(await server.send("POST", "/conversations", {})).object.get("id"),
-        previous_response_id=used.response.get("id"),
+        conversation=object_id(await server.send("POST", "/conversations", {})),
+        previous_response_id=response_id(used),
         max_output_tokens=16,
     )
     need_status(exchange, (400,))
@@ -174,8 +170,7 @@ async def _unknown(server: VerifiedServer) -> None:
 @check_row("conversations.delete", "A conversation can be deleted", f"{_API}Delete")
 async def _delete(server: VerifiedServer) -> None:
     """`DELETE /conversations/{id}` deletes the conversation: `{id, object: 'conversation.deleted', deleted: true}`."""
-    made = given(await server.send("POST", "/conversations", {}))
-    path = f"/conversations/{made.object.get('id')}"
+    path = f"/conversations/{object_id(await server.send('POST', '/conversations', {}))}"
     exchange = answered(await server.delete(path))
     need(exchange.object.get("deleted") is True, "deleted is not true.", exchange, exchange.object)
     need_status(await server.get(path), NOT_FOUND, "The deleted conversation")

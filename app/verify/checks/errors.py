@@ -225,15 +225,17 @@ async def _not_object(server: VerifiedServer) -> None:
     need_status(await server.send("POST", "/responses", [1, 2, 3]), INVALID)
 
 
-request_row(
+@check_row(
     "errors.stream-status",
     "A stream that cannot begin is an HTTP error",
-    "A request that is refused has the status of its error, streamed or not: clients retry by the status alone.",
     f"{_TYPES}; openai-python, openai-node, AI SDK",
-    INVALID,
-    input=7,
-    stream=True,
 )
+async def _stream_status(server: VerifiedServer) -> None:
+    """A request that is refused has the status of its error, streamed or not: clients retry by the status alone."""
+    bodies = [exchange.body for exchange in await _refusals(server) if isinstance(exchange.body, dict)]
+    if not bodies:
+        raise Unclear("No request for a response was refused: see errors.*-type.")
+    need_status(await server.send("POST", "/responses", {**bodies[0], "stream": True}), INVALID)
 
 
 @check_row("errors.model", "An unknown model is refused", _ERRORS)

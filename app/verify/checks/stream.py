@@ -100,7 +100,8 @@ CHECKS.extend(map(_of_law, STREAM_LAWS))
 )
 async def _like_json(server: VerifiedServer) -> None:
     """
-    A streamed response is the same resource as one that is not: it has the same fields, and items of the same types.
+    A streamed response is the same resource as one that is not: it has the same fields, items of the same types, and
+    the same `input_tokens`.
     """
     for whole, streamed in ((samples.text, samples.text_stream), (samples.call, samples.call_stream)):
         one, other = await server.once(whole), await server.once(streamed)
@@ -108,6 +109,8 @@ async def _like_json(server: VerifiedServer) -> None:
             continue
         different = sorted({*one.response} ^ {*other.response})
         need(not different, f"Only one of the two has the fields {different}.", other)
+        tokens = [exchange.usage.get("input_tokens") for exchange in (one, other)]
+        need(None in tokens or tokens[0] == tokens[1], f"input_tokens is {tokens[0]!r} as JSON, and {tokens[1]!r} streamed.", other)
         for item, twin in zip(one.output, other.output, strict=False):
             different = sorted({*item} ^ {*twin}) if item.get("type") == twin.get("type") else []
             need(not different, f"Only one of the two items has the fields {different}.", other, twin)

@@ -15,6 +15,7 @@ from app.verify.samples import (
     WEATHER_TOOL,
     call_output,
     called,
+    input_tokens,
     repeated,
     response_id,
     the_call,
@@ -305,13 +306,27 @@ async def _nulls(server: VerifiedServer) -> None:
 async def _custom(server: VerifiedServer) -> None:
     """Custom tools work in much the same way as functions, but have a text of any kind as input: `custom_tool_call`."""
     exchange = answered(await server.once(samples.custom), "custom", "tools", "type")
-    item = the_call(exchange, "custom_tool_call") if called(exchange, "custom_tool_call") else None
-    if item is None:
+    if not called(exchange, "custom_tool_call"):
         calls = called(exchange)
         need(not calls, "The custom tool is called as a function.", exchange, calls)
+        await _need_custom_tool(server, exchange)
         raise Unclear("The model did not call the custom tool.", exchange)
+    item = the_call(exchange, "custom_tool_call")
     need(isinstance(item.get("input"), str), "The call has no text as input.", exchange, item)
     need(item.get("name") == "write_note" and item.get("call_id"), "The call has no name or call_id.", exchange, item)
+
+
+async def _need_custom_tool(server: VerifiedServer, exchange: HTTPExchange) -> None:
+    """Raise `Broken` if the server lost the custom tool on the way to the model."""
+    tools = exchange.response.get("tools")
+    listed = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ["custom"]
+    need("custom" in listed, "The custom tool is lost: the response does not have it.", exchange, tools)
+    found, without = input_tokens(exchange), input_tokens(await server.once(samples.no_tool))
+    need(
+        found > without,
+        f"The custom tool is lost: the model was given {found} tokens with it and without it.",
+        exchange,
+    )
 
 
 @check_row(
