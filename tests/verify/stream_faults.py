@@ -204,6 +204,15 @@ def the_text_is_never_done(events: Events) -> Events:
     return without(events, TEXT_DONE)
 
 
+@in_stream("stream.text-done")
+def a_delta_follows_the_done_event(events: Events) -> Events:
+    at = max((n for n, event in enumerate(events) if event["type"] == DELTA), default=None)
+    done = next((n for n, event in enumerate(events) if event["type"] == TEXT_DONE), None)
+    if at is None or done is None:
+        return events
+    return [*events[:at], *events[at + 1 : done + 1], events[at], *events[done + 1 :]]
+
+
 @in_stream("stream.deltas-joined")
 def a_delta_differs_from_what_is_done(events: Events) -> None:
     for event in of_type(events, DELTA):
@@ -251,6 +260,12 @@ def the_final_response_has_another_text(events: Events) -> None:
     for item in ended(events)["output"]:
         for part in item.get("content", []):
             part["text"] += "!"
+
+
+@in_stream("stream.like-json", "schema.usage-total")
+def streamed_usage_differs(events: Events) -> None:
+    if ended(events)["usage"]:
+        ended(events)["usage"]["input_tokens"] += 7
 
 
 @in_stream("stream.final-usage")

@@ -110,7 +110,8 @@ async def _like_json(server: VerifiedServer) -> None:
         different = sorted({*one.response} ^ {*other.response})
         need(not different, f"Only one of the two has the fields {different}.", other)
         tokens = [exchange.usage.get("input_tokens") for exchange in (one, other)]
-        need(None in tokens or tokens[0] == tokens[1], f"input_tokens is {tokens[0]!r} as JSON, and {tokens[1]!r} streamed.", other)
+        same = None in tokens or tokens[0] == tokens[1]
+        need(same, f"input_tokens is {tokens[0]!r} as JSON, and {tokens[1]!r} streamed.", other)
         for item, twin in zip(one.output, other.output, strict=False):
             different = sorted({*item} ^ {*twin}) if item.get("type") == twin.get("type") else []
             need(not different, f"Only one of the two items has the fields {different}.", other, twin)

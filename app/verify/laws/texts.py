@@ -15,7 +15,7 @@ from app.verify.laws.law import (
     stream_law,
 )
 
-_TEXTS = ("text", "refusal", "arguments", "input", "code")
+_TEXTS = ("text", "refusal", "arguments", "input", "code", "diff")
 _POSITIONS = ("content_index", "summary_index")
 # What commands print comes as two streams at once, which the item has as one list of objects.
 _PRINTED = "response.shell_call_output"
@@ -118,11 +118,17 @@ def _texts(events: StreamEvents) -> tuple[dict[tuple[object, ...], str], dict[tu
 @stream_law("text-done", "Deltas end with a done event", _ITEMS)
 def _text_done(events: StreamEvents) -> Iterator[Breach]:
     """The delta events MAY be repeated many times, and end with `response.<content_type>.done`."""
-    wholes = [_place(event) for event in events if _whole(event) is not None]
+    wholes: dict[tuple[object, ...], list[int]] = {}
+    for at, event in enumerate(events):
+        if _whole(event) is not None:
+            wholes.setdefault(_place(event), []).append(at)
     _, ends = _texts(events)
     for place, at in ends.items():
-        if wholes.count(place) != 1:
-            yield Breach(f"There are {wholes.count(place)} {place[0]}.done for these deltas.", at)
+        done = wholes.get(place, [])
+        if len(done) != 1:
+            yield Breach(f"There are {len(done)} {place[0]}.done for these deltas.", at)
+        elif at > done[0]:
+            yield Breach(f"{place[0]}.delta follows {place[0]}.done.", at)
 
 
 @stream_law("deltas-joined", "Deltas join to the whole", _EVENTS)
@@ -163,7 +169,10 @@ def _text_of(item: Mapping[str, Any], event: StreamEvent) -> str | None:
         if isinstance(index, int):
             part = parts[index] if isinstance(parts, list) and index < len(parts) else {}
             return next((part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)), "")
-    return next((item[key] for key in ("arguments", "input", "code") if isinstance(item.get(key), str)), None)
+    operation = item.get("operation")
+    fields = {**item, **operation} if isinstance(operation, Mapping) else item  # of an apply_patch_call
+    texts = (fields.get(key) for key in ("arguments", "input", "code", "diff"))
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 @stream_law("part-text", "The done part is the item's", _ITEMS)
