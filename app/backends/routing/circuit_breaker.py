@@ -27,7 +27,7 @@ class Circuit:
         self._clock = clock
         self._failures = 0  # in a row
         self._until: float | None = None  # while open: when a trial request is allowed, in clock time
-        self._trying = False  # whether a trial request is under way
+        self._trial: object | None = None  # the request that is the trial, if one is in flight
 
     @property
     def open(self) -> bool:
@@ -37,37 +37,38 @@ class Circuit:
     @property
     def ready(self) -> bool:
         """Whether a request may be sent now."""
-        return self._until is None or (not self._trying and self._clock() >= self._until)
+        return self._until is None or (self._trial is None and self._clock() >= self._until)
 
     @property
     def wait(self) -> float:
         """The seconds until a trial request is allowed; 0 if it is."""
         return 0.0 if self._until is None else max(0.0, self._until - self._clock())
 
-    def sent(self) -> None:
-        """Record that a request is sent."""
-        self._trying = self.open
+    def sent(self, request: object) -> None:
+        """Record that a request is sent: while the circuit is open, the first one is the trial."""
+        if self.open and self._trial is None:
+            self._trial = request
 
     def answered(self) -> None:
         """Record that the server has begun an answer, which may still fail."""
         if self.open:
             self._failures = self._limit - 1  # one more failure opens the circuit again
-        self._until, self._trying = None, False
+        self._until, self._trial = None, None
 
     def succeeded(self) -> None:
         """Record a complete answer, or a refusal that is the request's fault."""
-        self._failures, self._until, self._trying = 0, None, False
+        self._failures, self._until, self._trial = 0, None, None
 
     def failed(self) -> None:
         """Record that there was no answer, or that it broke off."""
         self._failures += 1
         if self._failures >= self._limit:
             self._until = self._clock() + self._pause
-        self._trying = False
 
-    def cancelled(self) -> None:
-        """Record that a request was cancelled before the server answered."""
-        self._trying = False
+    def left(self, request: object) -> None:
+        """Record that a request has ended, however: another trial is allowed if it was the trial."""
+        if self._trial is request:
+            self._trial = None
 
     def checked(self) -> None:
         """Record that the server passed a health check: a trial request is allowed now."""

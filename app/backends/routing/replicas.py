@@ -98,11 +98,18 @@ class Replica:
 
 
 @dataclass(eq=False, slots=True)
+class Permit:
+    """The right to send one request to a server."""
+
+    replica: Replica
+
+
+@dataclass(eq=False, slots=True)
 class _Waiter:
     exclude: Collection[Replica]
     only_candidate: bool
     low_priority: bool = field(default_factory=LOW_PRIORITY.get)
-    place: asyncio.Future[Replica] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    permit: asyncio.Future[Permit] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class ReplicaPool:
@@ -169,8 +176,9 @@ class ReplicaPool:
         if tried:
             self._serve()
 
-    def leave(self, replica: Replica, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
-        """Release a place after `seconds`; `error` is the failure of the request, or None."""
+    def leave(self, permit: Permit, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
+        """Release a permit after `seconds`; `error` is the failure of the request, or None."""
+        replica = permit.replica
         if error is None:
             self._set_up(replica, True)
             replica.circuit.succeeded()
@@ -179,7 +187,7 @@ class ReplicaPool:
             if not only_candidate:
                 self._note(replica, error)
         self._mean_duration += 0.1 * (seconds - self._mean_duration)
-        self._leave(replica)
+        self._leave(permit)
 
     async def models(self, caller_key: str | None) -> list[dict[str, object]]:
         """Return the models of the first server that lists them; raises `BackendError` if none does."""
@@ -278,7 +286,7 @@ class ReplicaPool:
 
     async def _take(
         self, conversation: Callable[[], str], exclude: Collection[Replica], only_candidate: bool
-    ) -> Replica:
+    ) -> Permit:
         if free := self._free(self._ready(exclude, only_candidate)):  # which no waiting request can take
             return self._assigned(preferred(conversation, free))
         if len(self._waiters) >= (limit := self.served.max_queue):
@@ -289,11 +297,11 @@ class ReplicaPool:
         self._serve()
         try:
             async with asyncio.timeout(self.served.queue_timeout):
-                return await waiter.place
+                return await waiter.permit
         except (TimeoutError, asyncio.CancelledError) as error:
-            place = waiter.place
-            if place.done() and not place.cancelled() and not place.exception():
-                self._leave(place.result())  # granted too late
+            permit = waiter.permit
+            if permit.done() and not permit.cancelled() and not permit.exception():
+                self._leave(permit.result())  # granted too late
             if isinstance(error, TimeoutError):
                 raise self._busy("and this request has waited too long") from None
             raise
@@ -325,28 +333,29 @@ class ReplicaPool:
         limit = self.served.max_concurrency
         return [replica for replica in replicas if limit is None or replica.load < limit]
 
-    def _assigned(self, replica: Replica) -> Replica:
+    def _assigned(self, replica: Replica) -> Permit:
+        permit = Permit(replica)
         replica.load += 1
-        replica.circuit.sent()
-        return replica
+        replica.circuit.sent(permit)
+        return permit
 
-    def _leave(self, replica: Replica) -> None:
-        replica.load -= 1
-        replica.circuit.cancelled()
+    def _leave(self, permit: Permit) -> None:
+        permit.replica.load -= 1
+        permit.replica.circuit.left(permit)
         self._serve()
 
     def _serve(self) -> None:
         """Assign free places to waiting requests, in order of arrival; those of low priority are the last."""
         for waiter in sorted(self._waiters, key=lambda waiter: waiter.low_priority):
-            if waiter.place.done():
+            if waiter.permit.done():
                 continue
             try:
                 free = self._free(self._ready(waiter.exclude, waiter.only_candidate))
             except BackendError as error:
-                waiter.place.set_exception(error)
+                waiter.permit.set_exception(error)
                 continue
             if free:
-                waiter.place.set_result(self._assigned(least_loaded(free)))
+                waiter.permit.set_result(self._assigned(least_loaded(free)))
         if self._waiters:
             self._serve_after_pause()
 
@@ -356,7 +365,7 @@ class ReplicaPool:
             self._pause_end.cancel()
             self._pause_end = None
         pauses = [wait for replica in self.replicas if (wait := replica.circuit.wait)]
-        if pauses and not all(waiter.place.done() for waiter in self._waiters):
+        if pauses and not all(waiter.permit.done() for waiter in self._waiters):
             self._pause_end = asyncio.get_running_loop().call_later(min(pauses), self._serve)
 
     def _busy(self, why: str) -> BackendError:
@@ -408,9 +417,9 @@ class ReplicaPool:
 class Place:
     """A request's place at a server, with the server's answer: a context manager that gives the server."""
 
-    __slots__ = ("_answer", "_only_candidate", "_pool", "_replica", "_since", "_take")
+    __slots__ = ("_answer", "_only_candidate", "_permit", "_pool", "_since", "_take")
 
-    def __init__(self, pool: ReplicaPool, take: Callable[[], Awaitable[Replica]], only_candidate: bool) -> None:
+    def __init__(self, pool: ReplicaPool, take: Callable[[], Awaitable[Permit]], only_candidate: bool) -> None:
         self._pool = pool
         self._take = take
         self._only_candidate = only_candidate
@@ -427,15 +436,15 @@ class Place:
 
         Raises `BackendError` if no server is ready, if too many requests wait already, or if the wait is too long.
         """
-        self._replica = await self._take()
+        self._permit = await self._take()
         self._since = time.monotonic()
-        return self._replica
+        return self._permit.replica
 
     async def open(self, answer: AbstractAsyncContextManager[_Answer]) -> _Answer:
         """Enter the context of the server's answer, which `close` leaves."""
         entered = await answer.__aenter__()
         self._answer = answer
-        self._pool.answered(self._replica)
+        self._pool.answered(self._permit.replica)
         return entered
 
     async def close(self, error: BaseException | None) -> None:
@@ -449,7 +458,7 @@ class Place:
             raise
         finally:
             seconds = time.monotonic() - self._since
-            self._pool.leave(self._replica, seconds, error, only_candidate=self._only_candidate)
+            self._pool.leave(self._permit, seconds, error, only_candidate=self._only_candidate)
 
     async def __aenter__(self) -> Replica:
         return await self.take()

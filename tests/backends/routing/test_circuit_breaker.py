@@ -19,7 +19,7 @@ class Clock:
 def circuit(clock: Clock, *, failures: int = 0) -> Circuit:
     made = Circuit(limit=3, pause=30, clock=clock)
     for _ in range(failures):
-        made.sent()
+        made.sent("request")
         made.failed()
     return made
 
@@ -42,7 +42,7 @@ def test_circuit_after_a_complete_answer_counts_anew() -> None:
 def test_circuit_after_an_answer_that_only_began_goes_on_counting() -> None:
     crashing = circuit(Clock())
     for _ in range(3):
-        crashing.sent()
+        crashing.sent("request")
         crashing.answered()
         crashing.failed()
     assert not crashing.ready
@@ -55,7 +55,7 @@ def test_circuit_after_the_pause_lets_one_request_try() -> None:
     assert not tripped.ready
     clock.now += 1
     assert tripped.ready
-    tripped.sent()
+    tripped.sent("trial")
     assert not tripped.ready
     tripped.answered()
     assert tripped.ready and not tripped.open
@@ -65,7 +65,7 @@ def test_circuit_after_a_failed_try_is_open_again() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
-    tripped.sent()
+    tripped.sent("trial")
     tripped.failed()
     assert (tripped.ready, tripped.wait) == (False, 30)
 
@@ -74,7 +74,7 @@ def test_circuit_after_a_try_that_breaks_off_is_open_again() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
-    tripped.sent()
+    tripped.sent("trial")
     tripped.answered()
     tripped.failed()
     assert not tripped.ready
@@ -84,8 +84,8 @@ def test_circuit_after_a_cancelled_try_lets_another_try() -> None:
     clock = Clock()
     tripped = circuit(clock, failures=3)
     clock.now += 30
-    tripped.sent()
-    tripped.cancelled()
+    tripped.sent("trial")
+    tripped.left("trial")
     assert tripped.ready
 
 

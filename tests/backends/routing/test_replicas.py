@@ -297,6 +297,25 @@ async def test_waiting_requests_get_the_server_whose_pause_ends_once_one_is_answ
             await place.close(None)
 
 
+async def test_request_that_leaves_during_a_trial_allows_no_second_trial() -> None:
+    (served,) = settings(
+        local={"url": "http://a/v1", "max_failures": 1, "check_interval": 0, "recovery": 0.01}
+    ).values()
+    pool = ReplicaPool("local", served, lambda one: Scripted([]))
+    earlier, failing = pool.place(str, ()), pool.place(str, ())
+    replica = await earlier.take()
+    await failing.take()
+    await failing.close(BackendError("Down."))
+    await until(lambda: replica.circuit.ready)
+    trial = pool.place(str, ())
+    await trial.take()
+    await earlier.close(asyncio.CancelledError())
+    with pytest.raises(BackendError):
+        await pool.place(str, ()).take()
+    await trial.close(asyncio.CancelledError())
+    await pool.place(str, ()).take()
+
+
 async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
     (served,) = settings(
         local={"url": "http://a/v1", "max_concurrency": 1, "max_failures": 1, "check_interval": 0}
