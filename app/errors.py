@@ -184,6 +184,7 @@ class BackendError(APIError):
     type = "server_error"
     code = "server_error"
     quoted = False  # whether the message is the backend's own
+    retryable = False  # whether the same server may answer the same request later
     answered = 0  # the HTTP status with which the backend has answered, if that was an error
 
     def name_backend(self, name: str) -> None:

@@ -121,7 +121,7 @@ class RefusedRequest(BackendError):
             status=error.status,
             retry_after=error.retry_after,
         )
-        self.quoted = error.quoted
+        self.quoted, self.retryable = error.quoted, error.retryable
         self.raw_headers = headers
         self.content = content
 

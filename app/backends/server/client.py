@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType, TracebackType
@@ -39,6 +38,7 @@ from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import ForwardedAnswer, Forwarding, is_of_messages, session_header
+from app.backends.server.retries import Refusal, Retries
 from app.backends.transport import HTTPToolsTransport
 from app.core.bounded_json import dumps_sized, dumps_strictly
 from app.core.profile import Profile
@@ -54,10 +54,6 @@ from app.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
 
-# Statuses that are retried, as in the OpenAI SDK, unless the error proves to be the caller's.
-RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
-_MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is passed on to the caller instead
-_BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
 _ERROR_LIMIT = 1_000_000  # bytes of an error's body that are read
 _LINGER = 1.0  # seconds to wait for the end of the body after `[DONE]`, so that the connection can be reused
 
@@ -131,52 +127,43 @@ class ModelServer(Backend):
 
     async def pass_on(self, request: RawRequest) -> ForwardedAnswer:
         """Return the answer to a raw request, with retries as the settings allow; raises `BackendError`."""
-        attempt = 0
+        retries = self.retries(allowed=request.retry_allowed)
         while True:
             try:
                 return ForwardedAnswer(await self._send_raw(request), self._profile)
-            except _Refusal as refusal:
-                allowed = request.retry_allowed and request.body.replayable
-                if not await self._wait_to_retry(refusal, attempt, allowed=allowed):
+            except Refusal as refusal:
+                if not (request.body.replayable and await retries.wait(refusal.error, refusal.__cause__)):
                     raise refusal.error from refusal.__cause__
-            attempt += 1
 
-    async def _wait_to_retry(self, refusal: _Refusal, attempt: int, *, allowed: bool) -> bool:
-        """Return False if a refused request is not to be sent again; else log the refusal, wait, and return True."""
-        wait = refusal.wait(attempt) if allowed and attempt < self._retries else None
-        if wait is None:
-            return False
-        explain(refusal.error, refusal.__cause__)
-        logger.info("backend %s: %s; retrying in %.1f s", self._name, refusal.error.explanation, wait)
-        await asyncio.sleep(wait)
-        return True
+    def retries(self, *, allowed: bool) -> Retries:
+        """Return the retries of one request; none unless `allowed`."""
+        return Retries(self._name, self._retries if allowed else 0)
 
     async def _send_raw(self, request: RawRequest) -> httpx.Response:
-        """Return a response with status 2xx; raises `_Refusal` for all others."""
-        key = request.caller_key
+        """Return a response with status 2xx; raises `Refusal` for all others."""
+        key, endpoint = request.caller_key, self._endpoints.current
         sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
         try:
             response = await self._http.handle_async_request(sent)
         except httpx.ReadTimeout as error:
-            raise _Refusal(failure("timeout"), again=False) from error
+            raise Refusal(failure("timeout")) from error
         except httpx.TransportError as error:
-            raise _Refusal(unreachable(error), again=True) from error
+            raise Refusal(unreachable(error)) from error
         if not response.is_success:
             bound_decompression(response)
             body = await _read_error(response)
-            refusal = self._refusal(response, body, key)
+            refusal = self._refusal(endpoint, response, body, key)
             refusal.error = self._forwarding.refusal(request, response, body, refusal.error, self._secret(key))
             raise refusal
         return response
 
     async def count_tokens(self, question: Question) -> int | None:
+        endpoint = self._endpoints.current
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
-            return await self._read_json(
-                "POST", url, await _encode(body, question.size), question.caller_key, seconds=15
-            )
+            content = await _encode(body, question.size)
+            return await self._read_json(endpoint, "POST", url, content, question.caller_key, seconds=15)
 
-        endpoint = self._endpoints.current
         return await endpoint.tokenizer.count(encode(question, endpoint.profile).body, post)
 
     def translation(self, question: Question) -> Translation:
@@ -206,9 +193,9 @@ class ModelServer(Backend):
         for endpoint in self._endpoints.candidates():
             try:
                 async with asyncio.timeout(5):
-                    response = await self._send("POST", endpoint.url("none"), b"{}", None)
+                    response = await self._send(endpoint, "POST", endpoint.url("none"), b"{}", None)
                 await response.aclose()
-            except _Refusal as refusal:
+            except Refusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     continue
                 if refusal.error.status >= 500:
@@ -220,28 +207,32 @@ class ModelServer(Backend):
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def answer(self, question: Question, *, whole: bool = False) -> tuple[AnswerBody, list[str]]:
+    async def answer(
+        self, question: Question, retries: Retries, *, whole: bool = False
+    ) -> tuple[Endpoint, AnswerBody, list[str]]:
         """
-        Return the body of an answer, and what was left out or changed; raises `BackendError`.
+        Return the endpoint that answers, the answer's body, and warnings about the request; raises `BackendError`.
 
-        `whole`: whether to ask for the answer at once.
+        `whole`: whether to request the answer as one JSON document.
         """
         for endpoint in self._endpoints.candidates():
             encoded = await off_loop(question.size, encode, question, endpoint.profile)
             body = _unstreamed(encoded.body) if whole else encoded.body
             try:
-                response, adapted = await self._request(endpoint, question, body)
-            except _Refusal:
+                response, adapted = await self._request(endpoint, question, body, retries)
+            except Refusal:
                 continue
             self._endpoints.answered(endpoint)
-            return await self._body(endpoint, question, encoded, response), [*encoded.warnings, *adapted.warnings]
+            answer = await self._body(endpoint, question, encoded, response)
+            return endpoint, answer, [*encoded.warnings, *adapted.warnings]
         raise AssertionError("the last endpoint answers, or raises a BackendError")
 
-    async def resume(self, question: Question, answer: AnswerBody, body: JSONObject) -> AnswerBody:
-        """Return the body of the answer to the request that has the server go on with a paused answer."""
-        endpoint = self._endpoints.current
-        response, _ = await self._request(endpoint, question, body)
-        return answer.resumed(response)
+    async def resume(
+        self, endpoint: Endpoint, question: Question, retries: Retries, paused: AnswerBody, body: JSONObject
+    ) -> AnswerBody:
+        """Send the request that continues a paused answer to the same endpoint; return the new body."""
+        response, _ = await self._request(endpoint, question, body, retries)
+        return paused.resumed(response)
 
     async def _body(
         self, endpoint: Endpoint, question: Question, encoded: EncodedQuestion, response: httpx.Response
@@ -258,43 +249,42 @@ class ModelServer(Backend):
             raise
 
     async def _request(
-        self, endpoint: Endpoint, question: Question, body: JSONObject
+        self, endpoint: Endpoint, question: Question, body: JSONObject, retries: Retries
     ) -> tuple[httpx.Response, AdaptedRequest]:
         """
-        Return a response with status 2xx whose body is not read yet, with retries as the settings allow.
+        Return a response with status 2xx whose body is not read yet.
 
-        Raises `BackendError`, or the `_Refusal` of a server that does not have this endpoint and may have the next one.
+        Raises `BackendError`, or the `Refusal` of a server that does not have this endpoint and may have the next one.
         """
         adapted = endpoint.adaptation.adapt(body)
         content = await _encode(endpoint.sent(adapted.body), question.size)
         url = endpoint.url(adapted.body.get("model"))
         headers = {**session_header(self._profile, question.conversation), **question.headers}
-        attempt = 0
         while True:
             try:
-                response = await self._send("POST", url, content, question.caller_key, headers)
-            except _Refusal as refusal:
+                response = await self._send(endpoint, "POST", url, content, question.caller_key, headers)
+            except Refusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
                 if adapted.drop_fields(refusal.error):
                     content = await _encode(endpoint.sent(adapted.body), question.size)
                     continue
-                if not await self._wait_to_retry(refusal, attempt, allowed=question.retry_allowed):
+                if not await retries.wait(refusal.error, refusal.__cause__):
                     raise adapted.explain(refusal.error) from refusal.__cause__
-                attempt += 1
             else:
                 adapted.accepted()
                 return response, adapted
 
     async def _send(
         self,
+        endpoint: Endpoint,
         method: str,
         url: httpx.URL,
         content: bytes,
         caller_key: str | None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> httpx.Response:
-        """Return a response with status 2xx; raises `_Refusal` for everything else."""
+        """Return a response with status 2xx; raises `Refusal`, read by the endpoint's codec, for everything else."""
         options = self._profile.transport
         length = {"Content-Length": str(len(content))} if content else {}
         # With a `stream`, `httpx` uses the headers unchanged; to work them out takes it ten times as long.
@@ -311,44 +301,44 @@ class ModelServer(Backend):
             async with asyncio.timeout(options.first_byte_timeout):
                 response = await self._http.handle_async_request(request)
         except TimeoutError as error:
-            raise _Refusal(failure("timeout"), again=False) from error
+            raise Refusal(failure("timeout")) from error
         except httpx.TransportError as error:
-            raise _Refusal(unreachable(error), again=True) from error
+            raise Refusal(unreachable(error)) from error
         bound_decompression(response)
         if not response.is_success:
-            raise self._refusal(response, await _read_error(response), caller_key)
+            raise self._refusal(endpoint, response, await _read_error(response), caller_key)
         return response
 
-    def _refusal(self, response: httpx.Response, body: bytes, caller_key: str | None) -> _Refusal:
-        status, headers, known = response.status_code, response.headers, self._endpoints.current.codec.known_error
-        secret = self._secret(caller_key)
+    def _refusal(self, endpoint: Endpoint, response: httpx.Response, body: bytes, caller_key: str | None) -> Refusal:
+        known, secret = endpoint.codec.known_error, self._secret(caller_key)
+        status, headers = response.status_code, response.headers
         error = backend_error(status, headers, body, known=known, secret=secret, passthrough=self._passes)
-        again = status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
         error.add_note(f"HTTP {status}")
-        requested = headers.get("x-should-retry")
-        return _Refusal(error, again=requested == "true" or (again and requested != "false"), status=status)
+        return Refusal(error, status=status)
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[JSONObject]:
-        listed = await self._read_json("GET", self._models_url, b"", caller_key, seconds)
+        listed = await self._read_json(self._endpoints.current, "GET", self._models_url, b"", caller_key, seconds)
         if isinstance(listed, dict):
             listed = listed.get("data") or listed.get("models")
         return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
 
     async def _read_json(
-        self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
+        self, endpoint: Endpoint, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
     ) -> Any:
-        """Send a request to another endpoint than chat, and return the JSON of the response."""
+        """Send a request to another URL of the server, and return the JSON of the response."""
         with explained():
-            return await self._json(method, url, content, caller_key, seconds)
+            return await self._json(endpoint, method, url, content, caller_key, seconds)
 
-    async def _json(self, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float) -> Any:
+    async def _json(
+        self, endpoint: Endpoint, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
+    ) -> Any:
         try:
             async with asyncio.timeout(seconds):
-                response = await self._send(method, url, content, caller_key)
+                response = await self._send(endpoint, method, url, content, caller_key)
                 body = await _read_whole(response)
                 check_piece(body)
                 return json.loads(body)
-        except _Refusal as refusal:
+        except Refusal as refusal:
             raise refusal.error from refusal.__cause__
         except TimeoutError as error:
             raise failure("timeout") from error
@@ -373,9 +363,11 @@ class ServerExchange:
     answered_by: Sequence[str] = ()  # the server does not know its name in the settings
 
     def __init__(self, server: ModelServer, question: Question) -> None:
-        self._warnings: list[list[str]] = []  # those of the request, and those of the answer
+        self._warnings: list[list[str]] = []  # of the request, and of the answer
         self._server = server
         self._question = question
+        self._retries = server.retries(allowed=question.retry_allowed)
+        self._endpoint: Endpoint  # that answers
         self._answer: AnswerBody | None = None  # while it is open
 
     @property
@@ -385,16 +377,7 @@ class ServerExchange:
 
     async def __aenter__(self) -> ServerExchange:
         try:
-            answer = await self._open()
-            fall_back = self._server.asks_whole
-            if fall_back or not answer.is_event_stream:
-                try:
-                    await answer.begin()  # it may be an error rather than a stream, and can still become an HTTP status
-                except BackendError:
-                    if not (fall_back and answer.empty):
-                        raise
-                    await self._close()
-                    await (await self._open(whole=True)).begin()
+            await self._begin()
             return self
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -410,17 +393,50 @@ class ServerExchange:
             explain(error, error.__cause__)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
-        """Pass the chunks of the answer on: see `BackendExchange.receive`."""
-        assert self._answer
-        await self._answer.receive(receiver)
+        """
+        Pass the chunks of the answer on: see `BackendExchange.receive`.
+
+        An error event before the first chunk is retried like a refusal with its status.
+        """
+        while True:
+            assert self._answer
+            try:
+                await self._answer.receive(receiver)
+                break
+            except BackendError as error:
+                if receiver.begun or not await self._retries.wait(error):
+                    raise
+            await self._close()
+            await self._begin()
         while (body := self._answer.continuation) is not None:
             paused = self._answer
             await self._close()
-            self._answer = await self._server.resume(self._question, paused, body)
+            self._answer = await self._server.resume(self._endpoint, self._question, self._retries, paused, body)
             await self._answer.receive(receiver)
 
-    async def _open(self, *, whole: bool = False) -> AnswerBody:
-        self._answer, warnings = await self._server.answer(self._question, whole=whole)
+    async def _begin(self) -> None:
+        """
+        Open the answer.
+
+        A body that is not an event stream is read up to its first chunks: it may be an error, which is retried or still
+        becomes an HTTP status.
+        """
+        whole, fall_back = False, self._server.asks_whole
+        while True:
+            answer = await self._open(whole=whole)
+            if not (whole or fall_back) and answer.is_event_stream:
+                return
+            try:
+                return await answer.begin()
+            except BackendError as error:
+                if fall_back and not whole and answer.empty:
+                    whole = True
+                elif not await self._retries.wait(error):
+                    raise
+            await self._close()
+
+    async def _open(self, *, whole: bool) -> AnswerBody:
+        self._endpoint, self._answer, warnings = await self._server.answer(self._question, self._retries, whole=whole)
         self._warnings = [warnings, self._answer.warnings]
         return self._answer
 
@@ -450,25 +466,6 @@ class ForwardedExchange:
         await self._answer.aclose()
         if isinstance(error, BackendError):
             explain(error, error.__cause__)
-
-
-class _Refusal(Exception):
-    """The backend did not answer; a retry may succeed."""
-
-    def __init__(self, error: BackendError, *, again: bool, status: int = 0) -> None:
-        """`status` is that of the response; 0 if there is none."""
-        super().__init__(error.message)
-        self.error = error
-        self.status = status
-        self._again = again
-
-    def wait(self, attempt: int) -> float | None:
-        """Return the seconds to wait before the next attempt; None if there is none."""
-        if not self._again:
-            return None
-        if (retry_after := self.error.retry_after) is not None:
-            return retry_after if retry_after <= _MAX_RETRY_WAIT else None
-        return float(min(_BACKOFF * 2**attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))
 
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:

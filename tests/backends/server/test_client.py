@@ -16,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from app.backends import DONE, Chunk
+from app.backends.apis import API, APIS
 from app.backends.server.client import ModelServer
 from app.core.profile import Profile
 from app.core.size import LARGE, TEXT_PIECE
@@ -575,6 +576,18 @@ async def test_refusal_is_an_error_in_our_words(
     assert (error.status, error.type, error.code, error.message) == expected
 
 
+async def test_refusal_is_read_by_the_codec_of_the_endpoint_that_refused(
+    upstream: Upstream, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(APIS, "chat", API("/chat/completions", "tests.backends.apis.echo:ECHO_CODEC"))
+    upstream.say(status(400, {"problem": "Too many words."}))
+    error = await refusal(build(transport__api="auto"))
+    assert ([request.path for request in upstream.requests], error.message) == (
+        ["/v1/chat/completions"],
+        "Too many words.",
+    )
+
+
 async def test_keys_in_errors_are_redacted(upstream: Upstream, build: Build) -> None:
     upstream.say(status(500, {"error": "key s3cret is cursed"}))
     upstream.say(sse({"error": "key s3cret is cursed"}))
@@ -621,6 +634,95 @@ async def test_permanent_error_is_not_retried(upstream: Upstream, build: Build, 
     upstream.always(steps)
     await refusal(build(retries=2))
     assert len(upstream.requests) == 1
+
+
+FIRST_FRAMES: dict[str, tuple[str, list[Step], list[Step]]] = {
+    "chat": (
+        "chat",
+        sse({"error": {"message": "not now. Please try again in 1ms.", "code": 429}}, END),
+        sse(chunk("Hi"), finish(), END),
+    ),
+    "chat as JSON": (
+        "chat",
+        reply(json.dumps({"error": {"message": "not now", "code": 503, "retry_after": 0}}).encode()),
+        sse(chunk("Hi"), finish(), END),
+    ),
+    "responses": (
+        "responses",
+        sse(
+            {"type": "response.created", "response": {"id": "resp_1"}},
+            {
+                "type": "response.failed",
+                "response": {
+                    "status": "failed",
+                    "error": {"code": "rate_limit_exceeded", "message": "Please try again in 1ms."},
+                },
+            },
+        ),
+        sse(
+            {"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0, "delta": "Hi"},
+            {"type": "response.completed", "response": {"status": "completed"}},
+        ),
+    ),
+    "messages": (
+        "messages",
+        sse(
+            b'event: message_start\ndata: {"type": "message_start", "message": {"usage": {"input_tokens": 1}}}\n\n',
+            b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded", '
+            b'"retry_after": 0}}\n\n',
+        ),
+        sse(
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "Hi"}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+            {"type": "message_stop"},
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("api", "error", "answer"), FIRST_FRAMES.values(), ids=FIRST_FRAMES)
+async def test_error_in_the_first_frame_is_retried(
+    upstream: Upstream, build: Build, api: str, error: list[Step], answer: list[Step]
+) -> None:
+    upstream.native = True
+    upstream.say(error)
+    upstream.say(answer)
+    chunks = await chunks_of(build(retries=1, transport__api=api))
+    deltas = [choice["delta"] for chunk in chunks if isinstance(chunk, dict) for choice in chunk.get("choices", ())]
+    texts = [delta.get("content") for delta in deltas]
+    assert ([text for text in texts if text], len(upstream.requests)) == (["Hi"], 2)
+
+
+async def test_retries_of_statuses_and_of_first_frames_are_counted_together(upstream: Upstream, build: Build) -> None:
+    upstream.say(status(503, {"error": "not now"}, SOON))
+    upstream.always(sse({"error": {"message": "not now", "code": 503, "retry_after": 0}}, END))
+    _, error = await until_error(build(retries=2))
+    assert (error.status, len(upstream.requests)) == (503, 3)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "bad", "code": 400},
+        {"message": "no money", "code": "insufficient_quota"},
+        {"message": "the call cannot be read", "code": "tool_use_failed"},
+        {"message": "Please try again in 60s.", "code": 429},
+    ],
+    ids=["mistake", "quota", "model", "long wait"],
+)
+async def test_permanent_error_in_the_first_frame_is_not_retried(
+    upstream: Upstream, build: Build, error: dict[str, Any]
+) -> None:
+    upstream.always(sse({"error": error}, END))
+    await until_error(build(retries=2))
+    assert len(upstream.requests) == 1
+
+
+async def test_error_after_the_first_chunk_is_not_retried(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse(chunk("Hel"), {"error": {"message": "not now", "code": 503, "retry_after": 0}}, END))
+    chunks, error = await until_error(build(retries=2))
+    assert (chunks, error.status, len(upstream.requests)) == ([chunk("Hel")], 503, 1)
 
 
 async def test_retry_after_that_is_long_is_passed_on(upstream: Upstream, build: Build) -> None:

@@ -45,6 +45,9 @@ _FIELDS = {
 _CAUSES = (("metadata", "raw"), ("value", "error_message"))
 _STATUS_FIELDS = ("http_code", "http_status_code", "status_code", "status", "code")
 
+# Statuses that are retried, as in the OpenAI SDK, unless the error proves to be the caller's.
+RETRIED = frozenset({408, 429, 500, 502, 503, 504, 529})
+
 # The HTTP status for each `base_resp.status_code` of MiniMax; 0 is success.
 _BASE_RESP = {
     **dict.fromkeys((1002, 1039, 1041, 2056), 429),
@@ -75,6 +78,8 @@ def backend_error(
     fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
     error = _error(status, fields, wait, secret, passthrough)
     error.answered = status if status >= 500 else 0
+    requested = headers.get("x-should-retry")
+    error.retryable = requested == "true" or (_may_pass(status, error) and requested != "false")
     return error
 
 
@@ -83,8 +88,15 @@ def error_in_chunk(chunk: RawChunk, *, secret: str | None = None, passthrough: b
     if not _has_error(chunk):
         return None
     fields = _read(next(_choice_errors(chunk), chunk))
-    wait = retry_after({}, json.dumps(chunk, default=str))
-    return _error(fields.get("http", 0), fields, wait, secret, passthrough)
+    wait, status = retry_after({}, json.dumps(chunk, default=str)), fields.get("http", 0)
+    error = _error(status, fields, wait, secret, passthrough)
+    error.retryable = error.type != "model_error" and _may_pass(status or error.status, error)
+    return error
+
+
+def _may_pass(status: int, error: BackendError) -> bool:
+    """Return whether the same request may succeed later."""
+    return status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
 
 
 def _error(status: int, fields: JSONObject, wait: float | None, secret: str | None, passthrough: bool) -> BackendError:

@@ -13,7 +13,13 @@ from app.unreachable import causes, why_unreachable
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:
-    """Return the error for a request that could not be sent or was not answered."""
+    """Return the error for a request that could not be sent or was not answered, which may be retried."""
+    unanswered = _unreachable(error)
+    unanswered.retryable = True
+    return unanswered
+
+
+def _unreachable(error: httpx.TransportError) -> BackendError:
     if isinstance(error, httpx.TimeoutException):
         return failure("timeout", "The backend does not accept connections.")
     if not isinstance(error, httpx.ConnectError):

@@ -1,0 +1,50 @@
+"""Retries of a failed request at the same server: which failures are retried, how often, and after what delay."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from app.backends.server.errors.causes import explain
+from app.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+_MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is returned to the caller instead
+_BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
+
+
+class Refusal(Exception):
+    """The backend did not accept a request: `error` for the caller, and the HTTP status, 0 without a response."""
+
+    def __init__(self, error: BackendError, *, status: int = 0) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.status = status
+
+
+class Retries:
+    """Counts the retries of one request, whether a status, an event or the connection reported the failure."""
+
+    def __init__(self, server: str, limit: int) -> None:
+        """`server` is the name for the log."""
+        self._server = server
+        self._limit = limit
+        self._attempt = 0
+
+    async def wait(self, error: BackendError, cause: BaseException | None = None) -> bool:
+        """Return False if the request must not be sent again; else log the error, back off, and return True."""
+        seconds = self._delay(error) if error.retryable and self._attempt < self._limit else None
+        if seconds is None:
+            return False
+        self._attempt += 1
+        explain(error, cause)
+        logger.info("backend %s: %s; retrying in %.1f s", self._server, error.explanation, seconds)
+        await asyncio.sleep(seconds)
+        return True
+
+    def _delay(self, error: BackendError) -> float | None:
+        if error.retry_after is not None:
+            return error.retry_after if error.retry_after <= _MAX_RETRY_WAIT else None
+        return float(min(_BACKOFF * 2**self._attempt, _BACKOFF_LIMIT) * random.uniform(0.75, 1))
