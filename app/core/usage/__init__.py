@@ -42,8 +42,8 @@ def usage_of(
     output_tokens = token_count(counted.get("completion_tokens"))
     prompt = json_object(counted.get("prompt_tokens_details"))
     completion = json_object(counted.get("completion_tokens_details"))
-    # Servers that do not count reasoning omit it or send 0.
-    reasoning = token_count(completion.get("reasoning_tokens")) or _share(output_tokens, output)
+    reported = reported_count(completion.get("reasoning_tokens"))
+    reasoning = _share(output_tokens, output) if reported is None else reported
     return _usage(
         input_tokens,
         output_tokens,
@@ -80,14 +80,20 @@ def usage_since(before: Usage | None, usage: Usage) -> Usage:
     return _usage(*(max(0, count - earlier) for count, earlier in zip(_counts(usage), _counts(before), strict=True)))
 
 
-def chunk_usage(prompt: int, completion: int, cached: int = 0, written: int = 0, reasoning: int = 0) -> JSONObject:
-    """Return the usage in a chunk; cached and written tokens are part of the prompt."""
+def chunk_usage(
+    prompt: int, completion: int, cached: int = 0, written: int = 0, reasoning: int | None = None
+) -> JSONObject:
+    """
+    Return the usage in a chunk.
+
+    Cached and written tokens are part of the prompt. `reasoning` is None if the backend did not report it.
+    """
     return {
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
-        "completion_tokens_details": {"reasoning_tokens": reasoning},
+        "completion_tokens_details": {} if reasoning is None else {"reasoning_tokens": reasoning},
     }
 
 
@@ -163,12 +169,17 @@ def token_counts(fields: Mapping[str, object]) -> dict[str, int]:
 
 def token_count(*values: object) -> int:
     """Return the first valid number of tokens among the values, 0 if there is none."""
+    return reported_count(*values) or 0
+
+
+def reported_count(*values: object) -> int | None:
+    """Return the first valid number of tokens among the values, None if there is none."""
     for value in values:
         if type(value) is int and 0 <= value < _MAX_COUNT:
             return value  # nearly always
         if value is not None and is_token_count(value):
             return int(value)
-    return 0
+    return None
 
 
 def _texts_of(item: Item | str) -> Iterator[str]:

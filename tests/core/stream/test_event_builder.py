@@ -359,9 +359,7 @@ def test_usage_without_a_report_is_estimated() -> None:
 @pytest.mark.parametrize(
     "shown", [event_types.CONTENT_REASONING, event_types.SUMMARY_REASONING, event_types.BOTH_REASONING]
 )
-@pytest.mark.parametrize(
-    "more", [{}, {"reasoning_tokens": 0}, {"completion_tokens_details": {"reasoning_tokens": None}}]
-)
+@pytest.mark.parametrize("more", [{}, {"completion_tokens_details": {"reasoning_tokens": None}}])
 def test_reasoning_tokens_without_a_report_are_estimated_by_their_share(shown: Any, more: dict[str, Any]) -> None:
     chunks = [delta(reasoning_content="hm " * 300), delta(content="word " * 50), call(0, "c", "f", '{"x": 1}')]
     said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
@@ -371,6 +369,20 @@ def test_reasoning_tokens_without_a_report_are_estimated_by_their_share(shown: A
     estimated = answer(whole(*chunks), reasoning=shown)[-1]["response"]["usage"]
     assert estimated["output_tokens_details"]["reasoning_tokens"] == 300
     assert estimated["output_tokens"] > 350
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reasoning_tokens": 0},
+        {"completion_tokens_details": {"reasoning_tokens": 0}},
+        {"output_tokens_details": {"reasoning_tokens": 0}},
+    ],
+)
+def test_reasoning_tokens_reported_as_zero_are_not_estimated(more: dict[str, Any]) -> None:
+    said = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 800, **more}}
+    usage = answer(whole(delta(reasoning_content="hm"), delta(content="word"), said))[-1]["response"]["usage"]
+    assert (usage["output_tokens"], usage["output_tokens_details"]["reasoning_tokens"]) == (800, 0)
 
 
 def test_answer_of_reasoning_alone_has_no_other_tokens() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.core.types import JSONMapping, JSONObject
-from app.core.usage import chunk_usage, is_token_count, token_count, token_counts
+from app.core.usage import chunk_usage, is_token_count, reported_count, token_count, token_counts
 
 _PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp report
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
@@ -33,7 +33,7 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     # DeepSeek, Moonshot and gateways to Claude report cached tokens outside the details; SGLang reasoning tokens.
     cached = token_count(prompt.get("cached_tokens"), *map(counts.get, _CACHED))
     written = token_count(*map(prompt.get, _WRITTEN), counts.get("cache_creation_input_tokens"))
-    reasoning = token_count(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
+    reasoning = reported_count(completion.get("reasoning_tokens"), counts.get("reasoning_tokens"))
     total = counts.get("total_tokens", 0)
     missing = total - prompt_tokens - completion_tokens
     # OpenAI counts reasoning as output. xAI and Gemini do not, and Gemini does not report it. Claude does not count
@@ -45,7 +45,7 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     elif missing > 0:
         completion_tokens += missing
         reasoning = reasoning or missing
-    elif not total and reasoning > completion_tokens:
+    elif not total and reasoning and reasoning > completion_tokens:
         completion_tokens += reasoning
     return chunk_usage(prompt_tokens, completion_tokens, cached, written, reasoning)
 

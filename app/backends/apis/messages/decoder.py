@@ -34,7 +34,7 @@ from app.core.types.chunk import (
     RawOrRun,
     StartedItem,
 )
-from app.core.usage import chunk_usage, is_token_count, token_count
+from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
 from app.errors import label
 
 # The finish reason of Chat Completions for each stop reason; any other means that the model was done.
@@ -149,12 +149,12 @@ class MessageReader:
         """Return the usage so far, field by field the sum of that before a pause and that after it."""
         names = {*self._before, *self._usage}
         counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
-        details = [json_object(usage.get(_DETAILS)) for usage in (self._before, self._usage)]
-        thinking = sum(token_count(each.get("thinking_tokens")) for each in details)
+        reported = [_thinking_tokens(usage) for usage in (self._before, self._usage)]
+        thinking = [tokens for tokens in reported if tokens is not None]
         return {
             **self._usage,
             **{name: counts[name] for name in _COUNTS if name in counts},
-            _DETAILS: {"thinking_tokens": thinking},
+            **({_DETAILS: {"thinking_tokens": sum(thinking)}} if thinking else {}),
         }
 
     def start(self, event: JSONMapping) -> list[Chunk]:
@@ -350,8 +350,12 @@ def message_usage(usage: JSONMapping) -> JSONObject | None:
     written = token_count(usage.get("cache_creation_input_tokens"))
     prompt = token_count(usage.get("input_tokens")) + cached + written
     output = token_count(usage.get("output_tokens"))
-    thinking = token_count(json_object(usage.get("output_tokens_details")).get("thinking_tokens"))
-    return chunk_usage(prompt, output, cached, written, thinking)
+    return chunk_usage(prompt, output, cached, written, _thinking_tokens(usage))
+
+
+def _thinking_tokens(usage: JSONMapping) -> int | None:
+    """Return the reported number of thinking tokens; None without a report."""
+    return reported_count(json_object(usage.get(_DETAILS)).get("thinking_tokens"))
 
 
 def _chunk(**delta: object) -> Chunk:
