@@ -420,6 +420,7 @@ async def test_body_that_is_no_completion_is_refused_before_anything_is_sent(
     assert "<" not in error.message
 
 
+COUNTS = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
 IN_STREAMS: dict[str, tuple[list[Step], int, str]] = {
     "an object": (sse({"error": {"message": "no", "type": "server_error"}}, END), 502, "no"),
     "flat": (sse({"object": "error", "message": "no", "code": 400}, END), 400, "no"),
@@ -448,6 +449,30 @@ async def test_error_in_a_stream_comes_after_the_chunks_before_it(
     assert (chunks, error.status, error.message) == ([chunk("Hel")], code, message)
     chunks, error = await until_error(backend)
     assert (chunks, error.status, error.message) == ([], code, message)
+
+
+@pytest.mark.parametrize("said", [[chunk("Hel"), finish("length")], [chunk("Hel")]], ids=["after the end", "before it"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"choices": [], "usage": COUNTS},
+        {"choices": [{"index": 0, "delta": {}, "usage": COUNTS}]},
+        {"choices": [], "x_groq": {"usage": COUNTS}},
+    ],
+    ids=["chunk", "choice", "groq"],
+)
+async def test_usage_in_a_chunk_with_an_error_is_kept(
+    upstream: Upstream, build: Build, said: list[Any], place: dict[str, Any]
+) -> None:
+    upstream.say(sse(*said, {**place, "error": {"message": "cut", "code": 500}}, END))
+    chunks, error = await until_error(build())
+    assert (chunks[-1].get("usage", {}).get("completion_tokens"), error.message) == (7, "cut")
+
+
+async def test_usage_in_a_first_chunk_with_an_error_is_no_answer(upstream: Upstream, build: Build) -> None:
+    upstream.say(sse({"choices": [], "usage": COUNTS, "error": {"message": "no", "code": 500}}, END))
+    chunks, error = await until_error(build())
+    assert (chunks, error.message) == ([], "no")
 
 
 async def test_null_error_in_a_chunk_is_none(upstream: Upstream, build: Build) -> None:

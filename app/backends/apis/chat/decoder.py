@@ -7,12 +7,13 @@ from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.completion import completion_chunks
 from app.backends.apis.chat.filters import filters
 from app.backends.apis.chat.normalize import NO_REASON, Normalizer
+from app.core.json_values import json_object
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.sse.repeats import RepeatDecoder
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
-from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawOrRun
+from app.core.types.chunk import DONE, ChunkOrRun, ChunkRun, RawChunk, RawOrRun
 
 
 class ChatDecoder(APIDecoder):
@@ -46,13 +47,13 @@ class ChatDecoder(APIDecoder):
         """Return filtered and normalised chunks, up to an error; record the finish reason, error and end."""
         if not chunks:
             return []
-        self._has_chunks = True
+        begun, self._has_chunks = self._has_chunks, True
         if chunks[-1] is DONE:
             chunks.pop()
             self.done = True
         if not self._filters and not self.finished and self._normalizer.is_plain(chunks):
             return [*chunks, DONE] if self.done else chunks
-        chunks = self._before_error(chunks)
+        chunks = self._before_error(chunks, begun=begun)
         return self._last(chunks) if self.done or self.failure else self._filtered(chunks)
 
     def _filtered(self, chunks: list[RawOrRun]) -> list[ChunkOrRun]:
@@ -69,7 +70,8 @@ class ChatDecoder(APIDecoder):
         normal = self._normalizer.feed(raw)
         return [*normal, DONE] if self.done else normal
 
-    def _before_error(self, chunks: list[RawOrRun]) -> list[RawOrRun]:
+    def _before_error(self, chunks: list[RawOrRun], *, begun: bool) -> list[RawOrRun]:
+        """Return the chunks before an error, and the usage in its own chunk if the answer has `begun`."""
         for n, chunk in enumerate(chunks):
             if isinstance(chunk, ChunkRun):
                 self.resumed = self.resumed or self.finished
@@ -80,7 +82,7 @@ class ChatDecoder(APIDecoder):
             suspect = not choices or "error" in chunk or "error" in choice or reason == "error" or "x_groq" in chunk
             if suspect and (error := self._error_in(chunk)):
                 self.failure, self.done = error, False
-                return chunks[:n]
+                return [*chunks[:n], *([usage] if (begun or n) and (usage := _usage_alone(chunk, choice)) else [])]
             if self.finished and _has_output(choice.get("delta")):
                 self.resumed = True
             if reason and reason != NO_REASON:
@@ -89,6 +91,15 @@ class ChatDecoder(APIDecoder):
 
 
 _NO_CHOICE: JSONObject = {}
+
+
+def _usage_alone(chunk: RawChunk, choice: JSONObject) -> RawChunk | None:
+    """Return a chunk with the usage of another, wherever it is; None without one."""
+    places: RawChunk = {name: chunk[name] for name in ("usage", "x_groq") if name in chunk}
+    groq = json_object(places.get("x_groq"))
+    if not (places.get("usage") or groq.get("usage") or choice.get("usage")):
+        return None
+    return {**places, "choices": [{"delta": {}, "usage": choice.get("usage")}]}
 
 
 def _has_output(delta: object) -> bool:
