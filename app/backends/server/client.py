@@ -82,7 +82,7 @@ class ModelServer(Backend):
         self._key = api_key or options.api_key
         self._retries = retries
         base = httpx.URL(base_url or options.base_url or "")
-        self._name = without_password(str(base))
+        self._name, self._host = without_password(str(base)), base.host
         self._models_url = under(base, "/models", profile)
         self._endpoints = Endpoints(base, profile)
         self._forwarding = Forwarding(base, profile)
@@ -239,7 +239,7 @@ class ModelServer(Backend):
     ) -> AnswerBody:
         def error_in(chunk: RawChunk) -> BackendError | None:
             event, secret = endpoint.codec.known_error(chunk), self._secret(question.caller_key)
-            error = error_in_chunk(event, secret=secret, passthrough=self._passes)
+            error = error_in_chunk(event, secret=secret, host=self._host, passthrough=self._passes)
             return error and endpoint.adaptation.adapt(encoded.body).explain(error)
 
         try:
@@ -312,7 +312,9 @@ class ModelServer(Backend):
     def _refusal(self, endpoint: Endpoint, response: httpx.Response, body: bytes, caller_key: str | None) -> Refusal:
         known, secret = endpoint.codec.known_error, self._secret(caller_key)
         status, headers = response.status_code, response.headers
-        error = backend_error(status, headers, body, known=known, secret=secret, passthrough=self._passes)
+        error = backend_error(
+            status, headers, body, known=known, secret=secret, host=self._host, passthrough=self._passes
+        )
         error.add_note(f"HTTP {status}")
         return Refusal(error, status=status)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
 from app.backends.server.errors.retry_after import retry_after
@@ -64,32 +64,36 @@ def backend_error(
     *,
     known: Callable[[JSONObject], JSONObject] | None = None,
     secret: str | None = None,
+    host: str = "",
     passthrough: bool = False,
 ) -> BackendError:
     """
     Return the error for a response with a status other than 2xx.
 
     `headers` has the names in lower case. `known` brings the JSON into a form that is known here. `secret` is the key
-    that was sent, which is removed from messages; `passthrough` is true if it was the caller's own.
+    that was sent, which is removed from messages; `passthrough` is true if it was the caller's own. Codes and
+    parameters with the key or the backend's `host` are left out.
     """
     page = "html" in headers.get("content-type", "")
     wait = retry_after(headers, body.decode(errors="replace"))
     parsed = None if page else _parse(body.decode(errors="replace"))
     fields = _read(known(parsed) if known and isinstance(parsed, dict) else parsed)
-    error = _error(status, fields, wait, secret, passthrough)
+    error = _error(status, fields, wait, _Private(secret, host), passthrough)
     error.answered = status if status >= 500 else 0
     requested = headers.get("x-should-retry")
     error.retryable = requested == "true" or (_may_pass(status, error) and requested != "false")
     return error
 
 
-def error_in_chunk(chunk: RawChunk, *, secret: str | None = None, passthrough: bool = False) -> BackendError | None:
+def error_in_chunk(
+    chunk: RawChunk, *, secret: str | None = None, host: str = "", passthrough: bool = False
+) -> BackendError | None:
     """Return the error that a chunk contains, with a suitable HTTP status; None if it contains none."""
     if not _has_error(chunk):
         return None
     fields = _read(next(_choice_errors(chunk), chunk))
     wait, status = retry_after({}, json.dumps(chunk, default=str)), fields.get("http", 0)
-    error = _error(status, fields, wait, secret, passthrough)
+    error = _error(status, fields, wait, _Private(secret, host), passthrough)
     error.retryable = error.type != "model_error" and _may_pass(status or error.status, error)
     return error
 
@@ -99,7 +103,24 @@ def _may_pass(status: int, error: BackendError) -> bool:
     return status in RETRIED and error.status >= 429 and error.code != ERROR_CLASSES["quota"].code
 
 
-def _error(status: int, fields: JSONObject, wait: float | None, secret: str | None, passthrough: bool) -> BackendError:
+class _Private(NamedTuple):
+    """What callers must not see of a backend: its key and its address."""
+
+    secret: str | None
+    host: str
+
+    def allows(self, name: str) -> bool:
+        """Return whether a name can be shown: the code of an error, or the path of a field."""
+        if not _NAME.fullmatch(name) or redact(name) != name or (self.secret and self.secret in name):
+            return False
+        return name != self.host and ("." not in self.host or self.host not in name)
+
+
+# Numbers, such as z.ai's codes, or words and the indexes of a path; neither URLs nor IP addresses.
+_NAME = re.compile(r"\d{1,10}|[A-Za-z_$][\w.$\[\]-]{0,127}", re.ASCII)
+
+
+def _error(status: int, fields: JSONObject, wait: float | None, private: _Private, passthrough: bool) -> BackendError:
     code, message = str(fields.get("code", "")), str(fields.get("message", "")).strip()
     kind = classify(status, code, str(fields.get("type", "")), message)
     if passthrough:
@@ -109,11 +130,12 @@ def _error(status: int, fields: JSONObject, wait: float | None, secret: str | No
     specific = kind in ("mistake", "missing", "failure", "model_error") and re.fullmatch(
         r"(?![45]\d\d$)[\w.-]{1,64}", code
     )
+    param = str(fields.get("param") or "")
     quoted = bool(message) and kind not in HIDDEN
     error = BackendError(
-        scrubbed(message, secret) if quoted else row.message,
-        param=str(fields["param"]) if fields.get("param") else None,
-        code=code if specific else row.code,
+        scrubbed(message, private.secret) if quoted else row.message,
+        param=param if private.allows(param) else None,
+        code=code if specific and private.allows(code) else row.code,
         error_type=row.type,
         status=row.status,
         retry_after=wait if row.status in (429, 503) else None,

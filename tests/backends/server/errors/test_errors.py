@@ -601,3 +601,36 @@ def test_retry_after_in_the_words_of_a_stream_is_passed_on() -> None:
 def test_keys_in_a_streams_error_are_redacted() -> None:
     error = error_in_chunk({"error": "the key hunter2 is bad"}, secret="hunter2")
     assert error and error.message == "the key *** is bad"
+
+
+LEAKS = {
+    "key": "hunter-2-long",
+    "known form of key": "sk-proj-abcdef123456",
+    "part of a word": "bad_hunter-2-long.x",
+    "URL": "http://10.0.0.5:8000/v1",
+    "IP address": "10.0.0.5",
+    "IPv6 address": "fd00::1",
+    "host": "gpu-7.internal",
+    "host in a path": "errors.gpu-7.internal.oom",
+    "sentence": "see the log of worker 3",
+}
+
+
+@pytest.mark.parametrize("text", LEAKS.values(), ids=LEAKS)
+@pytest.mark.parametrize("status", [0, 400, 500])
+def test_code_and_param_with_a_key_or_an_address_are_not_shown(status: int, text: str) -> None:
+    body = {"error": {"message": "bad", "code": text, "param": text, "type": "validation_error"}}
+    if status:
+        error: BackendError | None = refused(status, body, secret="hunter-2-long", host="gpu-7.internal")
+    else:
+        error = error_in_chunk(body, secret="hunter-2-long", host="gpu-7.internal")
+    assert error is not None
+    assert (error.code, error.param) == ("server_error" if status == 500 else "invalid_request", None)
+
+
+@pytest.mark.parametrize(
+    "param", ["messages[0].content", "input.0.type", "tools[1].function.parameters", "temperature", "text.format"]
+)
+def test_param_that_names_a_field_is_shown(param: str) -> None:
+    error = refused(400, {"error": {"message": "bad", "param": param}}, secret="hunter-2-long", host="text")
+    assert error.param == param
