@@ -38,7 +38,7 @@ from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import ForwardedAnswer, Forwarding, is_of_messages, session_header
-from app.backends.server.retries import Refusal, Retries
+from app.backends.server.retries import BackendRefusal, Retries
 from app.backends.transport import HTTPToolsTransport
 from app.core.bounded_json import dumps_sized, dumps_strictly
 from app.core.profile import Profile
@@ -131,7 +131,7 @@ class ModelServer(Backend):
         while True:
             try:
                 return ForwardedAnswer(await self._send_raw(request), self._profile)
-            except Refusal as refusal:
+            except BackendRefusal as refusal:
                 if not (request.body.replayable and await retries.wait(refusal.error, refusal.__cause__)):
                     raise refusal.error from refusal.__cause__
 
@@ -140,15 +140,15 @@ class ModelServer(Backend):
         return Retries(self._name, self._retries if allowed else 0)
 
     async def _send_raw(self, request: RawRequest) -> httpx.Response:
-        """Return a response with status 2xx; raises `Refusal` for all others."""
+        """Return a response with status 2xx; raises `BackendRefusal` for all others."""
         key, endpoint = request.caller_key, self._endpoints.current
         sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
         try:
             response = await self._http.handle_async_request(sent)
         except httpx.ReadTimeout as error:
-            raise Refusal(failure("timeout")) from error
+            raise BackendRefusal(failure("timeout")) from error
         except httpx.TransportError as error:
-            raise Refusal(unreachable(error)) from error
+            raise BackendRefusal(unreachable(error)) from error
         if not response.is_success:
             bound_decompression(response)
             body = await _read_error(response)
@@ -195,7 +195,7 @@ class ModelServer(Backend):
                 async with asyncio.timeout(5):
                     response = await self._send(endpoint, "POST", endpoint.url("none"), b"{}", None)
                 await response.aclose()
-            except Refusal as refusal:
+            except BackendRefusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     continue
                 if refusal.error.status >= 500:
@@ -220,7 +220,7 @@ class ModelServer(Backend):
             body = _unstreamed(encoded.body) if whole else encoded.body
             try:
                 response, adapted = await self._request(endpoint, question, body, retries)
-            except Refusal:
+            except BackendRefusal:
                 continue
             self._endpoints.answered(endpoint)
             answer = await self._body(endpoint, question, encoded, response)
@@ -254,7 +254,7 @@ class ModelServer(Backend):
         """
         Return a response with status 2xx whose body is not read yet.
 
-        Raises `BackendError`, or the `Refusal` of a server that does not have this endpoint and may have the next one.
+        Raises `BackendError`, or the `BackendRefusal` of a server that lacks this endpoint and may have the next one.
         """
         adapted = endpoint.adaptation.adapt(body)
         content = await _encode(endpoint.sent(adapted.body), question.size)
@@ -263,7 +263,7 @@ class ModelServer(Backend):
         while True:
             try:
                 response = await self._send(endpoint, "POST", url, content, question.caller_key, headers)
-            except Refusal as refusal:
+            except BackendRefusal as refusal:
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
                 if adapted.drop_fields(refusal.error):
@@ -284,7 +284,7 @@ class ModelServer(Backend):
         caller_key: str | None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> httpx.Response:
-        """Return a response with status 2xx; raises `Refusal`, read by the endpoint's codec, for everything else."""
+        """Return a response with status 2xx; raises `BackendRefusal`, read by the endpoint's codec, otherwise."""
         options = self._profile.transport
         length = {"Content-Length": str(len(content))} if content else {}
         # With a `stream`, `httpx` uses the headers unchanged; to work them out takes it ten times as long.
@@ -301,22 +301,24 @@ class ModelServer(Backend):
             async with asyncio.timeout(options.first_byte_timeout):
                 response = await self._http.handle_async_request(request)
         except TimeoutError as error:
-            raise Refusal(failure("timeout")) from error
+            raise BackendRefusal(failure("timeout")) from error
         except httpx.TransportError as error:
-            raise Refusal(unreachable(error)) from error
+            raise BackendRefusal(unreachable(error)) from error
         bound_decompression(response)
         if not response.is_success:
             raise self._refusal(endpoint, response, await _read_error(response), caller_key)
         return response
 
-    def _refusal(self, endpoint: Endpoint, response: httpx.Response, body: bytes, caller_key: str | None) -> Refusal:
+    def _refusal(
+        self, endpoint: Endpoint, response: httpx.Response, body: bytes, caller_key: str | None
+    ) -> BackendRefusal:
         known, secret = endpoint.codec.known_error, self._secret(caller_key)
         status, headers = response.status_code, response.headers
         error = backend_error(
             status, headers, body, known=known, secret=secret, host=self._host, passthrough=self._passes
         )
         error.add_note(f"HTTP {status}")
-        return Refusal(error, status=status)
+        return BackendRefusal(error, status=status)
 
     async def _list_models(self, caller_key: str | None, seconds: float) -> list[JSONObject]:
         listed = await self._read_json(self._endpoints.current, "GET", self._models_url, b"", caller_key, seconds)
@@ -340,7 +342,7 @@ class ModelServer(Backend):
                 body = await _read_whole(response)
                 check_piece(body)
                 return json.loads(body)
-        except Refusal as refusal:
+        except BackendRefusal as refusal:
             raise refusal.error from refusal.__cause__
         except TimeoutError as error:
             raise failure("timeout") from error

@@ -15,7 +15,7 @@ _MAX_RETRY_WAIT = 3.0  # seconds; a longer `Retry-After` is returned to the call
 _BACKOFF, _BACKOFF_LIMIT = 0.5, 8.0  # seconds
 
 
-class Refusal(Exception):
+class BackendRefusal(Exception):
     """The backend did not accept a request: `error` for the caller, and the HTTP status, 0 without a response."""
 
     def __init__(self, error: BackendError, *, status: int = 0) -> None:
