@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
+import apsw
+
+from app.tools.files import File
+from app.tools.files.sqlite import _MIGRATIONS, SQLiteFileStore
+from app.tools.files.sqlite.database import Database
 from app.tools.files.sqlite.index import Index
-from app.tools.files.vector_stores.records import Query, TextChunk
+from app.tools.files.sqlite.tables import SQLiteTables
+from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
+from app.tools.files.vector_stores.records import NewStoreFile, Query, TextChunk, VectorStore
+
+T = TypeVar("T")
 
 
 def found(index: Index, text: str) -> list[int]:
@@ -24,3 +36,45 @@ def test_chunks_of_a_file_that_is_gone_are_removed_with_the_next_one(tmp_path: P
     index.replace(7, [TextChunk("Bread needs yeast.")], "", alive={7})
     index.replace(8, [TextChunk("Thirty days of vacation.")], "", alive={8})
     assert (found(index, "vacation"), found(index, "yeast")) == ([8], [])
+
+
+class PausingDatabase(Database):
+    """Awaits `pause` between a read and its result."""
+
+    pause: Callable[[], Awaitable[None]] | None = None
+
+    async def read(self, work: Callable[[apsw.Connection], T]) -> T:
+        rows = await super().read(work)
+        pause, self.pause = self.pause, None
+        if pause:
+            await pause()
+        return rows
+
+
+async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: Path) -> None:
+    files = SQLiteFileStore(tmp_path / "files.db")
+    database = PausingDatabase(tmp_path / "files.db", _MIGRATIONS)
+    stores = SQLiteVectorStores(database, SQLiteTables(database, time.time), time.time)
+    store = VectorStore("vs_1", "ada", "", None, None, None, 0, 0)
+
+    async def add(file_id: str, text: str) -> None:
+        await files.add(File(file_id, "ada", "a.txt", "assistants", 1, 0, None))
+        await files.vector_stores.add(store, [NewStoreFile(file_id)])
+        job = await files.vector_stores.claim(60)
+        assert job and await files.vector_stores.complete(job, [TextChunk(text)])
+
+    async def refill() -> None:
+        await add("file-2", "Bread needs yeast.")
+
+    await files.vector_stores.create(store)
+    await add("file-1", "Thirty days of vacation.")
+    await files.vector_stores.remove(store, "file-1")
+    database.pause = refill
+    await stores.sweep()
+    assert database.pause is None
+    assert [chunk.text for chunk in await files.vector_stores.search(store, Query("yeast"), 10)] == [
+        "Bread needs yeast."
+    ]
+    await stores.aclose()
+    await database.aclose()
+    await files.aclose()

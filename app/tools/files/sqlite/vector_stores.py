@@ -139,20 +139,24 @@ class SQLiteVectorStores(SQLVectorStores):
         statement = f"""
             DELETE FROM store_files WHERE store IN (
                 SELECT id FROM stores WHERE expires_days IS NOT NULL AND last_active_at + expires_days * {DAY} <= ?
-            )
+            ) RETURNING store, row
         """
-        await self._db.write(lambda db: query(db, statement, (now,)))
+        await self.forget(await self._db.write(lambda db: query(db, statement, (now,))))
         await self._db.write(lambda db: query(db, "DELETE FROM turns WHERE served <= ?", (now - DAY,)))
-        nonempty = await self._db.read(
-            lambda db: {store for (store,) in query(db, "SELECT DISTINCT store FROM store_files")}
-        )
-        await self._in_thread(lambda: self._clean(nonempty))
+        # Listed before the stores are read: a store that is missing by then was deleted, and does not come back.
+        indexes = await self._in_thread(lambda: [*self._folder.glob("*.db")])
+        stores = await self._db.read(lambda db: {store for (store,) in query(db, "SELECT id FROM stores")})
+        await self._in_thread(lambda: self._clean(indexes, stores))
 
-    def _clean(self, nonempty: set[str]) -> None:
-        """Delete the indexes of stores without files, and clean those that have changed since the last time."""
+    def _clean(self, indexes: Sequence[Path], stores: Collection[str]) -> None:
+        """
+        Delete the indexes of deleted stores, and clean those that have changed since the last time.
+
+        The index of an empty store is kept: files can be added at any time, and another process may have it open.
+        """
         cleaned: dict[Path, int] = {}
-        for path in self._folder.glob("*.db") if self._folder.exists() else ():
-            if path.stem not in nonempty:
+        for path in indexes:
+            if path.stem not in stores:
                 delete_index(path)
                 continue
             if (changed := last_change(path)) != self._cleaned.get(path):
