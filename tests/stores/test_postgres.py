@@ -261,6 +261,22 @@ async def test_readers_go_on_when_the_listening_connection_breaks(
     await log.aclose()
 
 
+async def test_reader_cancelled_while_it_starts_to_listen_leaves_no_deaf_connection(store: PostgresStore) -> None:
+    cancelled = 0
+    for steps in range(40):
+        log = store.log(ttl=60, lease=60)
+        listening = asyncio.create_task(log._notifications.listen())
+        for _ in range(steps):
+            await asyncio.sleep(0.0005)
+        if listening.cancel():
+            cancelled += 1
+        await asyncio.gather(listening, return_exceptions=True)
+        assert await log._notifications.listen()
+        assert await log._notifications._connection.fetch("SELECT pg_listening_channels()")
+        await log.aclose()
+    assert cancelled > 1
+
+
 async def _until_listening(server: PostgresServer) -> None:
     query = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
     async with asyncio.timeout(60):

@@ -145,10 +145,19 @@ class _Notifications:
         async with self._connecting:
             if self._connection is None or self._connection.is_closed():
                 with contextlib.suppress(Exception):  # the next poll raises the error
-                    self._connection = await self._client.connect()
-                    self._connection.add_termination_listener(self._broken)
-                    await self._connection.add_listener(CHANNEL, self._notified)
+                    self._connection = await self._connect()
             return self._connection is not None and not self._connection.is_closed()
+
+    async def _connect(self) -> Any:
+        """Return a new connection that listens."""
+        connection = await self._client.connect()
+        try:
+            connection.add_termination_listener(self._broken)
+            await connection.add_listener(CHANNEL, self._notified)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
 
     async def aclose(self) -> None:
         if self._connection is not None:
