@@ -10,6 +10,7 @@ The errors of the API, and the warnings beside a successful answer.
      +- NotFound              404  the object does not exist, or belongs to another caller
      +- TooManyRequests       429  always with `Retry-After`
      +- StoreUnavailable      503  the store cannot be reached
+     |   +- StoreBusy              no connection to it became free in time
      +- BackendError          5xx  the backend failed, or refused the request
          +- BackendBusy       429  its places are taken; a `TooManyRequests` too
 
@@ -175,6 +176,13 @@ class StoreUnavailable(APIError):
 
     def __init__(self, message: str = "The response store is unavailable. Try again, or send `store: false`.") -> None:
         super().__init__(message, retry_after=1)
+
+
+class StoreBusy(StoreUnavailable):
+    """The store is reachable, but no connection to it became free in time."""
+
+    def __init__(self) -> None:
+        super().__init__("The store is busy. Try again.")
 
 
 class BackendError(APIError):

@@ -28,7 +28,7 @@ from app.core.access import KeyAccess, KeyLimits
 from app.core.prices import format_money
 from app.core.types import Usage
 from app.core.usage import usage_since
-from app.errors import StoreUnavailable, TooManyRequests, try_again_in
+from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake
 from app.tasks import end
@@ -140,7 +140,7 @@ class Limits:
         admission = Admission(self, access)
         if not (takes := self._limits_of(access).takes):
             return admission
-        result = await self._query(self._counters.take(access.counted_as, takes))
+        result = await self._query(self._counters.take(access.counted_as, takes), admits=True)
         if result is None:
             return admission
         admission.allowances = [
@@ -164,10 +164,10 @@ class Limits:
                 continue
             slot = (pool, secrets.token_hex(8))
             admission.slots.append(slot)  # before the query: it may be cancelled after the slot was taken
-            acquired = await self._query(self._counters.acquire(*slot, limit))
+            acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if acquired is False and self._unreleased:
                 await self._release_again()
-                acquired = await self._query(self._counters.acquire(*slot, limit))
+                acquired = await self._query(self._counters.acquire(*slot, limit), admits=True)
             if not acquired:
                 admission.slots.remove(slot)
             if acquired is None:  # it is not known whether the slot was taken
@@ -213,13 +213,21 @@ class Limits:
         """Whether the counters are not queried for now, since they have failed."""
         return asyncio.get_running_loop().time() < self._retry_at
 
-    async def _query(self, query: Coroutine[object, object, T]) -> T | None:
-        """Return the result of a query to the counters; None if they are unavailable, or were within `BACKOFF`."""
+    async def _query(self, query: Coroutine[object, object, T], *, admits: bool = False) -> T | None:
+        """
+        Return the result of a query to the counters; None if they are unavailable, or were within `BACKOFF`.
+
+        A query that `admits` a request raises `StoreBusy`: a busy store must not lift the limits.
+        """
         if self._waits:
             query.close()
             return None
         try:
             result = await query
+        except StoreBusy:
+            if admits:
+                raise
+            return None
         except StoreUnavailable:
             if not self._retry_at:
                 logger.warning("rate limits are not enforced: their counters are unavailable")
@@ -242,7 +250,8 @@ class Limits:
         limit = self._limits_of(access).tokens
         if not limit:
             return
-        result = await self._query(self._counters.take(access.counted_as, [TokenTake("tokens", limit, 0, 1)]))
+        take = TokenTake("tokens", limit, 0, 1)
+        result = await self._query(self._counters.take(access.counted_as, [take]), admits=True)
         if result is None or result.granted:
             return
         allowance = Allowance("tokens", limit, result.missing[0])

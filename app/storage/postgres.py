@@ -1,13 +1,9 @@
-"""
-Connections to PostgreSQL: their limit, timeouts, and errors.
-
-asyncpg's own pool makes one more round trip for each released connection, and waits for it after a cancelled call. Here
-a connection is closed after any error, and the server rolls back.
-"""
+"""Calls to PostgreSQL through asyncpg's pool: their timeouts, retries, and errors."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -48,8 +44,10 @@ _BROKEN = (
 )
 # What is wrong is a value, and not the server: it would refuse it again.
 _REFUSED = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, asyncpg.ProgramLimitExceededError)
-# The tables do not exist (any more).
+# The tables do not exist, or no longer.
 _UNPREPARED = (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError)
+# The server has changed nothing, so that any call can be repeated.
+_NOT_RUN = (*_UNPREPARED, asyncpg.ReadOnlySQLTransactionError)
 
 _WRITABLE = "SELECT NOT pg_is_in_recovery() AND current_setting('transaction_read_only') = 'off'"
 
@@ -96,7 +94,7 @@ def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
 
 
 class PostgresClient:
-    """A limited number of connections to a database."""
+    """The calls to a database; at most `max_connections` run at once."""
 
     def __init__(
         self,
@@ -110,110 +108,131 @@ class PostgresClient:
         outage: Outage,
     ) -> None:
         """
-        At most `max_connections` calls run at once; each takes at most the sum of both timeouts, including all waits.
+        A call takes at most the sum of both timeouts, including all waits.
 
         `prepare` creates or migrates the tables.
         """
         self._address = address
-        self._connect_timeout = connect_timeout
-        self._statement_cache_size = statement_cache_size
+        self._options: dict[str, Any] = {
+            "timeout": connect_timeout,
+            "statement_cache_size": statement_cache_size,
+            "server_settings": {"application_name": "antiphon"},
+        }
+        self._max_connections = max_connections
         self._timeout = connect_timeout + timeout
-        self._free = asyncio.Semaphore(max_connections)
-        self._idle: list[Any] = []  # connections, the most recently used last
+        self._pool: Any = None
         self._prepare = prepare
         self._prepared = False
         self._outage = outage
-        self._closed = False
 
-    async def fetch(self, query: str, *arguments: object) -> list[Any]:
-        """Return the rows of a query; raises the error of the outage."""
-        return await self._call(lambda connection: connection.fetch(query, *arguments))
+    async def fetch(self, query: str, *arguments: object, idempotent: bool = False) -> list[Any]:
+        """
+        Return the rows of a query; raises the error of the outage.
 
-    async def fetchval(self, query: str, *arguments: object) -> Any:
-        """Return the first value of the first row, None if there is none; raises the error of the outage."""
-        rows = await self.fetch(query, *arguments)
+        An `idempotent` query is repeated once if the connection breaks, since it may be from before a restart.
+        """
+        return await self._call(lambda connection: connection.fetch(query, *arguments), idempotent)
+
+    async def fetchval(self, query: str, *arguments: object, idempotent: bool = False) -> Any:
+        """Return the first value of the first row, None if there is none; otherwise like `fetch`."""
+        rows = await self.fetch(query, *arguments, idempotent=idempotent)
         return rows[0][0] if rows else None
 
-    async def transaction(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run `work` in a transaction and return its result; `work` may be repeated. Raises the error of the outage."""
+    async def transaction(self, work: Callable[[Connection], Awaitable[T]], *, idempotent: bool = False) -> T:
+        """Run `work` in a transaction and return its result; `work` can run twice, also if not `idempotent`."""
 
         async def call(connection: Connection) -> T:
             async with connection.transaction():
                 return await work(connection)
 
-        return await self._call(call)
+        return await self._call(call, idempotent)
 
     async def check(self) -> None:
         """Check that the server accepts writes, which a replica does not; raises the error of the outage."""
-        if not await self.fetchval(_WRITABLE):
+        if not await self.fetchval(_WRITABLE, idempotent=True):
             raise self._outage.begins("it cannot be written to: is it a replica?")
 
     async def connect(self) -> Any:
-        """Return a new connection, which the caller has to close; raises asyncpg's errors."""
-        connection = await asyncpg.connect(
-            self._address.url,
-            timeout=self._connect_timeout,
-            statement_cache_size=self._statement_cache_size,
-            server_settings={"application_name": "antiphon"},
-        )
-        if not self._prepared:
-            try:
-                await self._prepare(connection)
-            except BaseException:
-                connection.terminate()
-                raise
-            self._prepared = True
+        """Return a new connection outside the pool, which the caller must close; raises asyncpg's errors."""
+        connection = await asyncpg.connect(self._address.url, **self._options)
+        await self._prepare_tables(connection)
         return connection
 
     async def aclose(self) -> None:
-        """Close all connections; those in use are closed when they are released."""
-        self._closed = True
-        self._drop_idle()
-        await asyncio.sleep(0)  # so that the sockets are closed
+        """Close all connections, those in use when their calls have ended."""
+        if self._pool is not None:
+            with contextlib.suppress(TimeoutError, *_BROKEN):  # the pool then terminates the connections
+                async with asyncio.timeout(self._timeout):
+                    await self._pool.close()
 
-    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
+    async def _call(self, call: Callable[[Any], Awaitable[T]], idempotent: bool) -> T:
         try:
-            async with asyncio.timeout(self._timeout), self._free:
-                result = await self._try(call)
+            async with asyncio.timeout(self._timeout):
+                result = await self._try(call, idempotent)
         except _REFUSED:
             raise UnstorableValue from None
         except (asyncpg.PostgresError, *_BROKEN, UnpreparedError) as error:
             # `from None`: a traceback would contain the query's arguments.
+            if isinstance(error, TimeoutError) and self._exhausted():
+                raise self._outage.busy(f"all {self._max_connections} connections are in use") from None
             reason = str(error) if isinstance(error, UnpreparedError) else f"{type(error).__name__}: {error}"
             raise self._outage.begins(reason) from None
         self._outage.ends()
         return result
 
-    async def _try(self, call: Callable[[object], Awaitable[T]]) -> T:
-        """Make a call; retry once on a new connection, since old ones may be from before a restart."""
-        while True:
-            connection = self._idle.pop() if self._idle else None
-            reused = connection is not None
-            connection = connection or await self.connect()
-            try:
-                result = await call(connection)
-            except _UNPREPARED:
-                connection.terminate()
-                if not reused:
-                    raise
+    async def _try(self, call: Callable[[Any], Awaitable[T]], idempotent: bool) -> T:
+        """Make a call, and repeat it once on another connection unless it may run twice then."""
+        connection = await self._acquire()
+        try:
+            return await self._run(connection, call)
+        except _NOT_RUN as error:
+            if isinstance(error, _UNPREPARED):
                 self._prepared = False
-                self._drop_idle()
-            except _BROKEN:
-                connection.terminate()
-                if not reused:
-                    raise
-                self._drop_idle()
-            except BaseException:
-                connection.terminate()
+            await self._pool.expire_connections()
+        except _BROKEN:
+            if not idempotent:
                 raise
-            else:
-                if self._closed:
-                    connection.terminate()
-                else:
-                    self._idle.append(connection)
-                return result
+        return await self._run(await self._acquire(), call)
 
-    def _drop_idle(self) -> None:
-        idle, self._idle = self._idle, []
-        for connection in idle:
+    async def _run(self, connection: Any, call: Callable[[Any], Awaitable[T]]) -> T:
+        try:
+            result = await call(connection)
+        except BaseException:
+            # Terminated, since a reset would wait for the server after a cancelled call. The server rolls back.
             connection.terminate()
+            raise
+        await self._pool.release(connection)
+        return result
+
+    async def _acquire(self) -> Any:
+        if self._pool is None:
+            # Here, since a pool belongs to an event loop.
+            self._pool = await asyncpg.create_pool(
+                self._address.url,
+                min_size=0,
+                max_size=self._max_connections,
+                max_inactive_connection_lifetime=0,  # a timer per call costs 20 µs
+                init=self._prepare_tables,
+                reset=_keep_session,
+                **self._options,
+            )
+        return await self._pool.acquire()
+
+    def _exhausted(self) -> bool:
+        """Return whether all connections are in use. A call that timed out has terminated its own."""
+        return bool(self._pool) and not self._pool.get_idle_size() and self._pool.get_size() == self._max_connections
+
+    async def _prepare_tables(self, connection: Any) -> None:
+        """Create or migrate the tables on a new connection, unless that was done."""
+        if self._prepared:
+            return
+        try:
+            await self._prepare(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        self._prepared = True
+
+
+async def _keep_session(connection: object) -> None:
+    """Send no reset to the server when a connection is released: calls leave nothing behind in its session."""

@@ -23,7 +23,7 @@ import pytest
 from app.api.rate_limits import Limits, format_duration
 from app.core.access import KeyAccess
 from app.core.types.chunk import DONE
-from app.errors import BackendError, StoreUnavailable
+from app.errors import BackendError, StoreBusy, StoreUnavailable
 from app.stores import Change
 from app.stores import redis as stores_redis
 from app.stores.counters import TokenResult, TokenTake
@@ -507,6 +507,33 @@ async def test_outage_of_the_counters_and_its_end_are_logged_once(
     messages = [record.message for record in caplog.records if record.name == "app.api.rate_limits"]
     outage = ["rate limits are not enforced: their counters are unavailable", "rate limits are enforced again"]
     assert messages == outage * 2
+
+
+class BusyCounters(MemoryCounters):
+    """Counters to which no connection is free."""
+
+    async def take(self, owner: str, takes: Sequence[TokenTake]) -> TokenResult:
+        raise StoreBusy
+
+    async def acquire(self, pool: str, holder: str, limit: int) -> bool:
+        raise StoreBusy
+
+
+async def test_busy_counters_refuse_requests_and_do_not_lift_the_limits() -> None:
+    limits = Limits(BusyCounters(), requests=10, tokens=10)
+    for _ in range(2):
+        with pytest.raises(StoreBusy):
+            await limits.take(KeyAccess())
+    with pytest.raises(StoreBusy):
+        await limits.check_tokens(KeyAccess())
+    charge = limits.charge(KeyAccess(), 5)
+    assert charge and await charge is None
+    streams = Limits(BusyCounters(), streams=1)
+    admission = await streams.take(KeyAccess())
+    with pytest.raises(StoreBusy):
+        await streams.acquire(admission)
+    admission.close()
+    await asyncio.gather(limits.aclose(), streams.aclose())
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at the next request", "after a while"])

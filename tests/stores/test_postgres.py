@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import signal
+from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
-from app.errors import StoreUnavailable
+from app.errors import StoreBusy, StoreUnavailable
 from app.stores import Change
 from app.stores.event_log import Batch, RunKey
 from app.stores.postgres import PostgresStore
@@ -199,8 +201,80 @@ async def test_calls_beyond_the_connections_wait(private: PostgresServer) -> Non
     private.clear()
     store = PostgresStore.from_url(f"{private.patient_url}&max_connections=2", ttl=1000)
     await asyncio.gather(*(store.put(f"a:{n}", "resp_1", b"1") for n in range(100)))
-    assert 1 <= len(store._client._idle) <= 2
+    assert 1 <= store._client._pool.get_size() <= 2
     await store.aclose()
+
+
+async def test_call_without_a_free_connection_is_busy_and_not_an_outage(
+    private: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = PostgresStore.from_url(f"{private.patient_url}&max_connections=1", ttl=1000)
+    await store.check()
+    store._client._timeout = 0.1  # now that it is connected
+    connection = await store._client._pool.acquire()
+    with pytest.raises(StoreBusy) as busy:
+        await store.get(CHAIN, "resp_1")
+    assert busy.value.status == 503
+    await store._client._pool.release(connection)
+    assert [record.message for record in records_of(caplog, "app.storage")] == [
+        f"PostgreSQL at 127.0.0.1:{private.port}/antiphon is busy: all 1 connections are in use"
+    ]
+    await store.aclose()
+
+
+class LosingProxy:
+    """A proxy before a server that passes on a request with `marker`, and breaks the connection before its reply."""
+
+    def __init__(self, port: int, marker: bytes) -> None:
+        self._port, self._marker = port, marker
+        self._broken: set[StreamWriter] = set()
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
+
+        async def pass_on(source: StreamReader, target: StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    if target is writer and writer in self._broken:
+                        break
+                    if target is to_server and self._marker in data:
+                        self._marker = b"\0" * 32  # only once
+                        self._broken.add(writer)
+                    target.write(data)
+            writer.close()
+            to_server.close()
+
+        await asyncio.gather(pass_on(reader, to_server), pass_on(from_server, writer))
+
+
+async def test_added_record_whose_reply_is_lost_is_an_error_and_not_taken_for_present(
+    private: PostgresServer, store: PostgresStore
+) -> None:
+    async with LosingProxy(private.port, b"the record") as address:
+        proxied = PostgresStore.from_url(f"postgresql://antiphon@{address}/antiphon?timeout=60", ttl=1000)
+        await proxied.put(CHAIN, "resp_1", b"1")  # the connection is open
+        with pytest.raises(StoreUnavailable):
+            await proxied.add(CHAIN, "resp_2", b"the record")
+        await proxied.aclose()
+    assert await store.get(CHAIN, "resp_2") == b"the record"
+
+
+async def test_put_record_whose_reply_is_lost_is_put_again_unnoticed(
+    private: PostgresServer, store: PostgresStore
+) -> None:
+    async with LosingProxy(private.port, b"the record") as address:
+        proxied = PostgresStore.from_url(f"postgresql://antiphon@{address}/antiphon?timeout=60", ttl=1000)
+        await proxied.put(CHAIN, "resp_1", b"1")
+        await proxied.put(CHAIN, "resp_2", b"the record")
+        await proxied.aclose()
+    assert await store.get(CHAIN, "resp_2") == b"the record"
 
 
 async def test_call_cancelled_in_any_step_is_cancelled_without_an_outage(

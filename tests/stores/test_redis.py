@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.errors import StoreUnavailable
+from app.errors import StoreBusy, StoreUnavailable
 from app.stores.redis import RedisStore
 from tests.support.logs import records_of
 from tests.support.redis_server import RedisServer
@@ -174,6 +174,21 @@ async def test_calls_beyond_the_connections_wait(private: RedisServer) -> None:
     with private.client() as client:
         assert 1 <= sum(line["name"] == "antiphon" for line in client.client_list()) <= 3
     assert len(await store.all(CHAIN)) == 100
+    await store.aclose()
+
+
+async def test_call_without_a_free_connection_is_busy_and_not_an_outage(
+    private: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = redis_store(f"{private.url}?max_connections=1")
+    await store.check()
+    store._client._timeout = 0.1
+    async with store._client._free:
+        with pytest.raises(StoreBusy):
+            await store.get(CHAIN, "resp_1")
+    assert [record.message for record in records_of(caplog, "app.storage")] == [
+        f"Redis at 127.0.0.1:{private.port} is busy: all 1 connections are in use"
+    ]
     await store.aclose()
 
 

@@ -139,7 +139,7 @@ class PostgresStore:
         await self.apply(Change(bucket, {name: record}))
 
     async def add(self, bucket: str, name: str, record: bytes) -> bool:
-        await self._client.fetch(_EXPIRE, bucket)
+        await self._client.fetch(_EXPIRE, bucket, idempotent=True)
         return bool(await self._client.fetch(_ADD, bucket, self._ttl, name, record, images_bucket(bucket)))
 
     async def apply(self, *changes: Change) -> bool:
@@ -161,40 +161,44 @@ class PostgresStore:
             *_columns(deleted, 2),
             images,
         )
+        idempotent = not deleted  # the deleted record could be a required one
         if any(len(record) > _SLICE for _, _, record, _ in put):
-            return await self._client.transaction(lambda db: _apply_staged(db, arguments))
-        applied: bool = await self._client.fetchval(_APPLY, *arguments)
+            return await self._client.transaction(lambda db: _apply_staged(db, arguments), idempotent=idempotent)
+        applied: bool = await self._client.fetchval(_APPLY, *arguments, idempotent=idempotent)
         return applied
 
     async def get(self, bucket: str, name: str) -> bytes | None:
-        rows = await self._client.fetch(_GET, bucket, name)
+        rows = await self._client.fetch(_GET, bucket, name, idempotent=True)
         await self._renew(bucket, rows)
         return rows[0][1] if rows else None
 
     async def all(self, bucket: str) -> dict[str, bytes]:
-        rows = await self._client.fetch(_ALL, bucket)
+        rows = await self._client.fetch(_ALL, bucket, idempotent=True)
         await self._renew(bucket, rows)
         return {name: record for _, name, record in rows if name is not None}
 
     async def names(self, bucket: str) -> set[str]:
-        rows = await self._client.fetch(_NAMES, bucket)
+        rows = await self._client.fetch(_NAMES, bucket, idempotent=True)
         await self._renew(bucket, rows)
         return {name for _, name in rows if name is not None}
 
     async def delete(self, bucket: str, name: str) -> bool:
-        """Delete one record; return whether it existed (False if the connection broke after it was deleted)."""
+        """Delete one record; return whether it existed."""
         deleted: bool = await self._client.fetchval("SELECT antiphon_delete($1, $2)", bucket, name)
         return deleted
 
     async def drop(self, bucket: str) -> bool:
-        """Delete a bucket; return whether it existed (False if the connection broke after it was deleted)."""
+        """Delete a bucket; return whether it existed."""
         return bool(await self._client.fetch(_DROP, bucket))
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
-        position = 2**63 - 1 if after is None else await self._client.fetchval(_POSITION, owner, after)
+        position = 2**63 - 1
+        if after is not None:
+            position = await self._client.fetchval(_POSITION, owner, after, idempotent=True)
         if position is None:
             return None
-        return [entry for (entry,) in await self._client.fetch(_RECENT, owner, position, limit)]
+        rows = await self._client.fetch(_RECENT, owner, position, limit, idempotent=True)
+        return [entry for (entry,) in rows]
 
     async def purge(self) -> None:
         """Delete expired records, a batch at a time."""
@@ -224,7 +228,7 @@ class PostgresStore:
         if rows and self._ttl - rows[0][0] > self._slack:
             # The result is complete even if the renewal fails; the next use renews.
             with suppress(StoreUnavailable):
-                await self._client.fetch(_RENEW, [bucket, images_bucket(bucket)], self._ttl)
+                await self._client.fetch(_RENEW, [bucket, images_bucket(bucket)], self._ttl, idempotent=True)
 
 
 async def _apply_staged(db: Connection, arguments: Sequence[Any]) -> bool:

@@ -38,11 +38,13 @@ class PostgresCounters:
 
     async def renew(self, slots: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         pools, holders = [pool for pool, _ in slots], [holder for _, holder in slots]
-        renewed = {(pool, holder) for pool, holder in await self._client.fetch(_RENEW, pools, holders, LEASE)}
+        rows = await self._client.fetch(_RENEW, pools, holders, LEASE, idempotent=True)
+        renewed = {(pool, holder) for pool, holder in rows}
         return [slot for slot in slots if slot not in renewed]
 
     async def release(self, pool: str, holder: str) -> None:
-        await self._client.fetch("DELETE FROM antiphon_slots WHERE pool = $1 AND holder = $2", pool, holder)
+        release = "DELETE FROM antiphon_slots WHERE pool = $1 AND holder = $2"
+        await self._client.fetch(release, pool, holder, idempotent=True)
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -54,13 +54,16 @@ class PostgresLog:
         self._notifications = _Notifications(client)
 
     async def begin(self, run: RunKey, worker: str) -> None:
-        await self._client.fetch("SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl)
+        await self._client.fetch(
+            "SELECT antiphon_run_begin($1, $2, $3, $4, $5)", *run, worker, self._lease, self._ttl, idempotent=True
+        )
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         first, last, data, ends = batch
         state: LeaseState = await self._client.fetchval(
             "SELECT antiphon_run_append($1, $2, $3, $4, $5, $6, $7, $8, $9)",
             *(*run, worker, self._lease, self._ttl_once_ended if ends else self._ttl, first, last, ends, data),
+            idempotent=True,  # a batch that the log already has is not added
         )
         return state
 
@@ -69,7 +72,7 @@ class PostgresLog:
         if not runs:
             return {}
         buckets, ids = [run.bucket for run in runs], [run.id for run in runs]
-        rows = await self._client.fetch(_RENEW, worker, self._lease, self._ttl, buckets, ids)
+        rows = await self._client.fetch(_RENEW, worker, self._lease, self._ttl, buckets, ids, idempotent=True)
         return {RunKey(bucket, response_id): state for bucket, response_id, state in rows}
 
     async def claim(self, run: RunKey, worker: str) -> bool:
@@ -79,10 +82,10 @@ class PostgresLog:
         return claimed
 
     async def cancel(self, run: RunKey) -> None:
-        await self._client.fetch(_CANCEL, *run)
+        await self._client.fetch(_CANCEL, *run, idempotent=True)
 
     async def state(self, run: RunKey) -> RunState:
-        rows = await self._client.fetch(_FIND, *run)
+        rows = await self._client.fetch(_FIND, *run, idempotent=True)
         if not rows:
             return "absent"
         ended, leased = rows[0]
@@ -105,14 +108,14 @@ class PostgresLog:
         return batches
 
     async def _look(self, run: RunKey, after: int) -> list[Batch]:
-        return [Batch(*row) for row in await self._client.fetch(_READ, *run, after)]
+        return [Batch(*row) for row in await self._client.fetch(_READ, *run, after, idempotent=True)]
 
     async def orphans(self) -> list[RunKey]:
-        return [RunKey(*row) for row in await self._client.fetch(_ORPHANS)]
+        return [RunKey(*row) for row in await self._client.fetch(_ORPHANS, idempotent=True)]
 
     async def delete(self, run: RunKey) -> None:
         """Delete a run's log, and wake its readers."""
-        await self._client.fetch(_DELETE, *run)
+        await self._client.fetch(_DELETE, *run, idempotent=True)
 
     async def aclose(self) -> None:
         """Close the listening connection."""

@@ -45,14 +45,15 @@ class PostgresUsage:
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         """Add to rows in one statement; a batch is added only once."""
         days, *columns = ([*column] for column in zip(*rows, strict=True))
-        await self._client.fetch(_ADD, batch, [date.fromisoformat(day) for day in days], *columns)
+        await self._client.fetch(_ADD, batch, [date.fromisoformat(day) for day in days], *columns, idempotent=True)
 
     async def spending(self, key: str, day: str) -> Spending:
-        [row] = await self._client.fetch(_SPENDING, key, date.fromisoformat(day))
+        [row] = await self._client.fetch(_SPENDING, key, date.fromisoformat(day), idempotent=True)
         return Spending(*row)
 
     async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
-        rows = await self._client.fetch(_ROWS, date.fromisoformat(first), date.fromisoformat(last), key)
+        days = date.fromisoformat(first), date.fromisoformat(last)
+        rows = await self._client.fetch(_ROWS, *days, key, idempotent=True)
         return [UsageRow(day.isoformat(), *rest) for day, *rest in rows]
 
     async def forget(self, before: str) -> None:

@@ -104,6 +104,7 @@ class RedisClient:
         self._servers = servers
         # Calls wait for a free connection; redis-py's pools would raise.
         self._free = asyncio.Semaphore(limit)
+        self._limit = limit
         self._timeout = timeout
         self._outage = outage
 
@@ -115,14 +116,17 @@ class RedisClient:
         """
         task = asyncio.current_task()
         assert task
-        cancelling = task.cancelling()
+        cancelling, waiting = task.cancelling(), True
         try:
             async with asyncio.timeout(self._timeout), self._free:
+                waiting = False
                 answers = await self._servers.execute(key, commands)
         except (RedisError, OSError, UnicodeError) as error:
             if isinstance(error, (DataError, UnicodeError)) or _NO_COUNT.search(str(error)):
                 raise UnstorableValue from None
             # `from None`: a traceback would contain what `_reason` omits.
+            if waiting:
+                raise self._outage.busy(f"all {self._limit} connections are in use") from None
             raise self._outage.begins(_reason(error)) from None
         self._outage.ends()
         if task.cancelling() > cancelling:

@@ -21,12 +21,12 @@ class PostgresDatabase(PostgresClient):
     def __init__(self, url: str) -> None:
         """Raises `ValueError` for an invalid URL."""
         address = read_postgres_url(url, timeout=30.0)
-        outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable)
+        outage = Outage(f"the file store in PostgreSQL at {address.name}", FilesUnavailable, FilesUnavailable)
         super().__init__(address, prepare=self._migrate, outage=outage, **address.options)
         self._has_vectors = False
 
-    async def fetch(self, query: str, *arguments: object) -> list[Row]:
-        return await super().fetch(query, *map(storable, arguments))
+    async def fetch(self, query: str, *arguments: object, idempotent: bool = False) -> list[Row]:
+        return await super().fetch(query, *map(storable, arguments), idempotent=idempotent)
 
     async def prepare_vectors(self) -> None:
         """Create the table of embeddings, unless it exists; raises `NoVectorsError`."""

@@ -156,7 +156,9 @@ class PostgresIndex:
 
     async def text(self, file: int) -> list[str]:
         """Return the chunks of a file."""
-        rows = await self._db.fetch("SELECT text FROM antiphon_chunks WHERE file = $1 ORDER BY number", file)
+        rows = await self._db.fetch(
+            "SELECT text FROM antiphon_chunks WHERE file = $1 ORDER BY number", file, idempotent=True
+        )
         return [text for (text,) in rows]
 
     async def search(
@@ -172,7 +174,7 @@ class PostgresIndex:
             # Chunks that only the words match have a similarity too.
             others = [key for key in keys if key not in similarities]
             similarities |= await self._similarities(search_query, others)
-        rows = await self._db.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys])
+        rows = await self._db.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys], idempotent=True)
         texts = {ChunkKey(file, number): text for file, number, text in rows}
         return [
             FoundChunk(f"{key.file}:{key.number}", key.file, texts[key], scores.get(key), similarities.get(key))
@@ -189,7 +191,7 @@ class PostgresIndex:
         wanted = [*dict.fromkeys(stems for term in terms(text) if (stems := stem(term)))]
         if not wanted:
             return {}
-        ((total, words),) = await self._db.fetch(_TOTALS, store)
+        ((total, words),) = await self._db.fetch(_TOTALS, store, idempotent=True)
         average = words / max(total, 1)
         counts = await self._counts(store, wanted, MAX_POSTINGS + 1)
         used = affordable(counts)
@@ -216,7 +218,7 @@ class PostgresIndex:
     async def _counts(self, store: str, wanted: Sequence[str], most: int) -> dict[str, int]:
         """Return the number of chunks with each term, at most `most`."""
         hashes = [hashed(store, term, frequency) for term in wanted for frequency in FREQUENCIES]
-        ((counts,),) = await self._db.fetch(_COUNT, hashes, len(FREQUENCIES), most)
+        ((counts,),) = await self._db.fetch(_COUNT, hashes, len(FREQUENCIES), most, idempotent=True)
         return dict(zip(wanted, counts, strict=True))
 
     async def _by_vector(
@@ -227,14 +229,16 @@ class PostgresIndex:
             return {}
         await self._prepare_vectors()
         vector = _vector(search_query.vector)
-        rows = await self._db.fetch(_NEAREST, vector, store, _embeddings(search_query), files, limit)
+        rows = await self._db.fetch(_NEAREST, vector, store, _embeddings(search_query), files, limit, idempotent=True)
         return _similar(rows)
 
     async def _similarities(self, search_query: Query, keys: Sequence[ChunkKey]) -> dict[ChunkKey, float]:
         assert search_query.vector is not None
         numbers = [key.file for key in keys], [key.number for key in keys]
         vector = _vector(search_query.vector)
-        return _similar(await self._db.fetch(_SIMILARITIES, vector, *numbers, _embeddings(search_query)))
+        return _similar(
+            await self._db.fetch(_SIMILARITIES, vector, *numbers, _embeddings(search_query), idempotent=True)
+        )
 
     async def _prepare_vectors(self) -> None:
         try:

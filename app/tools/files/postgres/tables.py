@@ -20,7 +20,7 @@ class PostgresTables:
         self._db = database
 
     async def fetch(self, text: str, *values: object) -> Rows:
-        return await self._db.fetch(in_postgres(text), *values)
+        return await self._db.fetch(in_postgres(text), *values, idempotent=True)
 
     async def run(self, steps: Callable[[], Steps[T]]) -> T:
         async def work(connection: Connection) -> T:
