@@ -1,23 +1,137 @@
 """
-uvicorn's WebSocket protocol, with changes to shutdown and to the keepalive timeout, and messages in fragments.
+uvicorn's WebSocket protocol, with limits on received frames, changes to shutdown and to the keepalive timeout, and
+outgoing messages in fragments.
 
     uvicorn.run(..., ws="app.api.uvicorn.websocket:Socket")
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
+from websockets.streams import StreamReader
 
+from app.api.uvicorn.http import REFUSAL_LINGER
 from app.api.uvicorn.shutdown import begin_shutdown
 
+if TYPE_CHECKING:
+    from uvicorn._types import ASGIReceiveEvent
+
 SERVICE_RESTART = 1012  # close code of https://www.iana.org/assignments/websocket/websocket.xhtml
+
+# One read of 256 KB can contain 43,000 frames, and each costs 10 to 50 µs.
+FRAMES_PER_PASS = 64  # frames of one connection that are parsed before other tasks run
+CONTROL_FRAMES_PER_SECOND = 100  # pings and pongs; usual clients send one every 20 seconds
+MAX_FRAGMENTS = 20_000  # in a message; 64 MiB in fragments of 4 KiB, as some clients send them, are 16,384
+
+
+class FrameReader(StreamReader):
+    """The input of the frame parser, which stops before a frame when `frames_left` is 0."""
+
+    frames_left = FRAMES_PER_PASS
+
+    def at_eof(self) -> Generator[None, None, bool]:
+        """Wait for a frame or the end; the parser calls this once before each frame."""
+        while not self.frames_left:
+            yield
+        at_eof = yield from super().at_eof()
+        self.frames_left -= 1
+        return at_eof
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether received data is left because `frames_left` is 0."""
+        return bool(self.buffer) and not self.frames_left
 
 
 class Socket(WebSocketsSansIOProtocol):
     """One WebSocket connection."""
+
+    _control_frames = 0  # received since `_control_since`
+    _control_since = 0.0  # in loop time
+    _will_parse = False  # whether the rest of the received data is about to be parsed
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._reader = self.conn.reader = FrameReader()
+        self.conn.parser = self.conn.parse()
+        next(self.conn.parser)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse up to `FRAMES_PER_PASS` frames. If data is left, pause reading and parse it in later passes."""
+        self._reader.frames_left = FRAMES_PER_PASS
+        super().data_received(data)
+        self._schedule_parsing()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """Return the next message. After the last parsed one, parse the received data that is left."""
+        message = await super().receive()
+        self._schedule_parsing()
+        return message
+
+    def _schedule_parsing(self) -> None:
+        """Parse the received data that is left in the next pass, once the application has received all messages."""
+        if not self._reader.is_stopped or self.transport.is_closing():
+            return
+        self.transport.pause_reading()
+        if not self._will_parse and (self.queue.empty() or self.close_sent):
+            self._will_parse = True
+            self.loop.call_soon(self._parse_more)
+
+    def _parse_more(self) -> None:
+        self._will_parse = False
+        if self.transport.is_closing():
+            return
+        self.data_received(b"")
+        if not (self._reader.is_stopped or self.read_paused):
+            self.transport.resume_reading()
+
+    def handle_ping(self) -> None:
+        """Send the pong; close the connection if it exceeds the limit on control frames."""
+        if self._admit_control_frame():
+            super().handle_ping()
+
+    def handle_pong(self, event: Frame) -> None:
+        """Record the pong; close the connection if it exceeds the limit on control frames."""
+        if self._admit_control_frame():
+            super().handle_pong(event)
+
+    def _admit_control_frame(self) -> bool:
+        if (now := self.loop.time()) - self._control_since >= 1:
+            self._control_since, self._control_frames = now, 0
+        self._control_frames += 1
+        if self._control_frames > CONTROL_FRAMES_PER_SECOND:
+            self._refuse("too many control frames")
+        return not self.close_sent
+
+    def handle_cont(self, event: Frame) -> None:
+        """Keep a fragment, which takes up to 45 bytes more than its data; limit their number."""
+        if len(self.frames) >= MAX_FRAGMENTS:
+            self._refuse("too many fragments")
+        if not self.close_sent:
+            super().handle_cont(event)
+
+    def _refuse(self, reason: str) -> None:
+        """Close the connection with 1008. Received data is discarded until the client has read the close frame."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        self.logger.warning("WebSocket closed: %s", reason)
+        if not self.handshake_complete:
+            self.transport.close()
+            return
+        self.conn.fail(CloseCode.POLICY_VIOLATION, reason)
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": CloseCode.POLICY_VIOLATION, "reason": reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.frames = []
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.close_timer = self.loop.call_later(REFUSAL_LINGER, self.transport.close)
 
     def shutdown(self) -> None:
         """

@@ -11,6 +11,8 @@ from pathlib import Path
 import httptools
 import pytest
 import uvicorn
+import websockets.protocol
+import websockets.streams
 from uvicorn.protocols.http import httptools_impl
 from uvicorn.protocols.websockets import websockets_sansio_impl
 from uvicorn.supervisors.multiprocess import Multiprocess
@@ -30,8 +32,10 @@ USED = {
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
     },
     Socket: {
-        *("app_state", "close_sent", "conn", "disconnected", "handshake_complete", "queue", "scope", "transport"),
-        *("handle_bytes", "handle_text", "keepalive_timeout", "run_asgi", "shutdown", "writable"),
+        *("app_state", "close_sent", "close_timer", "conn", "disconnected", "frames", "handshake_complete", "logger"),
+        *("loop", "queue", "read_paused", "scope", "transport", "writable"),
+        *("data_received", "handle_bytes", "handle_cont", "handle_ping", "handle_pong", "handle_text"),
+        *("keepalive_timeout", "receive", "run_asgi", "shutdown"),
     },
     _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
 }
@@ -72,7 +76,7 @@ def has(theirs: type) -> set[str]:
 
 @pytest.mark.parametrize("ours", USED, ids=lambda ours: ours.__name__)
 def test_private_names_of_uvicorn_that_are_used_exist(ours: type) -> None:
-    private = {name for name in used_by(ours) if not name.startswith("__")} - {"_abc_impl", "unread"}
+    private = {name for name in used_by(ours) if not name.startswith("__")} - {"_abc_impl", "_reader", "unread"}
     assert private == USED[ours]
     assert USED[ours] <= has(ours.__mro__[1])
 
@@ -85,6 +89,14 @@ def test_request_and_answer_of_uvicorn_have_the_fields_that_are_used() -> None:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "cycle"
     }
     assert cycles == CYCLE <= has(httptools_impl.RequestResponseCycle)
+
+
+def test_frame_parser_of_websockets_awaits_each_frame_by_the_method_that_is_overridden() -> None:
+    protocol = websockets.protocol.Protocol(websockets.protocol.SERVER)
+    assert isinstance(protocol.reader, websockets.streams.StreamReader)
+    assert inspect.isgeneratorfunction(websockets.streams.StreamReader.at_eof)
+    assert "self.reader.at_eof()" in inspect.getsource(protocol.parse)
+    assert inspect.isgenerator(protocol.parser)
 
 
 def test_overridden_methods_are_those_that_uvicorn_calls() -> None:
