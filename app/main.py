@@ -59,6 +59,7 @@ ABOUT: dict[str, object] = {
     "description": DESCRIPTION,
     "docs_url": None,  # FastAPI's page loads scripts from a CDN
     "redoc_url": None,
+    "redirect_slashes": False,  # the redirect's URL would have the request's `Host`
     "telemetry": {
         "tracing": False,
         "metrics": False,

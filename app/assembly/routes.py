@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, APIWebSocketRoute
-from starlette.routing import BaseRoute, Route, compile_path
+from starlette.routing import BaseRoute, Route, WebSocketRoute, compile_path
 
 from app import __version__
 from app.api import errors
@@ -18,6 +18,7 @@ from app.api.middleware.cors import Cors
 from app.api.middleware.host import AllowedHosts
 from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
+from app.api.middleware.paths import path_normalizer
 from app.api.middleware.request_id import RequestId
 from app.api.openapi import Documented
 from app.api.parts import ApiParts
@@ -167,7 +168,9 @@ def add_middleware(
     app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""], others=passed)
     if tracing:
         app.add_middleware(tracing.middleware)
-    app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused, hosts=hosts)
+    paths = [route.path for route in app.router.routes if isinstance(route, Route | WebSocketRoute)]
+    normalize = path_normalizer([*paths, *_absent(settings, api.responses.tools)])
+    app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused, hosts=hosts, normalize=normalize)
 
 
 def about(settings: Settings, responses: Responses, backends: Router, caller: Caller) -> dict[str, object]:

@@ -8,6 +8,7 @@ A redirect would not do: some clients drop the body, and behind a proxy some dro
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from urllib.parse import parse_qsl
 
@@ -17,17 +18,23 @@ from app.errors import APIError, InvalidRequest, NotFound
 
 _SLASHES = re.compile("//+")
 _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
-_API = re.compile(
-    r"(?:/v1)?/(?:responses|models|conversations|files|vector_stores|containers|antiphon"
-    r"|chat|completions|embeddings|rerank|moderations|images|audio|deployments)(?:/|$)"
-)
 
 
-@lru_cache(32)  # most requests are for a few paths
-def normalized_path(path: str) -> str:
-    """Return the path of the API route that `path` is a variant of; other paths are returned unchanged."""
-    normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
-    return normalized if _API.match(normalized) else path
+def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
+    """
+    Return a function that returns the path of the API route of which a path is a variant, or any other path unchanged.
+
+    `routes` are the API's paths, of which those below `/v1` count.
+    """
+    names = {path.split("/")[2] for path in routes if path.startswith("/v1/")}
+    is_api = re.compile(rf"(?:/v1)?/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match
+
+    @lru_cache(32)  # most requests are for a few paths
+    def normalize(path: str) -> str:
+        normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
+        return normalized if is_api(normalized) else path
+
+    return normalize
 
 
 def nul_error(scope: Scope) -> APIError | None:

@@ -15,14 +15,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.errors import RAISED, error_response, refuse, stopped, unexpected
 from app.api.middleware.host import AllowedHosts, host_error
-from app.api.middleware.paths import normalized_path, nul_error
+from app.api.middleware.paths import nul_error
 from app.api.uvicorn.shutdown import STATE_KEY, Shutdown
 from app.errors import APIError
 from app.observability import log_context
 from app.observability.metrics import Metrics
 
 logger = logging.getLogger("app.access")
-_POLLED = frozenset({"/healthz", "/readyz", "/metrics"})  # requested every few seconds: logged at level debug
+_POLLED = frozenset(
+    {"/healthz", "/health", "/readyz", "/metrics"}
+)  # requested every few seconds: logged at level debug
 _VALID_ID = re.compile(r"[\w.:-]{1,128}")
 
 
@@ -38,14 +40,16 @@ class RequestId:
         metrics: Metrics | None = None,
         on_refusal: Callable[[Scope, str, APIError], None] = lambda scope, path, error: None,
         hosts: AllowedHosts | None = None,
+        normalize: Callable[[str], str] = lambda path: path,
     ) -> None:
         """
         `on_refusal` is called for a POST with the pattern of its path and the error that its route has raised.
 
-        `hosts` are the accepted names in `Host`; None: any.
+        `hosts` are the accepted names in `Host`; None: any. `normalize` returns the route's path for a variant of it.
         """
         self._app = app
         self._hosts = hosts
+        self._normalize = normalize
         self._on_refusal = on_refusal
         self._metrics = metrics
 
@@ -57,7 +61,7 @@ class RequestId:
         request_id = sent if _VALID_ID.fullmatch(sent) else f"req_{urandom(16).hex()}"
         line = log_context.RequestLine() if scope["type"] == "http" else None
         log_context.reset(line, request_id=request_id)
-        scope["path"] = normalized_path(scope["path"])
+        scope["path"] = self._normalize(scope["path"])
         error = host_error(scope, self._hosts) or nul_error(scope)
         app = partial(refuse, error) if error else self._app
         stopping: Shutdown | None = scope.get("state", {}).get(STATE_KEY)

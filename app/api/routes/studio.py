@@ -60,6 +60,10 @@ def studio_routes() -> APIRouter:
     async def studio() -> Response:
         return _page("index.html", STUDIO_POLICY)
 
+    @router.get("/studio/")
+    async def with_slash() -> Response:
+        return RedirectResponse("../studio")
+
     @router.get("/studio/icon.svg")
     async def icon() -> Response:
         return FileResponse(PAGES / "icon.svg", headers=_HEADERS)
@@ -77,6 +81,10 @@ def docs_routes() -> APIRouter:
     @router.get("/docs")
     async def docs() -> Response:
         return _page("docs/index.html", DOCS_POLICY)
+
+    @router.get("/docs/")
+    async def with_slash() -> Response:
+        return RedirectResponse("../docs")
 
     router.routes.append(Mount("/docs/page", _Files(directory=PAGES / "docs")))
     router.routes.append(Mount("/docs/swagger-ui", _Files(directory=PAGES / "vendor" / "swagger-ui-dist")))

@@ -9,9 +9,10 @@ import pytest
 from openai import AsyncAzureOpenAI
 from websockets.asyncio.client import connect
 
-from app.api.middleware.paths import normalized_path
+from app.main import create_app
+from tests.support.routes import routes_of
 from tests.support.scripted import Scripted, Step
-from tests.support.serving import antiphon
+from tests.support.serving import antiphon, settings
 
 HELLO: list[Step] = [{"choices": [{"index": 0, "delta": {"content": "Hello."}, "finish_reason": None}]}]
 HI = {"model": "m", "input": "Hi."}
@@ -61,24 +62,41 @@ async def test_websocket_at_each_spelling_of_the_path_is_opened() -> None:
         assert '"response.created"' in str(await socket.recv())
 
 
+@pytest.mark.parametrize("prefix", ["/v1/v1", "/openai", "/openai/v1", "/openai/v1/v1", "//v1/", "/v1"])
+async def test_every_route_is_found_at_each_spelling_of_its_path(prefix: str, tmp_path: Path) -> None:
+    """A request with a method that no route has is a 405 where a path is known, and a 404 elsewhere."""
+    tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    app = create_app(settings(tools=tools), backend=Scripted(HELLO))
+    paths = {path.removeprefix("/v1") for _, path in routes_of(app.router.routes) if path.startswith("/v1/")}
+    assert {"/messages", "/batches", "/uploads", "/conversations", "/deployments/x/embeddings"} <= paths
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(base_url="http://localhost", transport=transport) as client:
+        for path in sorted(paths):
+            assert (await client.request("TRACE", f"http://localhost{prefix}{path}/")).status_code == 405, path
+
+
+async def test_path_of_an_endpoint_that_is_off_names_the_setting_at_each_spelling() -> None:
+    async with antiphon(Scripted(HELLO), passthrough=False) as url, httpx.AsyncClient(trust_env=False) as client:
+        for path, setting in (("/openai/v1/files/", "tools.file_search"), ("/v1/v1/messages", "ANTIPHON_PASSTHROUGH")):
+            assert setting in (await client.post(f"{url}{path}")).json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "//",
-        "/v1",
-        "/metrics",
-        "//metrics",
-        "/metrics/",
-        "/openai/metrics",
-        "/v1/v1/healthz",
-        "/responsesx/",
-        "/v1x//a",
-    ],
+    "path", ["//", "/v1", "//metrics", "/metrics/", "/openai/metrics", "/v1/v1/healthz", "/responsesx/", "/v1x//a"]
 )
-def test_pages_at_other_prefixes_are_not_found(path: str) -> None:
-    """What a proxy keeps from callers, by its path, they do not reach by another."""
-    assert normalized_path(path) == path
+async def test_pages_at_other_prefixes_are_not_found(path: str) -> None:
+    """A proxy that hides a page by its path hides it at every spelling. A redirect would have the request's `Host`."""
+    transport = httpx.ASGITransport(create_app(settings(), backend=Scripted(HELLO)))
+    async with httpx.AsyncClient(base_url="http://localhost", transport=transport) as client:
+        assert (await client.get(f"http://localhost{path}")).status_code == 404
+
+
+async def test_pages_with_a_trailing_slash_are_redirected_within_the_server() -> None:
+    transport = httpx.ASGITransport(create_app(settings(), backend=Scripted(HELLO)))
+    async with httpx.AsyncClient(base_url="http://localhost", transport=transport) as client:
+        for page in ("studio", "docs"):
+            answer = await client.get(f"/{page}/")
+            assert (answer.status_code, answer.headers["location"]) == (307, f"../{page}")
 
 
 async def test_path_that_is_unknown_is_quoted_as_requested() -> None:
