@@ -335,7 +335,15 @@ async def test_official_client_raises_the_right_errors() -> None:
 # Every route there is.
 
 
-OPEN = {"/", "/healthz", "/readyz", "/metrics", "/docs", "/openapi.json"}  # see `ANTIPHON_METRICS` and `ANTIPHON_DOCS`
+OPEN = {
+    "/",
+    "/healthz",
+    "/health",
+    "/readyz",
+    "/metrics",
+    "/docs",
+    "/openapi.json",
+}  # see `ANTIPHON_METRICS` and `ANTIPHON_DOCS`
 
 
 async def test_every_route_refuses_an_unknown_or_expired_key(tmp_path: Path) -> None:

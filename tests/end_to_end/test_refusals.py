@@ -40,6 +40,7 @@ async def served(backend: Any = None, **settings: Any) -> Any:
         "/v1/conversations/x/items/y": {"GET", "DELETE"},
         "/v1/models/a/b": {"GET"},
         "/healthz": {"GET", "HEAD"},
+        "/health": {"GET", "HEAD"},
     }.items(),
 )
 async def test_method_that_is_not_allowed_is_refused_with_those_that_are(path: str, methods: set[str]) -> None:

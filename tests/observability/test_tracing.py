@@ -341,7 +341,7 @@ async def test_client_that_disconnects_leaves_no_span_open(upstream: Upstream, t
 
 async def test_health_check_has_no_span(upstream: Upstream, telemetry: Telemetry) -> None:
     async with served(upstream, telemetry) as http:
-        for path in ("/healthz", "/readyz", "/metrics"):
+        for path in ("/healthz", "/health", "/readyz", "/metrics"):
             assert (await http.get(path)).status_code == 200
     assert telemetry.spans == []
 

@@ -1,4 +1,4 @@
-"""Liveness and readiness: `GET /healthz` and `GET /readyz`."""
+"""Liveness and readiness: `GET /healthz`, which some routers expect at `/health`, and `GET /readyz`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def routes(responses: Responses) -> APIRouter:
     store_check = _Check("store", responses.store.check)
 
     # Load balancers and `wget --spider` use HEAD.
+    @router.head("/health", include_in_schema=False)
+    @router.get("/health", include_in_schema=False)
     @router.head("/healthz", include_in_schema=False)
     @router.get("/healthz", summary="Whether the process is alive")
     async def healthz() -> Response:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.observability import log_context
 from app.observability.tracing.spans import PROPAGATOR, conversation_attribute, harmless, mark_failed
 
-_UNTRACED = frozenset({"/healthz", "/readyz", "/metrics"})  # requested every few seconds
+_UNTRACED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})  # requested every few seconds
 
 
 class TracedRequests:

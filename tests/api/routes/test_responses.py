@@ -605,7 +605,9 @@ async def test_docs_pages_are_served(served: tuple[httpx.AsyncClient, Scripted])
 
 async def test_health_is_200(served: tuple[httpx.AsyncClient, Scripted]) -> None:
     http, _ = served
-    assert (await http.get("/healthz")).json() == {"status": "ok"}
+    for path in ("/healthz", "/health"):
+        assert (await http.get(path)).json() == {"status": "ok"}
+        assert (await http.head(path)).status_code == 200
     assert (await http.get("/readyz")).json() == {"status": "ok", "backend": "ok", "store": "ok"}
 
 
