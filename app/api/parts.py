@@ -16,6 +16,7 @@ from starlette.types import Scope
 from app.api.accounting import Accounting
 from app.api.auth import Auth
 from app.api.idempotency import Idempotency
+from app.api.middleware.origins import check_site
 from app.api.rate_limits import Admission, KeyAccount, Limits
 from app.api.request_body import BodyLimits
 from app.core.types.request import CreateResponse
@@ -69,6 +70,17 @@ class ApiParts:
             return self.caller(request.headers)
 
         return Depends(caller)
+
+    def admitted_dependency(self) -> Any:
+        """Return the caller of a request that counts against the rate limits as the default of a route's parameter."""
+
+        async def admitted(request: Request) -> Caller:
+            check_site(request.headers)
+            caller = self.caller(request.headers)
+            await self.admit(caller, request)
+            return caller
+
+        return Depends(admitted)
 
     async def admitted_owner(self, headers: Mapping[str, str], *tools: str) -> str:
         """Return what `owner` does, for a request that counts against the rate limits; raises `LimitReached` too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -30,6 +31,7 @@ _SCANNED_AT_ONCE = 1000
 HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the model is queried, are not shown here."
 
 
+MCP_LISTINGS = 4  # concurrent ones, each of which may start a program
 MAX_SEARCHED = 1000  # entries that are searched for one page
 _SEARCHED_TOGETHER = 100  # of these, between which other requests are served
 
@@ -63,6 +65,7 @@ class Inspection:
 
     def __init__(self, responses: Responses) -> None:
         self._responses = responses
+        self._mcp_listings = asyncio.Semaphore(MCP_LISTINGS)
 
     async def recent(
         self, caller: Caller, limit: int, after: str | None = None, matches: ResponseFilter | None = None
@@ -197,7 +200,7 @@ class Inspection:
         )
         listing = _Listing()
         for declared in open_tools(self._responses.tools, [declaration]):
-            async with declared.session as session:
+            async with self._mcp_listings, declared.session as session:
                 listing.functions += await session.functions([], listing)
         tools = [
             {"name": each.name, "description": each.description, "needs_approval": each.needs_approval}

@@ -215,8 +215,8 @@ class Settings(BaseSettings):
     To rotate it, put the new key before the old one, separated by a comma."""
 
     limit_requests_per_minute: int = Field(0, ge=0)
-    """Requests for responses per minute and key; 0 for no limit, here and below. Without API keys all callers share
-    one limit."""
+    """Requests per minute and key that query a backend, run a tool or store something; 0 for no limit, here and below.
+    Without API keys all callers share one limit."""
     limit_tokens_per_minute: int = Field(0, ge=0)
     """Input and output tokens per minute and key. An answer that exceeds the limit is not cut off; further requests,
     and further rounds of a response with hosted tools, are refused until the bucket has refilled."""

@@ -133,12 +133,12 @@ async def test_failures_have_the_remaining_amounts() -> None:
             assert told(answer).keys() == names
 
 
-async def test_compactions_count_as_responses_and_other_endpoints_do_not() -> None:
+async def test_compaction_counts_as_a_request_and_reading_does_not() -> None:
     async with served(HELLO, limit_requests_per_minute=1) as (http, _):
         compacted = await http.post("/v1/responses/compact", json={"model": "m", "input": "Hi"})
         assert (compacted.status_code, told(compacted)["remaining-requests"]) == (200, "0")
         assert (await ask(http)).status_code == 429
-        assert (await http.get("/v1/models")).status_code == 200
+        assert (await http.get("/v1/models")).status_code == 429
         assert (await http.get("/v1/responses/resp_x")).status_code == 404
 
 
@@ -198,7 +198,7 @@ async def test_slot_of_a_client_that_disconnected_is_free(stream: bool) -> None:
 @pytest.mark.parametrize("path", ["", "/compact"])
 async def test_request_with_an_incomplete_body_takes_no_slot(path: str) -> None:
     body = b'{"model": "m", "input": "Hi"}'
-    head = f"POST /v1/responses{path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    head = f"POST /v1/responses{path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n".encode()
     async with served(HELLO, limit_streams=1) as (http, _):
         reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
         writer.write(head + body[:1])
@@ -214,7 +214,7 @@ async def test_requests_beyond_the_slots_are_refused_unread() -> None:
     async with served(HELLO, limit_requests_per_minute=1) as (http, _):
         assert (await ask(http)).status_code == 200
         reader, writer = await asyncio.open_connection(http.base_url.host, http.base_url.port)
-        writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: 9999\r\n\r\n{")
+        writer.write(b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999\r\n\r\n{")
         assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 429")
         writer.close()
 

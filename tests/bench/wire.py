@@ -62,7 +62,9 @@ def chunk(data: bytes) -> bytes:
 
 def request(method: str, path: str, body: bytes = b"") -> bytes:
     """Return a request."""
-    head = f"{method} {path} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    head = (
+        f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    )
     return head.encode() + b"\r\n\r\n" + body
 
 

@@ -7,7 +7,7 @@ Browsers let any page send a simple POST without a preflight, and DNS rebinding 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import SplitResult, urlsplit
 
@@ -16,6 +16,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.errors import refuse
 from app.api.middleware.host import AllowedHosts
 from app.errors import InvalidRequest
+
+
+def check_site(headers: Mapping[str, str]) -> None:
+    """
+    Refuse a cross-site request without an `Origin`, for routes that act on a GET; raises `InvalidRequest`.
+
+    Browsers send such a GET for any page's images and links. A request with an `Origin` is checked by `Origins` or
+    carries an API key that the page knows. Browsers send `Sec-Fetch-Site` to https and local servers only.
+    """
+    if headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers:
+        raise InvalidRequest("Pages of other sites may not send this request.", code="origin_not_allowed", status=403)
 
 
 class Origins:

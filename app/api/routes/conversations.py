@@ -17,6 +17,7 @@ from app.api.routes.lazy_route import LazyRoute
 from app.core.types import JSONObject
 from app.core.types.request import InputItem, Item, Metadata, typed
 from app.errors import NotFound
+from app.responses import Caller
 from app.tools.files import Page
 
 # "You may add up to 20 items at a time."
@@ -51,12 +52,12 @@ def routes(api: ApiParts) -> APIRouter:
     router = APIRouter(route_class=LazyRoute, tags=["conversations"], responses=ERRORS)
     conversations, limits = api.responses.conversations, api.body_limits
 
-    owner_of = api.owner_dependency()
+    owner_of, admitted_caller = api.owner_dependency(), api.admitted_dependency()
 
     @router.post("/conversations", summary="Create a conversation", openapi_extra=request_body(CreateConversation))
-    async def create(request: Request, owner: str = owner_of) -> Response:
+    async def create(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateConversation, limits)
-        return json_response(await conversations.create(owner, _typed(body.items), body.metadata))
+        return json_response(await conversations.create(caller.owner, _typed(body.items), body.metadata))
 
     @router.get("/conversations/{conversation_id}", summary="Retrieve a conversation")
     async def retrieve(conversation_id: str, owner: str = owner_of) -> Response:
@@ -67,9 +68,9 @@ def routes(api: ApiParts) -> APIRouter:
         summary="Update the metadata of a conversation",
         openapi_extra=request_body(UpdateConversation),
     )
-    async def update(request: Request, conversation_id: str, owner: str = owner_of) -> Response:
+    async def update(request: Request, conversation_id: str, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, UpdateConversation, limits)
-        return json_response(await conversations.update(conversation_id, owner, body.metadata or {}))
+        return json_response(await conversations.update(conversation_id, caller.owner, body.metadata or {}))
 
     @router.delete("/conversations/{conversation_id}", summary="Delete a conversation and its items")
     async def delete(conversation_id: str, owner: str = owner_of) -> Response:
@@ -81,9 +82,9 @@ def routes(api: ApiParts) -> APIRouter:
         summary="Add items to a conversation",
         openapi_extra=request_body(CreateItems),
     )
-    async def add(request: Request, conversation_id: str, owner: str = owner_of) -> Response:
+    async def add(request: Request, conversation_id: str, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateItems, limits)
-        added = await conversations.add(conversation_id, owner, _typed(body.items))
+        added = await conversations.add(conversation_id, caller.owner, _typed(body.items))
         return await sized_response(_page(added, Page(limit=100, descending=False)))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")

@@ -15,6 +15,7 @@ from app.api.pagination import parse_limit, parse_whole_number
 from app.api.parts import ApiParts
 from app.api.request_body import read_body
 from app.api.routes.lazy_route import LazyRoute
+from app.api.routes.responses import unless_disconnected
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest
 from app.responses import Caller
@@ -156,7 +157,11 @@ class FilterQuery:
 def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
     """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
-    inspection, caller_of = Inspection(api.responses), api.caller_dependency()
+    inspection, caller_of, admitted_caller = (
+        Inspection(api.responses),
+        api.caller_dependency(),
+        api.admitted_dependency(),
+    )
 
     @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=response_example(_LIST))
     async def recent(
@@ -194,9 +199,11 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
         summary="List the tools of an MCP server that the operator has declared",
         openapi_extra=response_example(_MCP_SERVER),
     )
-    async def mcp_server(request: Request, server_label: str, caller: Caller = caller_of) -> Response:
-        await api.admit(caller, request)
-        return json_response(await inspection.mcp_tools(server_label, caller))
+    async def mcp_server(request: Request, server_label: str, caller: Caller = admitted_caller) -> Response:
+        async def listed() -> Response:
+            return json_response(await inspection.mcp_tools(server_label, caller))
+
+        return await unless_disconnected(request, listed())
 
     @router.get(
         "/responses/{response_id}/translation",
@@ -211,7 +218,7 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
         summary="Show the request that the backend would be sent, without sending it",
         openapi_extra=CREATE | response_example(_TRANSLATION),
     )
-    async def preview(request: Request, caller: Caller = caller_of) -> Response:
+    async def preview(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateResponse, api.body_limits)
         return await sized_response(await inspection.preview(body, caller))
 

@@ -47,7 +47,7 @@ def routes(api: ApiParts) -> APIRouter:
     """Return the routes, without the `/v1`."""
     router = APIRouter(route_class=LazyRoute, responses=ERRORS)
     responses, stored = api.responses, api.responses.stored
-    inspection, caller_of = Inspection(responses), api.caller_dependency()
+    inspection, caller_of, admitted_caller = Inspection(responses), api.caller_dependency(), api.admitted_dependency()
 
     @router.post("/responses", summary="Create a response", openapi_extra=CREATE | STREAMED)
     async def create_response(request: Request) -> Response:
@@ -90,19 +90,19 @@ def routes(api: ApiParts) -> APIRouter:
             return await unless_disconnected(request, compacted_response(run))
 
     @router.post("/responses/input_tokens", summary="Count the tokens of an input", openapi_extra=CREATE)
-    async def input_tokens(request: Request, caller: Caller = caller_of) -> Response:
+    async def input_tokens(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateResponse, api.body_limits)
         count, exact = await inspection.count_tokens(body, caller)
         headers = {} if exact else {"x-antiphon-estimated": "true"}
         return json_response({"object": "response.input_tokens", "input_tokens": count}, headers)
 
     @router.get("/models", summary="List the models of the backend")
-    async def models(request: Request, caller: Caller = caller_of) -> Response:
+    async def models(request: Request, caller: Caller = admitted_caller) -> Response:
         listed = await allowed_models(responses.backend, caller)
         return json_response(messages_catalog(listed) if is_of_anthropic_api(request.scope) else catalog(listed))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
-    async def model(request: Request, model: str, caller: Caller = caller_of) -> Response:
+    async def model(request: Request, model: str, caller: Caller = admitted_caller) -> Response:
         found = await find_model(responses.backend, model, caller)
         return json_response(messages_model(found) if is_of_anthropic_api(request.scope) else found)
 

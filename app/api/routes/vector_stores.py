@@ -37,9 +37,8 @@ def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
     @router.post("/vector_stores", summary="Create a vector store", openapi_extra=request_body(CreateVectorStore))
     async def create(request: Request) -> Response:
         caller = api.caller(request.headers, "file_search")
+        await api.admit(caller)
         body = await read_body(request, CreateVectorStore, limits)
-        if body.file_ids:
-            await api.admit(caller)
         return json_response(await stores.create(caller.owner, body, caller.access))
 
     @router.get("/vector_stores", summary="List vector stores")
