@@ -78,3 +78,11 @@ async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: 
     await stores.aclose()
     await database.aclose()
     await files.aclose()
+
+
+async def test_time_is_a_parameter_so_that_statements_are_cached(tmp_path: Path) -> None:
+    files = SQLiteFileStore(tmp_path / "files.db", clock=lambda: 1234.5)
+    assert await files._tables.fetch("SELECT {now}, CAST({now} AS bigint) + $1", 1) == [(1234.5, 1235)]
+    statistics = await files._db.read(lambda db: db.cache_stats(include_entries=True))
+    assert not [entry["query"] for entry in statistics["entries"] if "1234.5" in entry["query"]]
+    await files.aclose()

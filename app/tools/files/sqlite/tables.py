@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import cache
 from typing import Any, TypeVar
 
 import apsw
@@ -44,10 +45,7 @@ class SQLiteTables:
 
     def query(self, db: apsw.Connection, statement: Statement) -> list[tuple[Any, ...]]:
         """Return the rows of a statement in a transaction that runs."""
-        return query(db, self._translated(statement.text), numbered(statement.values))
-
-    def _translated(self, text: str) -> str:
-        return in_sqlite(text).replace("{now}", f"{self._clock():.6f}")
+        return query(db, in_sqlite(statement.text), numbered(statement.values) | {"now": self._clock()})
 
 
 _WORDS = {
@@ -57,9 +55,11 @@ _WORDS = {
     "{row}": "row",
     "{identity}": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "bytea": "BLOB",
+    "{now}": "$now",
 }
 
 
+@cache
 def in_sqlite(text: str) -> str:
-    """Return a statement, all but its times, with what differs in SQLite."""
+    """Return a statement with SQLite's own words."""
     return _LOCKING.sub("", with_words(text, _WORDS))
