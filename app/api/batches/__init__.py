@@ -78,11 +78,12 @@ class BatchWorker:
         while True:
             self._wakeup.clear()
             try:
-                while claimed := await self._records.claim_line(self._name, self._lease, self._most):
-                    key = claimed.batch.id, claimed.line.number
-                    if key not in self._running:
-                        task = self._running[key] = asyncio.create_task(self._run(claimed))
-                        task.add_done_callback(partial(self._ended, key))
+                while lines := await self._records.claim_lines(self._name, self._lease, self._most):
+                    for claimed in lines:
+                        key = claimed.batch.id, claimed.line.number
+                        if key not in self._running:
+                            task = self._running[key] = asyncio.create_task(self._run(claimed))
+                            task.add_done_callback(partial(self._ended, key))
             except FilesUnavailable:
                 pass  # the store has logged it
             except Exception:

@@ -148,8 +148,8 @@ class BatchRecords(Protocol):
         """End a claimed batch whose file is invalid; return False if the claim was lost."""
         ...
 
-    async def claim_line(self, worker: str, lease: float, most: int) -> ClaimedLine | None:
-        """Claim a request, if fewer than `most` are running in all processes; owners take turns."""
+    async def claim_lines(self, worker: str, lease: float, most: int) -> Sequence[ClaimedLine]:
+        """Claim some requests, of different owners in turn; at most `most` run at once in all processes."""
         ...
 
     async def renew(

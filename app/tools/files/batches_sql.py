@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import orjson
@@ -92,11 +93,22 @@ WHERE status = 'waiting' AND claim IS NOT NULL AND claimed_until > {now} GROUP B
 _OPEN = (
     "SELECT id, owner FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now} ORDER BY {row}"
 )
-_NEXT_LINE = """
+_NEXT_LINES = """
 SELECT line, custom_id, body, attempts FROM antiphon_batch_requests
-WHERE batch = $1 AND status = 'waiting' AND claimed_until <= {now} ORDER BY line LIMIT 1 FOR UPDATE SKIP LOCKED
+WHERE batch = $1 AND status = 'waiting' AND claimed_until <= {now} ORDER BY line LIMIT $2 FOR UPDATE SKIP LOCKED
 """
+_CLAIM_LINE = """
+UPDATE antiphon_batch_requests SET claim = $3, claimed_until = {now} + $4, attempts = attempts + 1
+WHERE batch = $1 AND line = $2
+"""
+CLAIMED = 8  # requests that one process claims at once, so that others get some, too
 _HELD_LINE = "batch = $1 AND line = $2 AND claim = $3 AND status = 'waiting'"
+_ALIVE = "batch IN (SELECT id FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now})"
+_RENEW_LINE = f"UPDATE antiphon_batch_requests SET claimed_until = {{now}} + $4 WHERE {_HELD_LINE} AND {_ALIVE}"
+_HELD_LINES = f"""
+SELECT batch, line FROM antiphon_batch_requests WHERE claim = $1 AND status = 'waiting' AND {_ALIVE}
+"""
+_GIVE_BACK_LINE = f"UPDATE antiphon_batch_requests SET claim = NULL WHERE {_HELD_LINE}"
 _FINISH = f"""
 UPDATE antiphon_batch_requests SET status = $4, result = $5, body = NULL, claim = NULL WHERE {_HELD_LINE} RETURNING line
 """
@@ -176,8 +188,7 @@ class SQLBatches:
             if not (yield from _hold(batch, worker)):
                 return False
             add = "INSERT INTO antiphon_batch_requests (batch, line, custom_id, body) VALUES ($1, $2, $3, $4)"
-            for line in lines:
-                yield Statement(add, (batch.id, *line))
+            yield Statement(add, many=[(batch.id, *line) for line in lines])
             return True
 
         return await self._tables.run(steps)
@@ -204,29 +215,40 @@ class SQLBatches:
 
         return await self._tables.run(steps)
 
-    async def claim_line(self, worker: str, lease: float, most: int) -> ClaimedLine | None:
+    async def claim_lines(self, worker: str, lease: float, most: int) -> Sequence[ClaimedLine]:
         if not await self._tables.fetch(f"{_OPEN} LIMIT 1"):
-            return None  # without a lock
+            return []
+        if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= most:
+            return []  # without the lock, for which all processes wait
 
-        def steps() -> Steps[ClaimedLine | None]:
+        def steps() -> Steps[Sequence[ClaimedLine]]:
             yield from self._tables.lock_owner("batches")
             running = {str(row[0]): int(row[1]) for row in (yield Statement(_RUNNING))}
-            if sum(running.values()) >= most:
-                return None
-            batches: list[tuple[str, str]] = [(row[0], row[1]) for row in (yield Statement(_OPEN))]
-            of_owners: dict[str, int] = {}
-            for batch_id, owner in batches:
-                of_owners[owner] = of_owners.get(owner, 0) + running.get(batch_id, 0)
-            for batch_id, _ in sorted(batches, key=lambda batch: of_owners[batch[1]]):
-                for line, custom_id, body, attempts in (yield Statement(_NEXT_LINE, (batch_id,))):
-                    claim = (
-                        "UPDATE antiphon_batch_requests SET claim = $3, claimed_until = {now} + $4, "
-                        "attempts = attempts + 1 WHERE batch = $1 AND line = $2"
-                    )
-                    yield Statement(claim, (batch_id, line, worker, lease))
-                    ((*row,),) = yield Statement(f"{_BATCH} WHERE id = $1", (batch_id,))
-                    return ClaimedLine(_batch_of(row), BatchLine(line, custom_id, bytes(body)), attempts + 1)
-            return None
+            free = min(most - sum(running.values()), CLAIMED)
+            batches: dict[str, str] = {row[0]: row[1] for row in (yield Statement(_OPEN))}
+            of_owners = Counter[str]()
+            for batch_id, owner in batches.items():
+                of_owners[owner] += running.get(batch_id, 0)
+            lines: dict[str, list[Row]] = {}
+            chosen: list[tuple[str, Row]] = []
+            while batches and len(chosen) < free:
+                batch_id = min(batches, key=lambda batch_id: of_owners[batches[batch_id]])
+                if batch_id not in lines:
+                    lines[batch_id] = [*(yield Statement(_NEXT_LINES, (batch_id, free)))]
+                if lines[batch_id]:
+                    chosen.append((batch_id, lines[batch_id].pop(0)))
+                    of_owners[batches[batch_id]] += 1
+                else:
+                    del batches[batch_id]
+            yield Statement(_CLAIM_LINE, many=[(batch_id, row[0], worker, lease) for batch_id, row in chosen])
+            claimed: dict[str, RequestBatch] = {}
+            for batch_id in dict(chosen):
+                (row,) = yield Statement(f"{_BATCH} WHERE id = $1", (batch_id,))
+                claimed[batch_id] = _batch_of(row)
+            return [
+                ClaimedLine(claimed[batch_id], BatchLine(line, custom_id, bytes(body)), attempts + 1)
+                for batch_id, (line, custom_id, body, attempts) in chosen
+            ]
 
         return await self._tables.run(steps)
 
@@ -237,16 +259,14 @@ class SQLBatches:
             until = "claimed_until = {now} + $3"
             if batch_id is not None:
                 yield Statement(f"UPDATE antiphon_request_batches SET {until} WHERE {_HELD}", (batch_id, worker, lease))
-            alive = "SELECT id FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now}"
-            held: set[tuple[str, int]] = set()
-            for line in sorted(lines):
-                renew = f"UPDATE antiphon_batch_requests SET claimed_until = {{now}} + $4 WHERE {_HELD_LINE}"
-                if (yield Statement(f"{renew} AND batch IN ({alive}) RETURNING line", (*line, worker, lease))):
-                    held.add(line)
-                else:  # a request of a batch that is cancelled or has expired
-                    give_back = f"UPDATE antiphon_batch_requests SET claim = NULL WHERE {_HELD_LINE}"
-                    yield Statement(give_back, (*line, worker))
-            return held
+            if not lines:
+                return set()
+            ordered = sorted(lines)  # so that two processes cannot deadlock
+            yield Statement(_RENEW_LINE, many=[(*line, worker, lease) for line in ordered])
+            held = {(str(row[0]), int(row[1])) for row in (yield Statement(_HELD_LINES, (worker,)))}
+            # The others are requests of batches that are cancelled or have expired.
+            yield Statement(_GIVE_BACK_LINE, many=[(*line, worker) for line in ordered if line not in held])
+            return held.intersection(lines)
 
         return await self._tables.run(steps)
 

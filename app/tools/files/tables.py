@@ -23,6 +23,7 @@ class Statement(NamedTuple):
 
     text: str
     values: tuple[object, ...] = ()
+    many: Sequence[tuple[object, ...]] | None = None  # run once with each of these values, returning no rows
 
 
 # The statements of one transaction: a generator that yields them, receives the rows of each, and returns a result.

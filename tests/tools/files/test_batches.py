@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 import apsw
@@ -17,6 +18,8 @@ from openai.types import Batch
 
 from app.core.access import hash_of
 from app.tools.files.batches import WINDOW, BatchLine, LineResult, RequestBatch
+from app.tools.files.batches_sql import SQLBatches
+from app.tools.files.tables import FileTables, Steps
 from tests.faults.servers import server
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_places import FilePlace, SQLiteFiles
@@ -205,15 +208,77 @@ async def test_claim_that_its_process_does_not_know_of_expires(database: FilePla
     assert await store.batches.claim_batch("one", 60)
     await store.batches.add_lines(batch, "one", [BatchLine(1, "a", b"{}")])
     await store.batches.begin(batch, "one", 1, "m")
-    assert await store.batches.claim_line("one", 60, 4)
+    assert await store.batches.claim_lines("one", 60, 4)
     assert await store.batches.renew("one", 60, None, []) == set()
-    assert not await store.batches.claim_line("two", 60, 4)
+    assert not await store.batches.claim_lines("two", 60, 4)
     database.advance(61)
-    claimed = await store.batches.claim_line("two", 60, 4)
-    assert claimed and claimed.attempt == 2
+    (claimed,) = await store.batches.claim_lines("two", 60, 4)
+    assert claimed.attempt == 2
     assert not await store.batches.finish(claimed, "one", LineResult(True, b"{}"))
     assert await store.batches.finish(claimed, "two", LineResult(True, b"{}"))
     assert not await store.batches.finish(claimed, "two", LineResult(True, b"{}"))
+    await store.aclose()
+
+
+class CountedTables:
+    """Tables that count the statements of transactions."""
+
+    def __init__(self, tables: FileTables) -> None:
+        self._tables = tables
+        self.count = 0
+        self.fetch, self.lock_owner = tables.fetch, tables.lock_owner
+
+    async def run(self, steps: Callable[[], Steps[Any]]) -> Any:
+        def counted() -> Steps[Any]:
+            running = steps()
+            try:
+                statement = next(running)
+                while True:
+                    self.count += 1
+                    statement = running.send((yield statement))
+            except StopIteration as end:
+                return end.value
+
+        return await self._tables.run(counted)
+
+
+async def test_requests_of_a_batch_are_added_claimed_and_renewed_in_few_statements(database: FilePlace) -> None:
+    store = database.open()
+    tables = CountedTables(store._tables)
+    batches = SQLBatches(tables)
+    now = int(database.now())
+    batch = RequestBatch("batch_1", "ada", "ada", "/v1/responses", "file-1", now, now + WINDOW)
+    await batches.create(batch)
+    assert await batches.claim_batch("one", 60)
+    tables.count = 0
+    lines = [BatchLine(number, f"{number}", b"{}") for number in range(1, 2001)]
+    assert await batches.add_lines(batch, "one", lines)
+    assert tables.count <= 2
+    await batches.begin(batch, "one", len(lines), "m")
+    tables.count = 0
+    claimed = await batches.claim_lines("one", 60, 5)
+    assert [one.line for one in claimed] == lines[:5]
+    assert tables.count <= 6
+    tables.count = 0
+    held = {("batch_1", number) for number in range(1, 6)}
+    assert await batches.renew("one", 60, None, [*held, ("batch_1", 6)]) == held
+    assert tables.count <= 3
+    await store.aclose()
+
+
+async def test_requests_of_owners_are_claimed_in_turn(database: FilePlace) -> None:
+    store = database.open()
+    now = int(database.now())
+    for owner, number in (("ada", 1), ("ada", 2), ("bob", 3)):
+        batch = RequestBatch(f"batch_{number}", owner, owner, "/v1/responses", "file-1", now, now + WINDOW)
+        await store.batches.create(batch)
+        assert await store.batches.claim_batch("one", 60)
+        await store.batches.add_lines(batch, "one", [BatchLine(line, f"{line}", b"{}") for line in range(1, 10)])
+        await store.batches.begin(batch, "one", 9, "m")
+    claimed = await store.batches.claim_lines("one", 60, 6)
+    assert Counter(one.batch.owner for one in claimed) == {"ada": 3, "bob": 3}
+    assert await store.batches.claim_lines("two", 60, 6) == []
+    assert Counter(one.batch.owner for one in await store.batches.claim_lines("two", 60, 8)) == {"ada": 1, "bob": 1}
     await store.aclose()
 
 

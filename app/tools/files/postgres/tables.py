@@ -28,8 +28,7 @@ class PostgresTables:
             try:
                 statement = next(running)
                 while True:
-                    values = map(storable, statement.values)
-                    statement = running.send(await connection.fetch(in_postgres(statement.text), *values))
+                    statement = running.send(await _run(connection, statement))
             except StopIteration as end:
                 result: T = end.value
                 return result
@@ -38,3 +37,12 @@ class PostgresTables:
 
     def lock_owner(self, owner: str) -> Steps[None]:
         yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (owner,))
+
+
+async def _run(connection: Connection, statement: Statement) -> Rows:
+    text = in_postgres(statement.text)
+    if statement.many is not None:
+        # Sent together, without waiting for each result.
+        await connection.executemany(text, [[*map(storable, values)] for values in statement.many])
+        return []
+    return await connection.fetch(text, *map(storable, statement.values))

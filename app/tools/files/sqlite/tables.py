@@ -45,7 +45,11 @@ class SQLiteTables:
 
     def query(self, db: apsw.Connection, statement: Statement) -> list[tuple[Any, ...]]:
         """Return the rows of a statement in a transaction that runs."""
-        return query(db, in_sqlite(statement.text), numbered(statement.values) | {"now": self._clock()})
+        text, now = in_sqlite(statement.text), {"now": self._clock()}
+        if statement.many is not None:
+            db.executemany(text, [numbered(values) | now for values in statement.many])
+            return []
+        return query(db, text, numbered(statement.values) | now)
 
 
 _WORDS = {
