@@ -15,7 +15,7 @@ import pytest
 
 from app.tools.code_interpreter.bubblewrap import Bubblewrap
 from app.tools.code_interpreter.bubblewrap.process import Sandbox, SandboxEnded
-from app.tools.code_interpreter.bubblewrap.watch import descendants
+from app.tools.code_interpreter.bubblewrap.watch import descendants, kill
 from tests.tools.code_interpreter.conftest import LIMITS, MEBIBYTE
 
 
@@ -171,7 +171,7 @@ async def test_code_that_runs_between_calls_is_ended(signalled: Sandbox, caplog:
     left.pid
     """
     await python(signalled, code)
-    code_processes = below(signalled)[2:]
+    code_processes = below(signalled)[1:]
     assert [state(pid) for pid in code_processes] == ["T", "T"]  # the worker, and what it has left behind
     os.kill(code_processes[1], signal.SIGCONT)
     await gone(code_processes)
@@ -192,18 +192,56 @@ async def test_processes_have_the_cpus_of_their_container(bubblewrap: Bubblewrap
             await sandbox.aclose()
 
 
+async def test_supervisor_ignores_all_signals_of_code(sandbox: Sandbox) -> None:
+    code = """
+    import os, signal
+    kept = 42
+    for number in {*range(1, 65)} - {signal.SIGCONT}: os.kill(1, number)
+    """
+    assert (await python(sandbox, code))["ended"] == "done"
+    answer = await python(sandbox, "kept")
+    assert (answer["logs"], answer["lost"]) == ("42\n", "")
+
+
+@pytest.mark.parametrize("name", ["KILL", "STOP"])
+async def test_signal_to_all_processes_leaves_the_supervisor_and_files(sandbox: Sandbox, name: str) -> None:
+    await python(sandbox, "open('file', 'w').write('kept')")
+    answer = await sandbox.request("shell", within=20, command=f"kill -{name} -1; echo sent", timeout=20, limit=100)
+    assert answer["stdout"] == "sent\n"
+    assert (await python(sandbox, "print(open('file').read())"))["logs"] == "kept\n"
+
+
 async def test_supervisor_that_is_killed_takes_all_with_it(sandbox: Sandbox) -> None:
+    await python(sandbox, "import subprocess\nleft = subprocess.Popen(['sleep', '600'], start_new_session=True)")
     pids = below(sandbox)
-    with pytest.raises(SandboxEnded):
-        await python(sandbox, "import os, signal, time; os.kill(2, signal.SIGKILL); time.sleep(600)")
+    assert len(pids) == 3
+    os.kill(pids[0], signal.SIGKILL)
     await gone(pids)
+    with pytest.raises(SandboxEnded):
+        await python(sandbox, "1")
 
 
 async def test_supervisor_that_is_stopped_ends_the_sandbox(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("app.tools.code_interpreter.bubblewrap.process.STOP_GRACE", 0.2)
+    os.kill(below(sandbox)[0], signal.SIGSTOP)
     with pytest.raises(SandboxEnded):
-        await python(sandbox, "import os, signal\nos.kill(2, signal.SIGSTOP)\nwhile True: pass", timeout=3)
+        await python(sandbox, "1", timeout=0.2)
     assert below(sandbox) == []
+
+
+async def test_orphans_are_reaped_during_and_between_calls(sandbox: Sandbox) -> None:
+    code = f"""
+    import os, subprocess
+    for _ in range({5 * LIMITS.processes}):
+        subprocess.run(["sh", "-c", "true & true"])
+    left = [subprocess.Popen(["sh", "-c", "sleep 600 & sleep 600"], start_new_session=True) for _ in range(4)]
+    """
+    assert (await python(sandbox, code))["logs"] == ""
+    left = below(sandbox)[2:]
+    kill(left)
+    await gone(left)
+    assert (await python(sandbox, "1"))["lost"] == ""
+    assert len(below(sandbox)) == 6  # the supervisor, the worker, and four children for which the worker has not waited
 
 
 async def test_worker_that_is_killed_is_started_again(sandbox: Sandbox) -> None:
@@ -238,7 +276,7 @@ async def main():
     sandbox = await Bubblewrap(CodeSettings(provider="bubblewrap")).start(SandboxLimits(2**28, 2**23, 24, 1))
     code = "import subprocess\\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\\nwhile True: pass"
     running = asyncio.create_task(sandbox.request("python", within=600, code=code, timeout=600, limit=10))
-    while len(descendants(os.getpid())) < 5:
+    while len(descendants(os.getpid())) < 4:
         await asyncio.sleep(0.01)
     print(*descendants(os.getpid()), flush=True)
     await running
@@ -265,7 +303,7 @@ async def test_sandboxes_of_a_killed_server_end(bubblewrap: Bubblewrap) -> None:
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", _SERVER, stdout=asyncio.subprocess.PIPE)
     assert server.stdout
     pids = [int(pid) for pid in (await server.stdout.readline()).split()]
-    assert len(pids) >= 5
+    assert len(pids) >= 4
     os.kill(server.pid, signal.SIGKILL)
     await server.wait()
     await gone(pids)

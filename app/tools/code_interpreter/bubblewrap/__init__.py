@@ -196,6 +196,7 @@ class Bubblewrap:
     def _command(self, limits: SandboxLimits, files: dict[str, int]) -> list[str]:
         assert self._program
         command = [self._program, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
+        command += ["--as-pid-1"]  # bubblewrap's own init would be dumpable: code of the same user could rewrite it
         command += ["--cap-drop", "ALL", "--uid", str(INSIDE), "--gid", str(INSIDE), "--hostname", "sandbox"]
         command += ["--clearenv", *(word for pair in _ENVIRONMENT.items() for word in ("--setenv", *pair))]
         command += ["--ro-bind", "/usr", "/usr"]

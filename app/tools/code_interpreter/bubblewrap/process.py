@@ -43,10 +43,10 @@ class Sandbox:
     async def ready(self) -> None:
         """Wait for the supervisor's first message, and begin to watch the sandbox; raises `SandboxEnded`."""
         await self._answer()
-        own = descendants(self._process.pid)  # no code runs yet
+        own = descendants(self._process.pid)  # only the supervisor: no code runs yet
         if not own:
             raise SandboxEnded
-        self._watched = Watched(self._memory, self._files, self._process.pid, own=frozenset(own), supervisor=own[-1])
+        self._watched = Watched(self._memory, self._files, self._process.pid, supervisor=own[0])
         self._watch.add(self._watched)
         self._freeze()
 

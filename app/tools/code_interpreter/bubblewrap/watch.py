@@ -34,8 +34,7 @@ class Watched:
     memory: int  # the limit, in bytes
     files: int  # the most files and folders
     root: int  # the process that all others descend from
-    own: frozenset[int]  # processes that run no code: of bubblewrap, and the supervisor
-    supervisor: int
+    supervisor: int  # its child, which runs no code
     calls: int = 0  # begun so far
     busy: bool = False  # whether a call is running
     ended: bool = False  # whether it is watched no more
@@ -126,7 +125,7 @@ def look(sandbox: Watched) -> None:
 
 def code_processes(sandbox: Watched) -> Sequence[int]:
     """Return the processes that run code."""
-    return [pid for pid in descendants(sandbox.root) if pid not in sandbox.own]
+    return [pid for pid in descendants(sandbox.root) if pid != sandbox.supervisor]
 
 
 def exceeded_limit(sandbox: Watched, pids: Sequence[int]) -> str:

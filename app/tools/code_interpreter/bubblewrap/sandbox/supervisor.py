@@ -1,9 +1,13 @@
 """
-The first process of a sandbox. It reads requests, one JSON object per line, and answers each with one line.
+PID 1 of a sandbox. It reads requests, one JSON object per line, and answers each with one line.
 
 It starts the worker and shell commands, limits their time and output, and reads and writes files. All other processes
 are stopped (SIGSTOP) between calls, so that a sandbox uses CPU only during a call; a filter of system calls denies them
-what would continue them. The server does not trust this process: code in the sandbox runs as the same user.
+everything that would continue them.
+
+Code in the sandbox runs as the same user. It cannot open this process's memory and files, since the process is not
+dumpable, and the kernel discards its signals, since the process is PID 1. As PID 1 it reaps orphans, and all other
+processes end with it. The server does not trust it nevertheless.
 """
 
 from __future__ import annotations
@@ -67,6 +71,29 @@ class _Output:
         return self._data.decode("utf-8", "replace")
 
 
+class _Ended:
+    """Wakes `select` when a child process has ended, and reaps the orphans that the kernel hands to PID 1."""
+
+    def __init__(self) -> None:
+        self.fd, write = os.pipe()
+        for fd in (self.fd, write):
+            os.set_blocking(fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing is written
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+
+    def reap(self, *started: subprocess.Popen[bytes]) -> None:
+        """Reap all processes that have ended; those in `started` keep their exit codes."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.fd, _PIECE)
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                running = (process for process in started if process.returncode is None)
+                if process := next((process for process in running if process.pid == ended.si_pid), None):
+                    process.poll()
+                else:
+                    os.waitpid(ended.si_pid, 0)
+
+
 class _Worker:
     """The Python process that runs code and holds its state."""
 
@@ -103,6 +130,7 @@ class _Supervisor:
         self._lost = ""  # what was lost since the latest call: `variables`, or `files` too
         self._packed: Iterator[bytes] = iter(())
         self._unpacker: Unpacker | None = None
+        self._ended = _Ended()
 
     def serve(self) -> None:
         """Answer requests until the server closes its end."""
@@ -142,7 +170,11 @@ class _Supervisor:
 
     # Code.
 
+    def _reap(self, *started: subprocess.Popen[bytes]) -> None:
+        self._ended.reap(*started, *([self._worker.process] if self._worker else []))
+
     def do_python(self, request: dict[str, Any]) -> dict[str, object]:
+        self._reap()
         signal_all(signal.SIGCONT)
         if self._worker and self._worker.process.poll() is not None:
             self._drop_worker()  # killed between calls
@@ -156,7 +188,10 @@ class _Supervisor:
         deadline = time.monotonic() + request["timeout"]
         while not ended:
             left = deadline - time.monotonic()
-            ready = select.select([channel, worker.output, self._control], [], [], max(0, left))[0]
+            waited = [channel, worker.output, self._control, self._ended.fd]
+            ready = select.select(waited, [], [], max(0, left))[0]
+            if self._ended.fd in ready:
+                self._reap()
             if worker.output in ready:
                 output.read()
             if channel in ready:
@@ -199,6 +234,7 @@ class _Supervisor:
             self._worker, self._lost = None, self._lost or "variables"
 
     def do_shell(self, request: dict[str, Any]) -> dict[str, object]:
+        self._reap()
         signal_all(signal.SIGCONT)
         process = subprocess.Popen(
             ["/bin/sh" if not os.path.exists("/bin/bash") else "/bin/bash", "-c", request["command"]],
@@ -215,7 +251,9 @@ class _Supervisor:
         ended, deadline = "", time.monotonic() + request["timeout"]
         while not ended:
             left = deadline - time.monotonic()
-            ready = select.select([*open_, self._control], [], [], max(0, min(left, 0.02)))[0]
+            ready = select.select([*open_, self._control, self._ended.fd], [], [], max(0, left))[0]
+            if self._ended.fd in ready:
+                self._reap(process)
             for fd in [fd for fd in ready if fd in open_]:
                 if not open_[fd].read():
                     del open_[fd]
@@ -316,14 +354,14 @@ class _Supervisor:
 
 
 def signal_all(number: int) -> None:
-    """Send a signal to every process of the sandbox but this one and PID 1, including new forks."""
+    """Send a signal to every other process of the sandbox, including new forks."""
     with contextlib.suppress(ProcessLookupError):  # there are no other processes
         os.kill(-1, number)
 
 
 def freeze() -> bool:
     """
-    Stop every process but this one and PID 1; return False if some still run after `_FREEZE_SECONDS`.
+    Stop every other process; return False if some still run after `_FREEZE_SECONDS`.
 
     One signal is not enough: while the first thread of a process is in `vfork`, the others do not see it, and the end
     of one process continues stopped ones (SIGCONT to an orphaned process group, or on the end of a terminal). So each
@@ -344,10 +382,10 @@ def freeze() -> bool:
 
 
 def _running_threads() -> list[tuple[int, int]]:
-    """Return process and thread id of all threads that have neither stopped nor ended, but for PID 1 and this one."""
+    """Return process and thread id of all threads that have neither stopped nor ended, except this process's."""
     threads: list[tuple[int, int]] = []
     for pid in os.listdir("/proc"):
-        if not pid.isdigit() or int(pid) in (1, os.getpid()):
+        if not pid.isdigit() or int(pid) == os.getpid():
             continue
         with contextlib.suppress(OSError):  # it has ended
             for thread in os.listdir(f"/proc/{pid}/task"):
@@ -396,8 +434,9 @@ def supervise() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    # Code of the same user may not read or write this process's memory.
-    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    if os.getpid() != 1 or _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        raise OSError("the supervisor is not protected from code of the same user")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel discards it, as all signals that PID 1 does not catch
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _bound(options)
     supervisor = _Supervisor(control, answers)
