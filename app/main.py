@@ -144,10 +144,11 @@ async def _running(
         if hangup:
             stack.enter_context(reloading_at_hangup(hangup))
         stack.push_async_callback(end.until_idle, CANCELLATION)
-        if worker := build_batch_worker(settings, api, background):
+        if worker := build_batch_worker(settings, api, background, end.has_begun):
             worker.start()
-            stack.push_async_callback(worker.aclose)
+            stack.push_async_callback(lambda: worker.aclose(end.left(settings.shutdown_grace)))
         if background:
             background.start()
             stack.push_async_callback(lambda: background.aclose(end.left(settings.shutdown_grace)))
+        stack.callback(end.begin)  # without connections, nothing has called it yet
         yield {shutdown.STATE_KEY: end}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -189,8 +190,10 @@ def build_api(
     )
 
 
-def build_batch_worker(settings: Settings, api: ApiParts, background: Background | None) -> BatchWorker | None:
-    """Return what runs the batches in this process; None if there are none."""
+def build_batch_worker(
+    settings: Settings, api: ApiParts, background: Background | None, stopping: Callable[[], bool]
+) -> BatchWorker | None:
+    """Return the batch worker of this process, which claims no requests when `stopping`; None without batches."""
     resources = [tool.resources for tool in api.responses.tools.values() if isinstance(tool, ResourceTool)]
     batches = next((found["batches"] for found in resources if "batches" in found), None)
     if not settings.batch_concurrency or not isinstance(batches, Batches):
@@ -202,4 +205,5 @@ def build_batch_worker(settings: Settings, api: ApiParts, background: Background
         max_concurrency=settings.batch_concurrency,
         lease=settings.background_lease,
         announce=webhooks.announce_event if webhooks else None,
+        stopping=stopping,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -68,6 +69,19 @@ def server(*options: str, **settings: object) -> Iterator[Server]:
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()
+
+
+async def until_refused(url: str) -> None:
+    """Wait until a server that stops accepts no connections."""
+    async with asyncio.timeout(60), httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        while True:
+            try:
+                await http.get(f"{url}/healthz", headers={"connection": "close"})
+            except httpx.ConnectError:
+                return
+            except httpx.TransportError:
+                pass  # it came in the very last moment
+            await asyncio.sleep(0.02)
 
 
 def stop_between_transactions(pid: int, store_url: str) -> None:

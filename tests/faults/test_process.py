@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tests.faults.callers import ASK, COMPLETED, FOREGROUND, HELLO, WAYS, Ended, Refused, calling, outcomes
 from tests.faults.places import kept
-from tests.faults.servers import LINUX, Server, server, stop_between_transactions
+from tests.faults.servers import LINUX, Server, server, stop_between_transactions, until_refused
 from tests.faults.test_client import FLOOD, connected
 from tests.responses.test_background import until, until_ended
 from tests.support.sockets import dial, hear, send
@@ -96,18 +96,6 @@ async def test_sigterm_ends_answers_that_do_not_end(upstream: Upstream, store_ur
     assert stored.pop(background["id"])["status"] == "failed"
     assert stored.pop(sse_seen.response["id"]) == sse_seen.response
     assert [response["status"] for response in stored.values()] == ["failed"], "of whoever did not read"
-
-
-async def until_refused(url: str) -> None:
-    async with asyncio.timeout(60), httpx.AsyncClient(timeout=60, trust_env=False) as http:
-        while True:
-            try:
-                await http.get(f"{url}/healthz", headers={"connection": "close"})
-            except httpx.ConnectError:
-                return
-            except httpx.TransportError:
-                pass  # it came in the very last moment
-            await asyncio.sleep(0.02)
 
 
 async def test_sigkill_loses_no_completed_response(upstream: Upstream, store_url: str) -> None:

@@ -50,12 +50,17 @@ class BatchWorker:
         max_concurrency: int,
         lease: float,
         announce: Callable[[str, str], Awaitable[None]] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`lease` is the duration of claims in seconds; `announce` is called with an event and the id of its batch."""
+        """
+        `lease` is the duration of claims in seconds; `announce` is called with an event and the id of its batch.
+
+        No requests are claimed when `stopping` returns True.
+        """
         self._batches, self._records, self._store = batches, batches.records, batches.store
         self._requests, self._most, self._lease = requests, max_concurrency, lease
-        self._announce, self._clock = announce, clock
+        self._announce, self._stopping, self._clock = announce, stopping, clock
         self._name = secrets.token_hex(8)
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._working: str | None = None  # the id of the batch that is read or ended
@@ -67,9 +72,13 @@ class BatchWorker:
         """Start to work."""
         self._tasks = [asyncio.create_task(task) for task in (self._claim_lines(), self._work(), self._renew())]
 
-    async def aclose(self) -> None:
-        """Stop; requests that are running are given back, for another process or the next start."""
-        await end(*self._tasks)
+    async def aclose(self, grace: float = 0) -> None:
+        """Let running requests finish for up to `grace` seconds; release the rest, to be run again later."""
+        claiming, working, renewing = self._tasks
+        await end(claiming, working)
+        if running := {*self._running.values()}:
+            await asyncio.wait(running, timeout=grace)
+        await end(renewing)
         await cancel(*self._running.values())  # `_ended` logs their errors
 
     # Requests.
@@ -78,7 +87,10 @@ class BatchWorker:
         while True:
             self._wakeup.clear()
             try:
-                while lines := await self._records.claim_lines(self._name, self._lease, self._most):
+                while not self._stopping():
+                    lines = await self._records.claim_lines(self._name, self._lease, self._most)
+                    if not lines:
+                        break
                     for claimed in lines:
                         key = claimed.batch.id, claimed.line.number
                         if key not in self._running:

@@ -1,4 +1,4 @@
-"""The time of shutdown: connections and background responses share one grace period, from its beginning on."""
+"""The time of shutdown: connections, background responses and batches share one grace period from its beginning."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ class Shutdown:
         """Return the seconds that are left of `grace`; all of them if the shutdown has not begun."""
         return grace if self._since is None else max(0.0, self._since + grace - time.monotonic())
 
+    def has_begun(self) -> bool:
+        """Return whether the server is stopping."""
+        return self._since is not None
+
     def begin(self) -> None:
         """Record the time at which the shutdown begins; later calls have no effect."""
         self._since = time.monotonic() if self._since is None else self._since
@@ -53,8 +57,8 @@ def begin_shutdown(state: Mapping[str, Any]) -> None:
     """
     Begin the `Shutdown` of a shared state.
 
-    uvicorn shuts down the connections before the lifespan, so they call this. Without connections the whole grace
-    period is left when the lifespan ends.
+    uvicorn shuts down the connections before the lifespan, so they call this. Without connections, the grace period
+    begins when the lifespan ends.
     """
     if stopping := state.get(STATE_KEY):
         stopping.begin()

@@ -20,7 +20,7 @@ from app.core.access import hash_of
 from app.tools.files.batches import WINDOW, BatchLine, LineResult, RequestBatch
 from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.tables import FileTables, Steps
-from tests.faults.servers import server
+from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_places import FilePlace, SQLiteFiles
 from tests.support.serving import antiphon
@@ -395,6 +395,36 @@ async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
             assert (batch.request_counts.completed, batch.request_counts.failed) == (5, 0)
             assert len(await results(client, batch.output_file_id)) == 5
     assert sum("One" in prompt for prompt in model.asked) == 1
+
+
+async def test_requests_running_at_shutdown_finish_within_the_grace_period(database: FilePlace, model: Model) -> None:
+    settings = options(database, model, batch_concurrency=2)
+    async with contextlib.AsyncExitStack() as stack:
+        url = await stack.enter_async_context(antiphon(**settings, shutdown_grace=60))
+        async with openai_client(url) as client:
+            batch = await submit(client, asks("wait 1", "wait 2", "Three"))
+            await model.were_asked(2)
+        stopping = asyncio.create_task(stack.aclose())
+        await until_refused(url)
+        model.release.set()
+        await stopping
+    assert len(model.asked) == 2
+    async with antiphon(**settings) as url, openai_client(url) as client:
+        batch = await ended(client, batch)
+        assert batch.request_counts and batch.request_counts.completed == 3
+    assert len(model.asked) == 3
+
+
+async def test_requests_that_do_not_finish_in_the_grace_period_run_again(database: FilePlace, model: Model) -> None:
+    settings = options(database, model)
+    async with antiphon(**settings, shutdown_grace=0.1) as url, openai_client(url) as client:
+        batch = await submit(client, asks("wait"))
+        await model.were_asked(1)
+    await model.requests[0].gone.wait()
+    model.release.set()
+    async with antiphon(**settings) as url, openai_client(url) as client:
+        assert (await ended(client, batch)).status == "completed"
+    assert len(model.asked) == 2
 
 
 async def test_batch_of_another_key_does_not_exist(database: FilePlace, model: Model) -> None:
