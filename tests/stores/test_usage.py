@@ -102,6 +102,14 @@ async def test_rows_that_are_old_are_forgotten(ledger: UsageLedger) -> None:
     await ledger.add("one", [row(), row(day="2020-01-01")])
     await ledger.forget("2026-01-01")
     assert row() in await ledger.rows("2000-01-01", DAY)
+    assert await ledger.spending("alice", DAY) == Spending(15, 7, 15, 7)
+
+
+async def test_spending_in_memory_reads_no_rows() -> None:
+    ledger = MemoryUsage()
+    await ledger.add("one", [row(model=f"model-{number}") for number in range(100)])
+    ledger._rows.clear()  # the totals are kept apart from them, for budgets are checked with each request
+    assert await ledger.spending("alice", DAY) == Spending(1500, 700, 1500, 700)
 
 
 @pytest.fixture(params=SHARED)
