@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -46,8 +47,10 @@ _CLOSE_SECONDS = 5  # for closing a session
 _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # answers of an SSE server to streamable HTTP
 
 # The SDK logs URLs, session ids and messages. Failures are reported to callers as `MCPFailure` instead.
-for _name in ("mcp", "client", "httpx2", "httpcore2"):
+for _name in ("mcp", "httpx2", "httpcore2"):
     logging.getLogger(_name).setLevel(logging.CRITICAL + 1)
+# The SDK's name for its own logger; records of other packages under that name are logged.
+logging.getLogger("client").addFilter(lambda record: f"{os.sep}mcp{os.sep}client{os.sep}" not in record.pathname)
 
 messages.parse_leniently()
 

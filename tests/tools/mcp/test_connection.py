@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import mcp.client.session
 import pytest
 
 from app.tools.mcp.connection import ServerConnection
@@ -174,3 +177,12 @@ async def test_private_addresses_of_callers_get_no_request(lab: Lab) -> None:
 async def test_program_that_does_not_run_is_reported(command: tuple[str, ...]) -> None:
     with pytest.raises(MCPFailure):
         await ServerConnection(ServerAddress(command=command)).open()
+
+
+def test_logger_of_the_sdk_is_silent_and_others_of_its_name_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    sdk = Path(mcp.client.session.__file__)
+    logger = logging.getLogger("client")
+    with caplog.at_level(logging.INFO):
+        logger.handle(logger.makeRecord("client", logging.ERROR, str(sdk), 1, "of the SDK", (), None))
+        logger.warning("of somebody else")
+    assert caplog.messages == ["of somebody else"]
