@@ -3,8 +3,8 @@ MCP servers as tools: `{"type": "mcp", "server_label": "lab", ...}`.
 
 A server is declared by the operator, in the table `[tools.mcp.servers.lab]`, and selected by callers through its label
 (or `connector_id`); or a caller sends a `server_url` that matches a pattern of the operator's `allow_urls`. This module
-decides which server is used and which calls need an approval; `session` uses one server during one response,
-`connection` holds the SDK's client, and `http` sends its requests.
+decides which server is used and which calls need an approval; `session` uses one server during one response, `pool`
+keeps connections open between responses, `connection` holds the SDK's client, and `http` sends its requests.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from app.errors import InvalidRequest
 from app.extras import require_packages
 from app.tools import Declaration, HostedTool, ToolHost, is_label, unknown_server
 from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, is_same_place
+from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
-from app.tools.mcp.session import MCPSession, OpenSessions, read_tool, tools_of
+from app.tools.mcp.session import MCPSession, read_tool, tools_of
 from app.tools.mcp.settings import CALLERS_URLS, Approval, MCPServer, MCPSettings, ToolFilter, read_settings
 from app.tools.search import ToolSearch
 
@@ -62,7 +63,7 @@ class MCPTool:
     def __init__(self, settings: MCPSettings, max_result_chars: int = 60_000) -> None:
         self._settings = settings
         self._max_chars = max_result_chars
-        self._sessions = OpenSessions()
+        self._pool = SessionPool(settings.pool_limits)
         self._details: dict[str, str] = {}
 
     @classmethod
@@ -106,7 +107,7 @@ class MCPTool:
             approval = self._settings.require_approval if setting is None else setting
             added = _validated(_APPROVAL, declaration, "require_approval", "never")
             tools = MCPServerTools([server.allowed, *allowed], approval, added, deferred)
-        return self._sessions.opened(MCPSession(label, address, tools, self._max_chars))
+        return MCPSession(label, address, tools, self._max_chars, self._pool, declaration.owner)
 
     def _chosen(self, declaration: Declaration, label: str) -> tuple[str, MCPServer] | None:
         """
@@ -197,7 +198,7 @@ class MCPTool:
         return self._details
 
     async def aclose(self) -> None:
-        await self._sessions.aclose()
+        await self._pool.aclose()
 
 
 def _rights(server: str) -> tuple[str, str]:
@@ -217,6 +218,7 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
         command=tuple(server.command),
         env={variable: value.get_secret_value() for variable, value in server.env.items()},
         directory=server.directory,
+        shared=server.shared,
         open_seconds=server.open_timeout,
         call_seconds=server.timeout,
     )

@@ -19,10 +19,11 @@ from app.errors import InvalidRequest
 from app.extras import require_packages
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost
 from app.tools.mcp import server_address
+from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.results import outcome_of
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
-from app.tools.mcp.session import MCPSession, OpenSessions, tools_of
-from app.tools.mcp.settings import MCPServer, read_settings
+from app.tools.mcp.session import MCPSession, tools_of
+from app.tools.mcp.settings import MCPServer, PoolLimits, read_settings
 from app.tools.validation import read_declaration, read_table
 
 _CODE = ("code", "source", "script", "python_code")  # arguments that hold the code, in order of preference
@@ -74,23 +75,24 @@ class MCPCodeInterpreter:
 
     types = ("code_interpreter",)
 
-    def __init__(self, settings: MCPCodeSettings, server: MCPServer, max_result_chars: int) -> None:
+    def __init__(self, settings: MCPCodeSettings, server: MCPServer, max_result_chars: int, limits: PoolLimits) -> None:
         self._settings = settings
         self._server = server
         self._address = server_address(settings.provider, server)
         self._max_chars = max_result_chars
-        self._sessions = OpenSessions()
+        self._pool = SessionPool(limits)
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPCodeInterpreter:
         settings = read_table(MCPCodeSettings, table)
         require_packages(["mcp"], "mcp")
-        servers = read_settings(host.tables.get("mcp", {}), host.environment, host.directory).servers
+        mcp = read_settings(host.tables.get("mcp", {}), host.environment, host.directory)
+        servers = mcp.servers
         name = settings.provider.removeprefix("mcp:")
         if name not in servers:
             declared = f"there are {', '.join(servers)}" if servers else "there is none"
             raise ValueError(f"provider: there is no MCP server {name!r} in [tools.mcp.servers]; {declared}")
-        return cls(settings, servers[name], host.max_result_chars)
+        return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
         """Return the session for a declaration, or None if the caller may not use the server."""
@@ -103,8 +105,7 @@ class MCPCodeInterpreter:
         elif not isinstance(container, str) or not container.startswith("cntr_"):
             message = f"Invalid '{place}': should be the id of a container, or {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
-        session = MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars)
-        return self._sessions.opened(session)
+        return MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars, self._pool)
 
     async def check(self) -> Mapping[str, str | None]:
         """Connect to the server, and check that it has a tool for code."""
@@ -115,7 +116,7 @@ class MCPCodeInterpreter:
         return {self._settings.provider: None}
 
     async def aclose(self) -> None:
-        await self._sessions.aclose()
+        await self._pool.aclose()
 
 
 class CodeFunction(NamedTuple):
@@ -150,8 +151,11 @@ class MCPCodeSession(MCPSession):
         declaration: Declaration,
         container: str | None,
         max_chars: int,
+        pool: SessionPool,
     ) -> None:
-        super().__init__(settings.provider, address, MCPServerTools((), "never"), max_chars)
+        # A session for each conversation, since the server may keep the state of code in it.
+        scope = f"{declaration.owner}\n{container or declaration.chain}"
+        super().__init__(settings.provider, address, MCPServerTools((), "never"), max_chars, pool, scope)
         self._settings = settings
         self._owner, self._chain = declaration.owner, declaration.chain
         self._container = container or ""

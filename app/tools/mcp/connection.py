@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -44,6 +45,8 @@ MAX_PAGES = 50  # of a list of tools
 MAX_LIST_BYTES = 8 * 1024 * 1024  # of memory that a list may take; it is stored with the turn
 MAX_MESSAGE = 2000  # characters of a server's error
 _CLOSE_SECONDS = 5  # for closing a session
+_CHECK_SECONDS = 5  # for the answer to a ping
+_WITHOUT_SESSIONS = "2026-07-28"  # the first version of the protocol without sessions over HTTP, and without ping
 _OTHER_TRANSPORT = frozenset({400, 404, 405, 406, 415})  # answers of an SSE server to streamable HTTP
 
 # The SDK logs URLs, session ids and messages. Failures are reported to callers as `MCPFailure` instead.
@@ -79,6 +82,7 @@ class ServerConnection:
         self._task: asyncio.Task[None] | None = None
         self._failed: MCPFailure | None = None
         self._sse = False
+        self.list_version = 0  # incremented when the server reports that its list of tools has changed
 
     @property
     def is_open(self) -> bool:
@@ -88,7 +92,8 @@ class ServerConnection:
     async def open(self) -> None:
         """Connect, and negotiate the protocol version."""
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(opened), name="mcp-session")
+        # In a context of its own: the session outlives the response that opens it, with its trace and its log fields.
+        self._task = asyncio.create_task(self._run(opened), name="mcp-session", context=Context())
         try:
             await opened
         except asyncio.CancelledError:
@@ -105,6 +110,14 @@ class ServerConnection:
         call = partial(_call_tool, name=name, arguments=dict(arguments), seconds=self._address.call_seconds)
         result: dict[str, object] = await self._request(call)
         return result
+
+    async def check(self) -> None:
+        """Return if the server still has the session; raises `MCPFailure` if not."""
+        try:
+            await self._request(partial(_ping, seconds=_CHECK_SECONDS, over_http=not self._address.command))
+        except MCPFailure as failure:
+            if not failure.by_server:  # an error of the server is a sign of life, too
+                raise
 
     def close(self) -> asyncio.Task[None] | None:
         """Close the session; return the task that does so, within a few seconds, or None if it was never opened."""
@@ -176,7 +189,16 @@ class ServerConnection:
     def _client(self, kind: str) -> Client:
         info = mcp_types.Implementation(name="antiphon", version=__version__)
         # Servers from before streamable HTTP support only the legacy handshake.
-        return Client(self._transport(kind), client_info=info, cache=None, mode="legacy" if kind == "sse" else "auto")
+        return Client(
+            self._transport(kind),
+            client_info=info,
+            cache=None,
+            mode="legacy" if kind == "sse" else "auto",
+            message_handler=self._notified,
+        )
+
+    async def _notified(self, message: object) -> None:
+        self.list_version += isinstance(message, mcp_types.ToolListChangedNotification)
 
     def _transport(self, kind: str) -> AbstractAsyncContextManager[Any]:
         address = self._address
@@ -229,6 +251,13 @@ class ServerConnection:
 async def _streamable_http(url: str, client: httpx2.AsyncClient) -> AsyncIterator[object]:
     async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_RESULT_BYTES) as streams:
         yield streams
+
+
+async def _ping(client: Client, *, seconds: float, over_http: bool) -> None:
+    if over_http and client.protocol_version >= _WITHOUT_SESSIONS:
+        return
+    with anyio.fail_after(seconds):
+        await client.session.send_request(mcp_types.PingRequest(), mcp_types.EmptyResult)
 
 
 async def _list_tools(client: Client, seconds: float) -> tuple[list[dict[str, object]], bool]:

@@ -33,6 +33,7 @@ class ServerAddress:
     command: Sequence[str] = field(default=(), repr=False)  # a program to run, in place of the URL
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # more environment variables of the program
     directory: str | None = None  # the working directory of the program
+    shared: bool = False  # whether responses of all owners use one session
     open_seconds: float = 30
     call_seconds: float = 120
     resolver: Resolver = field(default=resolve, repr=False)

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
-import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 from app.core.types import JSONMapping
 from app.core.types.request import Item
 from app.tools import HostedFunction, Outcome, Report, ToolCall
+from app.tools.mcp.pool import PooledConnection, SessionPool, open_connection
 from app.tools.mcp.results import failed, outcome_of, without_secrets
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress, some_of
 
-if TYPE_CHECKING:
-    from app.tools.mcp.connection import ServerConnection
-
-_CONNECTION = "app.tools.mcp.connection"
-
-_CLOSE_SECONDS = 10  # for closing all sessions at shutdown
 MAX_SCHEMA_LEVELS = 100  # of a tool that is offered; `messages` cuts off what is nested deeper in a list
 
 # The notes that are stored with a list item, or encrypted, so that no caller can write them: the server and the filters
 # that the list was made from, and the hash of its tools.
 _SOURCE, _DIGEST = "source", "digest"
-
-
-async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
-    """Open a session with a server; raises `MCPFailure`. The first call imports the SDK."""
-    if _CONNECTION not in sys.modules:
-        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # takes more than a second
-    from app.tools.mcp.connection import ServerConnection
-
-    connection = ServerConnection(address, stderr=stderr)
-    await connection.open()
-    return connection
 
 
 async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
@@ -52,17 +33,34 @@ async def tools_of(address: ServerAddress) -> list[dict[str, object]]:
             await closing
 
 
-class MCPSession:
-    """A `ToolSession` that connects on its first request, and again if the session was lost."""
+class MCPSession(AbstractAsyncContextManager["MCPSession"]):
+    """
+    A `ToolSession` that takes a connection from a pool on its first request, and another one if that was lost.
 
-    def __init__(self, label: str, address: ServerAddress, tools: MCPServerTools, max_chars: int) -> None:
+    `scope` names who shares the connection: responses with the same one.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        address: ServerAddress,
+        tools: MCPServerTools,
+        max_chars: int,
+        pool: SessionPool,
+        scope: str,
+    ) -> None:
+        self._pool, self._scope = pool, scope
         self._label = label
         self._address = address
         self._tools = tools
         self._redactor = address.redactor
         self._max_chars = max_chars
         self._connecting = asyncio.Lock()
-        self._connections: list[ServerConnection] = []
+        self._connections: list[PooledConnection] = []
+
+    async def __aexit__(self, *exc: object) -> None:
+        for connection in self._connections:
+            self._pool.release(connection)
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the tools that may be called. They are listed once per conversation; later turns use the list item."""
@@ -87,10 +85,6 @@ class MCPSession:
         except MCPFailure as failure:
             return failed(failure.error, self._redactor)
         return outcome_of(result, self._redactor, self._max_chars)
-
-    def close(self) -> list[asyncio.Task[None]]:
-        """Close all connections; return the tasks that do so."""
-        return [closing for connection in self._connections if (closing := connection.close())]
 
     def _earlier_list(self, items: Sequence[Item], report: Report, source: str) -> list[dict[str, object]] | None:
         """
@@ -144,10 +138,10 @@ class MCPSession:
             deferred=self._tools.deferred,
         )
 
-    async def _connection(self) -> ServerConnection:
+    async def _connection(self) -> PooledConnection:
         async with self._connecting:
             if not self._connections or not self._connections[-1].is_open:
-                self._connections.append(await open_connection(self._address))
+                self._connections.append(await self._pool.acquire(self._address, self._scope))
             return self._connections[-1]
 
 
@@ -175,27 +169,3 @@ def is_deep(value: object, levels: int = MAX_SCHEMA_LEVELS) -> bool:
 def _digest(tools: Sequence[Mapping[str, object]]) -> str:
     """Return a hash of tools, as `read_tool` returns them."""
     return sha256(json.dumps(tools, sort_keys=True).encode()).hexdigest()[:32]
-
-
-class OpenSessions:
-    """The sessions of one tool. None is waited for as it is closed."""
-
-    def __init__(self) -> None:
-        self._closing: set[asyncio.Task[None]] = set()
-
-    @asynccontextmanager
-    async def opened(self, session: MCPSession) -> AsyncIterator[MCPSession]:
-        """Yield a session, and then begin to close it."""
-        try:
-            yield session
-        finally:
-            for task in session.close():
-                self._closing.add(task)
-                task.add_done_callback(self._closing.discard)
-
-    async def aclose(self) -> None:
-        """Wait for the sessions that are being closed, up to a timeout."""
-        if self._closing:
-            _, late = await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
-            for task in late:
-                task.cancel()

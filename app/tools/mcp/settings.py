@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -147,6 +147,8 @@ class MCPServer(_Settings):
     """Seconds in which it has to connect, and to list its tools."""
     timeout: float = Field(120, gt=0)
     """Seconds that a call may take."""
+    shared: bool = False
+    """Whether all callers use one session; left out, each owner has its own. For servers without state."""
 
     @model_validator(mode="after")
     def _has_one_place(self) -> MCPServer:
@@ -181,6 +183,14 @@ class MCPServer(_Settings):
         return any(key in key_names or hash_of(key) in key_names for key in keys)
 
 
+class PoolLimits(NamedTuple):
+    """The limits of connections that are kept open between responses."""
+
+    connections: int
+    idle: float  # seconds after the last use; 0: a connection is closed when its response ends
+    age: float  # seconds after which a connection is not reused
+
+
 class MCPSettings(_Settings):
     """The table `[tools.mcp]`."""
 
@@ -194,6 +204,17 @@ class MCPSettings(_Settings):
     """More servers, in the form `{"mcpServers": {NAME: {"url" | "command", "args", "env", "headers"}}}`."""
     require_approval: Approval = "always"
     """Of servers that say nothing about it themselves."""
+    max_sessions: int = Field(50, ge=0)
+    """Sessions with declared servers that are kept open for later responses, in each process."""
+    session_idle: float = Field(300, ge=0)
+    """Seconds without use after which such a session is closed; 0 closes it when its response ends."""
+    session_age: float = Field(3600, gt=0)
+    """Seconds after which a session is not reused."""
+
+    @property
+    def pool_limits(self) -> PoolLimits:
+        """The limits of sessions that are kept open."""
+        return PoolLimits(self.max_sessions, self.session_idle, self.session_age)
 
     @property
     def reach(self) -> Reach:

@@ -1,0 +1,174 @@
+"""
+Open sessions with declared MCP servers, reused by later responses of the same owner.
+
+A ping checks the session before a response reuses it, and a lost session is replaced. No call is sent twice. Idle and
+old sessions are closed. Servers named by a caller's URL get a new session for each response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+from weakref import WeakValueDictionary
+
+from app.tools.mcp.server import MCPFailure, ServerAddress
+from app.tools.mcp.settings import PoolLimits
+
+if TYPE_CHECKING:
+    from app.tools.mcp.connection import ServerConnection
+
+_CONNECTION = "app.tools.mcp.connection"
+
+_CLOSE_SECONDS = 10  # for closing all connections at shutdown
+_LIST_SECONDS = 300.0  # after which a cached list of tools is requested again
+_MAX_CACHED_LIST = 1024 * 1024  # characters of JSON
+
+_Key: TypeAlias = tuple[str, str, frozenset[tuple[str, str]]]  # server, owner, headers
+_Listed: TypeAlias = tuple[list[dict[str, object]], bool]
+
+
+async def open_connection(address: ServerAddress, *, stderr: bool = False) -> ServerConnection:
+    """Open a session with a server; raises `MCPFailure`. The first call imports the SDK."""
+    if _CONNECTION not in sys.modules:
+        await asyncio.to_thread(importlib.import_module, _CONNECTION)  # takes more than a second
+    from app.tools.mcp.connection import ServerConnection
+
+    connection = ServerConnection(address, stderr=stderr)
+    await connection.open()
+    return connection
+
+
+@dataclass(eq=False, slots=True)
+class PooledConnection:
+    """An open connection with its number of users and the cached list of tools."""
+
+    connection: ServerConnection
+    key: _Key | None  # None: it is not reused
+    expires: float  # loop time
+    users: int = 1
+    idle: asyncio.TimerHandle | None = field(default=None)
+    _listed: str = ""  # JSON, so that responses cannot change each other's list
+    _listed_at: float = 0.0
+    _list_version: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection accepts requests."""
+        return self.connection.is_open
+
+    async def list_tools(self) -> _Listed:
+        """Return the server's tools, and whether the list is complete; raises `MCPFailure`."""
+        now, version = asyncio.get_running_loop().time(), self.connection.list_version
+        if self._listed and version == self._list_version and now < self._listed_at + _LIST_SECONDS:
+            tools, complete = json.loads(self._listed)
+            return tools, complete
+        tools, complete = await self.connection.list_tools()
+        listed = json.dumps((tools, complete)) if self.key else ""
+        self._listed = listed if len(listed) <= _MAX_CACHED_LIST else ""
+        self._listed_at, self._list_version = now, version
+        return tools, complete
+
+    async def call_tool(self, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
+        """Call a tool, once; raises `MCPFailure`."""
+        return await self.connection.call_tool(name, arguments)
+
+
+class SessionPool:
+    """Open connections by server, owner and headers. Connections are closed in the background."""
+
+    def __init__(self, limits: PoolLimits) -> None:
+        self._limits = limits
+        self._kept: dict[_Key, PooledConnection] = {}  # the least recently used first
+        self._opening: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def acquire(self, address: ServerAddress, owner: str) -> PooledConnection:
+        """Return an open connection, which `release` gives back; raises `MCPFailure`."""
+        if not address.name or self._closed or self._limits.idle <= 0:
+            return PooledConnection(await open_connection(address), None, 0.0)
+        key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
+        if (lock := self._opening.get(key)) is None:
+            lock = self._opening[key] = asyncio.Lock()
+        async with lock:  # concurrent responses open one connection
+            return await self._reused(key) or await self._opened(key, address)
+
+    async def _reused(self, key: _Key) -> PooledConnection | None:
+        pooled = self._kept.pop(key, None)
+        if pooled is None:
+            return None
+        self._kept[key] = pooled
+        pooled.users += 1
+        if pooled.idle:
+            pooled.idle.cancel()
+        try:
+            usable = await self._is_usable(pooled)
+        except BaseException:
+            self.release(pooled)
+            raise
+        if usable:
+            return pooled
+        self._retire(pooled)
+        self.release(pooled)
+        return None
+
+    async def _is_usable(self, pooled: PooledConnection) -> bool:
+        if not pooled.is_open or asyncio.get_running_loop().time() >= pooled.expires:
+            return False
+        try:
+            await pooled.connection.check()
+        except MCPFailure:
+            return False
+        return True
+
+    async def _opened(self, key: _Key, address: ServerAddress) -> PooledConnection:
+        connection = await open_connection(address)
+        pooled = PooledConnection(connection, key, asyncio.get_running_loop().time() + self._limits.age)
+        if self._closed:
+            return pooled
+        self._kept[key] = pooled
+        for other in [*self._kept.values()]:
+            if len(self._kept) > self._limits.connections and not other.users:
+                self._retire(other)
+        return pooled
+
+    def release(self, pooled: PooledConnection) -> None:
+        """Give a connection back: keep it for later responses, or begin to close it."""
+        pooled.users -= 1
+        if pooled.users:
+            return
+        if pooled.key is None or self._kept.get(pooled.key) is not pooled:
+            self._close(pooled)
+        elif not pooled.is_open or len(self._kept) > self._limits.connections:
+            self._retire(pooled)
+        else:
+            pooled.idle = asyncio.get_running_loop().call_later(self._limits.idle, self._retire, pooled)
+
+    def _retire(self, pooled: PooledConnection) -> None:
+        """Reuse a connection no more, and close it once no response uses it."""
+        if pooled.key is not None and self._kept.get(pooled.key) is pooled:
+            del self._kept[pooled.key]
+        if not pooled.users:
+            self._close(pooled)
+
+    def _close(self, pooled: PooledConnection) -> None:
+        if pooled.idle:
+            pooled.idle.cancel()
+        if task := pooled.connection.close():
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def aclose(self) -> None:
+        """Close all connections, and wait for it up to a timeout; no connection is kept from now on."""
+        self._closed = True
+        while self._kept:
+            self._close(self._kept.popitem()[1])
+        if self._closing:
+            _, late = await asyncio.wait(self._closing, timeout=_CLOSE_SECONDS)
+            for task in late:
+                task.cancel()
