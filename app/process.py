@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 @contextmanager
@@ -67,6 +67,18 @@ def return_free_memory() -> None:
     """
     if _malloc_trim:
         _malloc_trim(0)
+
+
+def pass_no_descriptors() -> None:
+    """
+    Let child processes inherit only the descriptors that are passed to them on purpose.
+
+    uvloop does not close the others in a child process, and the listening sockets of uvicorn's workers are inheritable.
+    """
+    with suppress(FileNotFoundError):
+        for name in os.listdir("/dev/fd"):
+            with suppress(OSError):  # the descriptor of the directory itself
+                os.set_inheritable(int(name), int(name) <= 2)
 
 
 def end_with_parent() -> None:

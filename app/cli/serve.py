@@ -100,6 +100,7 @@ def app_factory() -> FastAPI:
         settings = load_settings()
         logs.configure(settings)
         process.end_with_parent()
+        process.pass_no_descriptors()
         process.map_large_blocks()
         app = create_app(settings, reload=load_settings)
     process.collect_seldom()

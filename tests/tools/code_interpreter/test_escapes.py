@@ -299,6 +299,29 @@ def test_sandboxes_start_on_every_event_loop(bubblewrap: Bubblewrap, loop: str) 
         runner.run(use())
 
 
+@pytest.mark.parametrize("loop", ["asyncio:SelectorEventLoop", "uvloop:Loop"])
+def test_inheritable_listening_socket_is_not_passed_to_a_sandbox(bubblewrap: Bubblewrap, loop: str) -> None:
+    module, _, name = loop.partition(":")
+    factory = getattr(pytest.importorskip(module), name)
+
+    async def open_files() -> list[str]:
+        sandbox = await bubblewrap.start(LIMITS)
+        try:
+            await assert_usable(sandbox)
+            pids = [sandbox._process.pid, *below(sandbox)]
+            assert len(pids) == 3
+            return [os.readlink(f"/proc/{pid}/fd/{fd}") for pid in pids for fd in os.listdir(f"/proc/{pid}/fd")]
+        finally:
+            await sandbox.aclose()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, asyncio.Runner(loop_factory=factory) as runner:
+        listener.set_inheritable(True)
+        inode = os.fstat(listener.fileno()).st_ino
+        opened = runner.run(open_files())
+    assert "/dev/null" in opened
+    assert f"socket:[{inode}]" not in opened
+
+
 async def test_sandboxes_of_a_killed_server_end(bubblewrap: Bubblewrap) -> None:
     server = await asyncio.create_subprocess_exec(sys.executable, "-c", _SERVER, stdout=asyncio.subprocess.PIPE)
     assert server.stdout

@@ -110,7 +110,7 @@ class Bubblewrap:
     def _run_empty(self) -> None:
         limits = SandboxLimits(memory=2**30, disk=2**20, processes=64, cpus=1)
         with self._files() as files, self._group(limits) as group:
-            command = [*_launch(group), *self._command(limits, files), "/usr/bin/true"]
+            command = [*_launch(group, files), *self._command(limits, files), "/usr/bin/true"]
             try:
                 result = subprocess.run(
                     command, **_process_options(files), stdin=subprocess.DEVNULL, capture_output=True, timeout=20
@@ -135,7 +135,7 @@ class Bubblewrap:
         cpus = sorted(os.sched_getaffinity(0))
         chosen = random.sample(cpus, min(limits.cpus, len(cpus)))
         with self._files(skills or {}) as files, self._group(limits) as group:
-            command = [*_launch(group, cpus=chosen), *self._command(limits, files)]
+            command = [*_launch(group, files, cpus=chosen), *self._command(limits, files)]
             command += [self._python, "-I", "-c", _SUPERVISOR]
             process = await asyncio.create_subprocess_exec(
                 *command,
@@ -224,8 +224,9 @@ def _write(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _launch(group: Group | None, **options: object) -> list[str]:
-    """Return the command that starts another one, in a group and with these options; never as root."""
+def _launch(group: Group | None, files: dict[str, int], **options: object) -> list[str]:
+    """Return the command that starts another one, in a group, with these files and options; never as root."""
+    options["files"] = [*files.values()]
     if group:
         options["group"] = str(group.directory)
     if os.geteuid() == 0:

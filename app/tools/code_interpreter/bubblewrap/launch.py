@@ -21,6 +21,10 @@ _NICE = 10
 def launch() -> None:
     """Become the command, with the options applied."""
     options, command = json.loads(sys.argv[1]), sys.argv[2:]
+    for name in os.listdir("/proc/self/fd"):  # uvloop closes nothing of the server's
+        if int(name) not in {0, 1, 2, *options["files"]}:
+            with contextlib.suppress(OSError):  # the descriptor of the directory itself
+                os.close(int(name))
     if "group" in options:
         with open(f"{options['group']}/cgroup.procs", "w") as file:
             file.write("0")  # this process
