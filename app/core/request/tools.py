@@ -112,6 +112,12 @@ class ToolSet:
         self._chosen.append((function, types))
         return True
 
+    def move_to_end(self, added: Mapping[tuple[str | None, str], int]) -> None:
+        """Declare functions that items have added after all others, in this order: a prompt cache ends at a change."""
+        if added:
+            order = {self._names[key]: number for key, number in added.items() if key in self._names}
+            self.functions = dict(sorted(self.functions.items(), key=lambda named: order.get(named[0], 0)))
+
     def name(self, namespace: str | None, name: str) -> str:
         """Return the chat name of a function, even if it is not offered any more."""
         if namespace is None:
@@ -214,9 +220,13 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         state.warnings.add(f"{message}; left out.")
 
     entries = [*_entries(state.request.tools, _refuse if state.strict else warn, "tools", served=hosted.served)]
+    added: dict[tuple[str | None, str], int] = {}  # by items, in their order
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools:
-            entries += _entries(list_field(item, "tools"), warn, found=row.adds_tools == "search")
+            of_item = [*_entries(list_field(item, "tools"), warn, found=row.adds_tools == "search")]
+            for entry in of_item:
+                added.setdefault(entry.key, len(added) + 1)
+            entries += of_item
     if not (entries or hosted.types or hosted.functions):
         return ToolSet()
     searchable = any(entry.key == SEARCH for entry in entries)
@@ -237,6 +247,8 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
             source = ToolSource(*entry.key, entry.tool, entry.about)
             offered.add(source, options, leads=entry.leads)
             offered.deferred.discard(entry.key)
+            if entry.place:
+                added.pop(entry.key, None)
         if entry.place:
             own.add(entry.key)
     offered.hosted_types = frozenset(hosted.types)
@@ -246,6 +258,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         state.warnings.add(
             f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
         )
+    offered.move_to_end(added)
     return offered
 
 

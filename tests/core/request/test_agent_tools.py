@@ -251,7 +251,7 @@ def adding(*tools: Any) -> dict[str, Any]:
 
 def test_additional_tools_item_offers_its_tools() -> None:
     chat = ask([], adding(FUNCTIONS, WAIT), tool_choice="required")
-    assert names(chat) == ["wait", "functions__exec", "functions__wait"]
+    assert names(chat) == ["functions__exec", "functions__wait", "wait"]
     assert chat.body["tool_choice"] == "required"
     assert chat.body["messages"] == [user("Hi")]
     assert chat.warnings == ()
@@ -346,7 +346,7 @@ def test_deferred_tools_are_offered_once_found() -> None:
     deferred = {**LAB, "tools": [ADD, WAIT]}
     assert names(ask([SEARCH, ADD, deferred])) == ["tool_search", "mcp__lab__wait"]
     assert names(ask([SEARCH, deferred], SEARCHED, found(LAB))) == ["tool_search", "mcp__lab__wait", "mcp__lab__add"]
-    assert names(ask([SEARCH], SEARCHED, found(LAB, ADD))) == ["add", "tool_search", "mcp__lab__add"]
+    assert names(ask([SEARCH], SEARCHED, found(LAB, ADD))) == ["tool_search", "mcp__lab__add", "add"]
 
 
 def test_deferred_tools_without_a_search_are_offered_at_once() -> None:
