@@ -321,7 +321,7 @@ _ROWS = (
         own_output=readings.mcp_result,
     ),
     MCP_APPROVAL_REQUEST,
-    ItemType(type="mcp_approval_response", prefix="mcpa", read=readings.nothing),
+    ItemType(type="mcp_approval_response", prefix="mcpa", read=readings.mcp_approval_response),
     _hosted_call(
         type="web_search_call",
         prefix="ws",

@@ -253,14 +253,23 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
     key = (json_text(item.get("server_label")) or UNNAMED, json_text(item.get("name")) or "tool")
     call = _pair(item, names, notes, key, item.get("arguments") or "{}")
     decided = notes.get("decided")
-    if decided is None:
-        shown = "The user has not approved this call yet."
-    elif decided.get("approve") is True:
-        shown = "The user approved this call, but it was not run."
-    else:
-        reason = json_text(decided.get("reason"))
-        shown = f"The user did not approve this call: {reason}" if reason else "The user did not approve this call."
+    shown = "The user has not approved this call yet." if decided is None else _decision(decided, "this call")
     return [call, _result(call, notes, item, shown)]
+
+
+def mcp_approval_response(item: Item, names: Names, notes: JSONMapping) -> list[Item]:
+    """Leave the response out, unless its `request` is noted: then the model has to be told the decision here."""
+    if not (request := notes.get("request")):
+        return []
+    text = _decision(item, f"the call of {json_text(request.get('name')) or 'a tool'} that was requested before")
+    return [{"type": "message", "role": "user", "content": text}]
+
+
+def _decision(response: JSONMapping, call: str) -> str:
+    if response.get("approve") is True:
+        return f"The user approved {call}, but it was not run."
+    reason = json_text(response.get("reason"))
+    return f"The user did not approve {call}: {reason}" if reason else f"The user did not approve {call}."
 
 
 def nothing(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:

@@ -12,7 +12,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from app.core.items import ITEM_TYPES
+from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.items.readings import NOTES, Names
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
@@ -73,15 +73,34 @@ def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[
 
 
 def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
-    """Add to the notes of each approval request whether it was decided, and whether its call was made."""
+    """
+    Add to the notes of each approval request whether it was decided, and whether its call was made.
+
+    If the model was queried before the decision, the request remains as the model saw it, undecided, and the decision
+    is noted at the response. Otherwise the prompt of an earlier turn would change.
+    """
     if not any(item["type"] == "mcp_approval_request" for item in items):
         return
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
-    decided = {item.get("approval_request_id"): item for item in items if item["type"] == "mcp_approval_response"}
+    requests: dict[object, int] = {}
+    responses: dict[object, int] = {}
+    answers = 0  # of the model, each of one or more items
+    answer_of: list[int] = []
     for position, item in enumerate(items):
+        if position and _is_by_model(item) and not _is_by_model(items[position - 1]):
+            answers += 1
+        answer_of.append(answers)
         if item["type"] == "mcp_approval_request":
-            item_id = item.get("id")
-            notes[position] = {**notes[position], "made": item_id in made, "decided": decided.get(item_id)}
+            requests[item.get("id")] = position
+        elif item["type"] == "mcp_approval_response":
+            responses.setdefault(item.get("approval_request_id"), position)
+    for item_id, position in requests.items():
+        response = responses.get(item_id, position)
+        late = answer_of[response] > answer_of[position]
+        decided = None if response == position or late else items[response]
+        notes[position] = {**notes[position], "made": item_id in made and not late, "decided": decided}
+        if late and item_id not in made:
+            notes[response] = {**notes[response], "request": items[position]}
 
 
 def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
@@ -106,7 +125,7 @@ def _is_by_model(item: Item) -> bool:
     if item["type"] == "message":
         return bool(item.get("role") == "assistant")
     row = ITEM_TYPES.get(item["type"])
-    return row is not None and row.role in _BY_MODEL
+    return row is not None and (row.role in _BY_MODEL or row is MCP_APPROVAL_REQUEST)
 
 
 _CALLS = frozenset({"function_call", "custom_tool_call"})  # the second where the server has custom tools

@@ -229,6 +229,21 @@ def test_hosted_call_that_needs_approval_is_sent_once(after: Any, shown: str) ->
     assert chat.body["messages"][-1]["content"] == shown
 
 
+@pytest.mark.parametrize(
+    ("after", "shown"),
+    [
+        ([decision(approve=False)], "The user did not approve the call of add that was requested before."),
+        ([decision(approve=True)], "The user approved the call of add that was requested before, but it was not run."),
+        ([decision(approve=True), added("mcp_1", "4", approval_request_id="mcpr_1")], "4"),
+    ],
+)
+def test_late_decision_leaves_the_request_as_the_model_saw_it(after: Any, shown: str) -> None:
+    answered = [{"role": "user", "content": "Later."}, {"role": "assistant", "content": "Fine."}]
+    chat = ask(REQUEST, *answered, *after)
+    assert chat.body["messages"][2]["content"] == "The user has not approved this call yet."
+    assert chat.body["messages"][-1]["content"] == shown
+
+
 # Tools that the client runs.
 
 CLIENT_RUN: dict[str, tuple[dict[str, Any], str, Any, str]] = {
