@@ -42,8 +42,9 @@ class TransportOptions(_Options):
 
 class RoleOptions(_Options):
     developer: Literal["system", "developer", "user"] = "system"
-    # Of system messages. any: at any position; first_only: moved to the front; single_first: merged into one in front;
-    # user: merged into the first user message, for servers without a system role
+    # Where the server accepts system messages. any: at any position; first_only: at the start; single_first: only one,
+    # at the start; user: nowhere, so those at the start are merged into the first user message. Later ones that the
+    # server does not accept are sent as notes in the user's turn.
     system: Literal["any", "first_only", "single_first", "user"] = "any"
     alternate: bool = False  # merge consecutive messages of a role, begin with the user
     user_after_tool: Literal["ok", "bridge"] = "ok"  # bridge: insert an assistant message

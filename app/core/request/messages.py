@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import orjson
@@ -36,7 +37,7 @@ from app.core.request.content import (
 )
 from app.core.request.question import TranslatedPrefix, TranslationState
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, ReasoningFields, is_sent_back, upstream_reasoning
-from app.core.request.roles import Message
+from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
 from app.core.size import Size
@@ -272,10 +273,30 @@ class ConversationReader:
             return
         text = self.text_content(position, content, role=role, separator="\n")
         role = self.options.roles.developer if role == "developer" else role
-        if self.part_form.breakpoints and any("cache_control" in part for part in self.parts(position, "content")):
-            self.add(role, [part for part in self.parts(position, "content") if part["type"] == "text"])
-        elif text:
-            self.add(role, text_content(text, self.content.parts))
+        parts = self.parts(position, "content") if self.part_form.breakpoints else []
+        if any("cache_control" in part for part in parts):
+            self.instruct(role, [part for part in parts if part["type"] == "text"])
+        elif text and not text.isspace():
+            self.instruct(role, text_content(text, self.content.parts))
+
+    def instruct(self, role: str, content: str | list[ChatPart]) -> None:
+        """
+        Add a system or developer message: in place, or as a note in the user's turn if the server rejects it there.
+
+        Moving it to the front would change the beginning of the prompt, which the server has cached.
+        """
+        if role in SYSTEM and not self.accepts_later_system() and not self.is_at_start():
+            role, content = "user", as_note(content)
+        self.add(role, content)
+
+    def accepts_later_system(self) -> bool:
+        """Return whether the server accepts system messages after the first user message."""
+        return self.options.roles.system == "any" and not self.options.roles.alternate
+
+    def is_at_start(self) -> bool:
+        """Return whether only system and developer messages precede."""
+        entries = chain(self.before.messages if self.before else (), self.read)
+        return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in entries)
 
     def text(self, text: str) -> None:
         if not text or text.isspace():

@@ -2,7 +2,8 @@
 Arrange messages in the order of roles that a backend's chat template accepts.
 
 Templates raise errors for a second system message, for two user messages in a row, or for a user message after a tool
-message. Messages are moved and merged; no text is lost.
+message. Messages are moved and merged; no text is lost. Only the system messages at the start are moved: the prompt of
+the next turn begins with that of this one, so that the server's prompt cache applies.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from itertools import takewhile
 from typing import Any, TypeAlias
 
 from app.core.profile import RoleOptions
+from app.core.types import JSONObject
 
 Message: TypeAlias = dict[str, object]
 
@@ -27,8 +29,8 @@ def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant
     if place := _PLACEMENTS.get(placement):
-        system = [message for message in messages if message["role"] in SYSTEM]
-        messages = place(system, [message for message in messages if message["role"] not in SYSTEM])
+        system = list(takewhile(lambda message: message["role"] in SYSTEM, messages))
+        messages = place(system, messages[len(system) :])
     else:
         messages = _in_place(messages)
     if roles.alternate:
@@ -98,6 +100,21 @@ def _alternate(messages: list[Message]) -> list[Message]:
         else:
             runs.append([message])
     return [*system, *map(merge, runs or [[OPENING]])]
+
+
+_NOTE = ("<system-reminder>\n", "\n</system-reminder>")
+
+
+def as_note(content: str | list[JSONObject]) -> str | list[JSONObject]:
+    """Return a system message's text as a note in the user's turn, marked in the way that agents do."""
+    start, end = _NOTE
+    if isinstance(content, str):
+        return f"{start}{content}{end}"
+    parts = [*content]
+    if parts:
+        parts[0] = {**parts[0], "text": start + parts[0]["text"]}
+        parts[-1] = {**parts[-1], "text": parts[-1]["text"] + end}
+    return parts
 
 
 def _bridge(messages: list[Message]) -> list[Message]:

@@ -80,6 +80,44 @@ def test_system_messages_keep_their_place(role: str, sent: str) -> None:
     ]
 
 
+NOTE = "<system-reminder>\nIt is noon.\n</system-reminder>"
+
+
+@pytest.mark.parametrize(
+    ("roles", "sent"),
+    [
+        (
+            {},
+            [("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("system", "It is noon."), ("user", "So?")],
+        ),
+        (
+            {"system": "first_only"},
+            [("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", NOTE), ("user", "So?")],
+        ),
+        (
+            {"system": "single_first"},
+            [("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", NOTE), ("user", "So?")],
+        ),
+        ({"system": "user"}, [("user", "Be brief.\n\nHi"), ("assistant", "Ho"), ("user", NOTE), ("user", "So?")]),
+        (
+            {"alternate": True},
+            [("system", "Be brief."), ("user", "Hi"), ("assistant", "Ho"), ("user", f"{NOTE}\n\nSo?")],
+        ),
+    ],
+)
+def test_later_developer_message_is_a_note_in_place_where_servers_reject_it(roles: Any, sent: Any) -> None:
+    said = [
+        ("developer", "Be brief."),
+        ("user", "Hi"),
+        ("assistant", "Ho"),
+        ("developer", "It is noon."),
+        ("user", "So?"),
+    ]
+    items = [{"role": role, "content": text} for role, text in said]
+    asked = messages(*items, **{f"roles__{name}": value for name, value in roles.items()})
+    assert [(message["role"], message["content"]) for message in asked] == sent
+
+
 def test_parts_that_are_not_text_are_left_out_where_chat_has_only_text() -> None:
     chat = ask({"role": "system", "content": [{"type": "input_text", "text": "Look"}, IMAGE]}, user("Hi"))
     assert chat.body["messages"] == [{"role": "system", "content": "Look"}, user("Hi")]

@@ -37,13 +37,13 @@ def test_roles_by_default_stay_in_place() -> None:
 @pytest.mark.parametrize(
     "system, arranged",
     [
-        ("first_only", [s("1"), m("developer", "3"), s("4"), u("2"), u("5")]),
-        ("single_first", [s("1\n\n3\n\n4"), u("2"), u("5")]),
-        ("user", [u("1\n\n3\n\n4\n\n2"), u("5")]),
+        ("first_only", [s("1"), m("developer", "3"), s("4"), u("2"), a("5"), u("6")]),
+        ("single_first", [s("1\n\n3\n\n4"), u("2"), a("5"), u("6")]),
+        ("user", [u("1\n\n3\n\n4\n\n2"), a("5"), u("6")]),
     ],
 )
 def test_system_messages_go_where_the_profile_says(system: Any, arranged: list[Any]) -> None:
-    given = [s("1"), u("2"), m("developer", "3"), s("4"), u("5")]
+    given = [s("1"), m("developer", "3"), s("4"), u("2"), a("5"), u("6")]
     assert arrange(given, RoleOptions(system=system)) == arranged
 
 
@@ -57,7 +57,7 @@ def test_system_messages_without_a_user_first_get_one() -> None:
         ([u("1"), u("2"), a("3"), a("4"), u("5")], [u("1\n\n2"), a("3\n\n4"), u("5")]),
         ([a("1"), u("2")], [OPENING, a("1"), u("2")]),
         ([s("1")], [s("1"), OPENING]),
-        ([u("1"), s("2"), u("3")], [s("2"), u("1\n\n3")]),
+        ([s("1"), u("2"), u("3")], [s("1"), u("2\n\n3")]),
         ([u("1"), CALLS, TOOL, u("2")], [u("1"), CALLS, TOOL, BRIDGE, u("2")]),
         ([u("1"), CALLS, TOOL, a("2"), u("3")], [u("1"), CALLS, TOOL, a("2"), u("3")]),
         ([u("1"), a("2"), CALLS, TOOL], [u("1"), {**CALLS, "content": "2"}, TOOL]),
@@ -88,7 +88,7 @@ def test_reasoning_is_merged_with_the_text() -> None:
 
 
 def test_messages_passed_in_are_not_changed() -> None:
-    given = [s("1"), u("2"), u("3"), s("4")]
+    given = [s("1"), s("2"), u("3"), u("4")]
     copy = [dict(message) for message in given]
     arrange(given, RoleOptions(system="single_first", alternate=True))
     assert given == copy

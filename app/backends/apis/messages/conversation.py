@@ -30,6 +30,10 @@ class MessagesConversation(ConversationReader):
 
     part_form = PARTS
 
+    def accepts_later_system(self) -> bool:
+        """Return False: the API has one system prompt, which precedes all messages."""
+        return False
+
     def text(self, text: str) -> None:
         """Add text of the model; blank text is refused by the server."""
         if text and not text.isspace():

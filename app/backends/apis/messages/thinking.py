@@ -69,13 +69,13 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
 
 
 def _begun_without(messages: Sequence[Message]) -> bool:
-    """Return whether the results of calls come last, in a turn whose first message has no thinking block."""
+    """Return whether the last message has results of calls, in a turn whose first message has no thinking block."""
     first: Any = None
     for message in reversed(messages):
         content: Any = message["content"]
         if message["role"] == "assistant":
             first = content[0]
-        elif any(block["type"] != "tool_result" for block in content):
+        elif all(block["type"] != "tool_result" for block in content):
             break
     return first is not None and first["type"] not in THINKING_BLOCKS
 

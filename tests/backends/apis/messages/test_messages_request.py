@@ -53,17 +53,23 @@ def test_question_becomes_a_message_with_a_limit() -> None:
     assert ask(max_output_tokens=77)["max_tokens"] == 77
 
 
-def test_instructions_and_system_messages_become_the_system_prompt() -> None:
-    body = ask(
-        instructions="Be kind.",
-        input=[
-            {"role": "developer", "content": "Be brief."},
-            {"role": "user", "content": "Hi"},
-            {"role": "system", "content": "It is noon."},
-        ],
-    )
+def test_instructions_and_leading_system_messages_become_the_system_prompt() -> None:
+    leading = [{"role": "developer", "content": "Be brief."}, {"role": "system", "content": "It is noon."}]
+    body = ask(instructions="Be kind.", input=[*leading, {"role": "user", "content": "Hi"}])
     assert [block["text"] for block in body["system"]] == ["Be kind.", "Be brief.", "It is noon."]
     assert body["messages"] == [user("Hi")]
+
+
+def test_later_developer_message_is_a_note_in_place_after_results() -> None:
+    note = {"role": "developer", "content": "The image was resized."}
+    body = ask(input=[{"role": "user", "content": "Look."}, CALL, note, OUTPUT, {"role": "user", "content": "So?"}])
+    assert "system" not in body
+    result, *others = body["messages"][-1]["content"]
+    assert result["type"] == "tool_result"
+    assert [block["text"] for block in others] == [
+        "<system-reminder>\nThe image was resized.\n</system-reminder>",
+        "So?",
+    ]
 
 
 def test_messages_of_one_role_become_one() -> None:
@@ -218,6 +224,8 @@ def test_open_turn_that_began_without_thinking_goes_on_without() -> None:
     encoded = encode(model="claude-sonnet-4-5", **given)
     assert "thinking" not in encoded.body and encoded.warnings
     assert encode(**given).body["thinking"]["type"] == "adaptive"
+    given["input"].append({"role": "developer", "content": "Be brief."})
+    assert "thinking" not in encode(model="claude-sonnet-4-5", **given).body
 
 
 def test_thinking_blocks_are_replayed_in_their_places_to_their_own_server_alone() -> None:
