@@ -91,7 +91,8 @@ class ContainerSlots:
     def _in_turn(self) -> list[_Waiter]:
         """Return those who wait: of the owners with the fewest slots first, and then as they came."""
         taken = self._counts()
-        return sorted(self._waiters, key=lambda waiter: taken[waiter.slot.owner])
+        waiting = [waiter for waiter in self._waiters if not waiter.granted.done()]  # some may be cancelled
+        return sorted(waiting, key=lambda waiter: taken[waiter.slot.owner])
 
     def _may_have(self, waiter: _Waiter) -> bool:
         owner = waiter.slot.owner

@@ -120,12 +120,14 @@ async def test_container_waits_until_another_is_not_in_use(make: Make) -> None:
 
 
 async def test_containers_that_are_all_in_use_are_a_429(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.tools.code_interpreter.local.STOP_GRACE", 0.01)
     containers = make(max_containers=1, call_seconds=0.05)
     first, second = await containers.create("ada"), await containers.create("bob")
     async with containers.use(first):
-        with pytest.raises(TooManyRequests):
+        with monkeypatch.context() as patched, pytest.raises(TooManyRequests):
+            patched.setattr("app.tools.code_interpreter.local.STOP_GRACE", 0.01)
             await run(containers, second, "0")
+    # From here on the second one waits as long as it takes to save the files of the first.
+    monkeypatch.setattr("app.tools.code_interpreter.local.STOP_GRACE", 60)
     assert (await run(containers, second, "1"))[0] == "1\n"
 
 

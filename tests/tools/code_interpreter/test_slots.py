@@ -119,3 +119,15 @@ async def test_cancelled_waiter_leaves_its_slot_to_others() -> None:
     desk.slots.leave(slot)  # grants it to bob, who does not know yet
     cancelled.cancel()
     await waiting
+
+
+async def test_waiter_cancelled_just_before_a_slot_is_left_is_skipped() -> None:
+    desk = Desk(1, 1)
+    slot = await desk.take("ada")
+    cancelled, waiting = asyncio.create_task(desk.take("bob")), asyncio.create_task(desk.take("eve"))
+    await asyncio.sleep(0)
+    cancelled.cancel()  # its task has not run yet when the slot is left
+    desk.slots.leave(slot)
+    assert (await waiting).owner == "eve"
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
