@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import io
 import os
@@ -17,6 +18,7 @@ import re
 import shutil
 import stat
 import tempfile
+import threading
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -106,6 +108,7 @@ class SkillFolder:
         self._operators = operators
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = threading.Lock()  # skills are unpacked in threads
 
     async def resolve(self, declared: Sequence[InlineSkill | SkillReference], place: str) -> list[Skill]:
         """Return the declared skills; raises `InvalidRequest`, with the field below `place`."""
@@ -147,37 +150,47 @@ class SkillFolder:
         except binascii.Error:
             raise InvalidRequest("The archive is not valid base64.", param="source.data") from None
         target = self._root() / hashlib.sha256(data).hexdigest()
-        if not target.is_dir():
-            files = read_archive(data)
-            self._make_room(sum(map(len, files.values())))
-            fresh = Path(tempfile.mkdtemp(prefix=".", dir=self._root()))
+        try:
+            os.utime(target)  # protects it from `_make_room`
+        except FileNotFoundError:
+            self._unpack(read_archive(data), target)
+        return Skill(skill.name, skill.description, str(target))
+
+    def _unpack(self, files: Mapping[str, bytes], target: Path) -> None:
+        """Write the files of a skill into a new folder; raises `OSError`."""
+        self._make_room(sum(map(len, files.values())))
+        with tempfile.TemporaryDirectory(prefix=".", dir=self._root()) as temporary:
+            fresh = Path(temporary) / "skill"
             for path, content in files.items():
                 (fresh / path).parent.mkdir(parents=True, exist_ok=True)
                 (fresh / path).write_bytes(content)
             try:
                 fresh.rename(target)
-            except OSError:  # another request has unpacked it meanwhile
-                shutil.rmtree(fresh)
-        os.utime(target)  # it is in use
-        return Skill(skill.name, skill.description, str(target))
+            except OSError:
+                if not target.is_dir():  # otherwise another request has unpacked it meanwhile
+                    raise
 
     def _root(self) -> Path:
-        if self._directory is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="antiphon-skills-")
-            self._directory = Path(self._temporary.name)
+        with self._lock:
+            if self._directory is None:
+                self._temporary = tempfile.TemporaryDirectory(prefix="antiphon-skills-")
+                self._directory = Path(self._temporary.name)
         self._directory.mkdir(mode=0o700, exist_ok=True)
         return self._directory
 
     def _make_room(self, size: int) -> None:
         """Delete the skills that were declared least recently, if there are too many."""
-        unpacked = sorted(self._root().glob("[0-9a-f]*"), key=lambda path: path.stat().st_mtime)
-        sizes = {path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) for path in unpacked}
-        excess = sum(sizes.values()) + size - MAX_STORED_SKILLS
-        for path in unpacked:
+        unpacked: list[tuple[float, int, Path]] = []
+        for path in self._root().glob("[0-9a-f]*"):
+            with contextlib.suppress(FileNotFoundError):  # another request has deleted it meanwhile
+                occupied = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+                unpacked.append((path.stat().st_mtime, occupied, path))
+        excess = sum(occupied for _, occupied, _ in unpacked) + size - MAX_STORED_SKILLS
+        for _, occupied, path in sorted(unpacked):
             if excess <= 0:
                 return
             shutil.rmtree(path, ignore_errors=True)
-            excess -= sizes[path]
+            excess -= occupied
 
 
 def read_heading(text: str) -> tuple[str, str]:

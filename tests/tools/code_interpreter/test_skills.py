@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import errno
 import io
 import json
 import os
@@ -215,6 +217,27 @@ async def test_skills_of_requests_are_bounded_on_the_disk(tmp_path: Path, monkey
     ]
     there = [bool(files_of([skill])) for skill in found]
     assert there[-2:] == [True, True] and sum(there) == 2
+
+
+async def test_first_inline_skills_that_arrive_together_are_all_unpacked() -> None:
+    declared = [[InlineSkill.model_validate(inline(archive({"SKILL.md": str(n)})))] for n in (0, 0, 1, 2, 3)]
+    for _ in range(60):
+        folder = SkillFolder()
+        resolved = await asyncio.gather(*(folder.resolve(one, "skills") for one in declared))
+        assert [[*files_of(found).values()] for found in resolved] == [[b"0"], [b"0"], [b"1"], [b"2"], [b"3"]]
+        folder.close()
+
+
+async def test_skill_that_cannot_be_stored_is_an_error_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space left"):
+        await SkillFolder(directory=tmp_path).resolve([InlineSkill.model_validate(inline())], "skills")
+    assert os.listdir(tmp_path) == []
 
 
 async def test_unknown_field_of_a_skill_is_named(place: Place) -> None:
