@@ -199,11 +199,16 @@ def check(config: ConfigFile = None) -> None:
     from app.cli.check import reach
     from app.cli.serve import address_of
     from app.observability import logging as logs
-    from app.settings import unknown_variables
+    from app.settings import SettingsError, unknown_variables
+    from app.settings.prompts import read_prompts
 
     if config is not None:
         os.environ["ANTIPHON_CONFIG"] = config
     settings = _settings(status=1)
+    try:
+        read_prompts(settings.prompts)
+    except SettingsError as error:
+        _refuse("\n".join(error.problems), status=1)
     count = len(settings.api_keys) + len(settings.keys)
     keys = f"{count} caller keys" if count else "open, no caller keys"
     typer.echo(f"ok    settings  {address_of(settings)}, {keys}")
@@ -491,7 +496,7 @@ def _listen(settings: Settings) -> list[socket.socket]:
 
 
 def _try_to_build(settings: Settings) -> list[str]:
-    """Build tools, store and limits once, to report invalid settings without a traceback; return warnings."""
+    """Read prompts and build tools, store and limits once, to report invalid settings; return warnings."""
     import asyncio
     import socket
     from functools import partial
@@ -499,8 +504,10 @@ def _try_to_build(settings: Settings) -> list[str]:
     from app.assembly.parts import build_limits, build_store
     from app.assembly.tools import prepare_tools
     from app.settings import SettingsError
+    from app.settings.prompts import read_prompts
 
     try:
+        read_prompts(settings.prompts)
         warnings = asyncio.run(prepare_tools(settings))
     except SettingsError as error:
         _refuse("\n".join(error.problems), status=2)

@@ -64,7 +64,7 @@ def read_prompts(folder: Path | None) -> PromptLibrary:
 def _order(path: Path) -> list[tuple[bool, int, str]]:
     """Return the key that sorts versions: `2` before `10`, `1.9` before `1.10`."""
     return [
-        (part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", path.stem) if part
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", path.stem) if part
     ]
 
 
@@ -73,7 +73,10 @@ def _read(path: Path, prompt_id: str, version: str | None) -> PromptTemplate:
         raise ValueError("a prompt's name should be letters, digits and any of _ . -")
     if path.stat().st_size > MAX_TEMPLATE_BYTES:
         raise ValueError(f"{path.name} is larger than {MAX_TEMPLATE_BYTES} bytes")
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path.name} must be text in UTF-8: invalid byte at offset {error.start}") from None
     if path.suffix != ".toml":
         return PromptTemplate(prompt_id, version, text.strip())
     try:

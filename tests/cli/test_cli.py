@@ -175,6 +175,27 @@ def test_serve_with_invalid_settings_is_refused_without_a_traceback(
     assert "hush@" not in refused.stderr
 
 
+DAMAGED = {
+    "bytes.md": (b"\xff\xfe Hello", "bytes.md must be text in UTF-8"),
+    "table.toml": (b"instructions = [", "table.toml: "),
+    "spoken/\u00b2.md": (b"Hello", ""),  # which is a digit, and not a number
+}
+
+
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_prompt_file_that_is_damaged_is_named_without_a_traceback(tmp_path: Path, command: str) -> None:
+    folder = tmp_path / "prompts"
+    for name, (content, _) in DAMAGED.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    ran = run(tmp_path, command, ANTIPHON_PROMPTS=str(folder))
+    assert ran.returncode == (2 if command == "serve" else 1)
+    printed = ran.stdout + ran.stderr
+    assert "Traceback" not in printed and "spoken" not in printed
+    for _, said in DAMAGED.values():
+        assert said in printed
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
