@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from app.core.history.approvals import MAX_APPROVED, MAX_DENIED
+from app.responses.context.lookup import MAX_CHAINS
 from app.responses.tool_loop.calls import ALREADY_USED
 from app.stores.memory import MemoryStore
 from app.stores.sqlite import SQLiteStore
@@ -481,3 +482,36 @@ async def test_denials_of_a_history_are_stored_up_to_a_bound(lab: Lab) -> None:
         assert store.added == MAX_DENIED
         late = body(input=[user(), requests[-1], decision(requests[-1])], store=False)
         assert refused(await http.post("/responses", json=late), "input[2].approve")
+
+
+class ReadCountingStore(MemoryStore):
+    """Counts the reads of whole buckets."""
+
+    reads = 0
+
+    async def all(self, bucket: str) -> dict[str, bytes]:
+        self.reads += 1
+        return await super().all(bucket)
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+async def test_chain_of_approval_requests_is_read_once_for_a_request(lab: Lab, copies: int) -> None:
+    store = ReadCountingStore(ttl=60)
+    async with client(Scripted(ASKED, hello()), store) as http:
+        (request,) = (await http.post("/responses", json=body())).json()["output"]
+        store.reads = 0
+        sent = [user(), *[request] * copies, decision(request)]
+        response = (await http.post("/responses", json=body(input=sent))).json()
+    assert (types(response), store.reads) == (["mcp_call", "message"], 1)
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["sent", "answered"])
+async def test_approval_requests_of_too_many_chains_are_refused(lab: Lab, answered: bool) -> None:
+    store = ReadCountingStore(ttl=60)
+    async with client(Scripted(ASKED, hello()), store) as http:
+        (request,) = (await http.post("/responses", json=body())).json()["output"]
+        store.reads = 0
+        chains = [{**request, "id": f"{request['id'][:-4]}{number:04x}"} for number in range(MAX_CHAINS)]
+        others = map(decision, chains) if answered else chains
+        refused = await http.post("/responses", json=body(input=[user(), *others, request, decision(request)]))
+    assert (refused.status_code, refused.json()["error"]["param"], store.reads) == (400, "input", 0)

@@ -17,21 +17,27 @@ from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
 from app.core.types.request import Item
-from app.errors import NotFound, StoreUnavailable
+from app.errors import InvalidRequest, NotFound, StoreUnavailable
 from app.off_loop import off_loop
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages
 from app.stores.layered import LayeredStore
 
 _ITEMS = 1000  # of the input, after which other requests are served
+MAX_CHAINS = 256  # whose approval requests one request may send or answer
 
 
 class TurnLookup:
-    """Finds turns and items of one caller; turns in memory are found without the store."""
+    """
+    Finds turns and items of one caller, for one request; turns in memory are found without the store.
+
+    The bucket of each chain is read from the store once.
+    """
 
     def __init__(self, layers: LayeredStore, owner: str) -> None:
         self.layers = layers
         self.owner = owner
+        self._buckets: dict[str, Mapping[str, bytes]] = {}  # that were read for items
 
     async def path(
         self, response_id: str, cache: HistoryCache | None = None
@@ -67,7 +73,6 @@ class TurnLookup:
         Adds to `upstream` the fields that a backend sent for them. Raises `NotFound`, with the field at fault.
         """
         known = past.items_by_id() if any(item["type"] == "item_reference" for item in items) else {}
-        buckets: dict[str, Mapping[str, bytes]] = {}
         resolved = []
         for index, item in enumerate(items):
             if index % _ITEMS == _ITEMS - 1:
@@ -75,18 +80,16 @@ class TurnLookup:
             if item["type"] == "item_reference" and item["id"] in known:
                 item = await StoredImages(self.layers, self.owner, past.images).add_to(known[item["id"]])
             elif item["type"] == "item_reference":
-                match = await self._find(item["id"], buckets)
+                match = await self._find(item["id"])
                 if match is None:
                     raise NotFound(f"Item with id '{item['id']}' not found.", param=f"input[{index}].id")
                 item, upstream[item["id"]] = match
             elif (row := type_of(item)) and (row.hosted or row.has_notes) and isinstance(item.get("id"), str):
-                item = await self._completed(item, upstream, buckets)
+                item = await self._completed(item, upstream)
             resolved.append(item)
         return resolved
 
-    async def _completed(
-        self, item: Item, upstream: dict[str, Upstream], buckets: dict[str, Mapping[str, bytes]]
-    ) -> Item:
+    async def _completed(self, item: Item, upstream: dict[str, Upstream]) -> Item:
         """
         Return the stored item of a hosted tool, if any, updated with the fields that its client has sent.
 
@@ -95,23 +98,22 @@ class TurnLookup:
         if item["id"] in upstream:
             return item
         with suppress(StoreUnavailable):
-            match = await self._find(item["id"], buckets)
+            match = await self._find(item["id"])
             if match and match[0]["type"] == item["type"]:
                 stored, upstream[item["id"]] = match
                 return with_fields(stored, {name: value for name, value in item.items() if value is not None})
         return item
 
-    async def _find(self, item_id: str, buckets: dict[str, Mapping[str, bytes]]) -> tuple[Item, Upstream] | None:
-        """
-        Return a stored item, with its image, and the fields that the backend sent for it.
+    async def _records(self, bucket: str) -> Mapping[str, bytes]:
+        if bucket not in self._buckets:
+            self._buckets[bucket] = await self.layers.all(bucket)
+        return self._buckets[bucket]
 
-        `buckets` are those read so far.
-        """
+    async def _find(self, item_id: str) -> tuple[Item, Upstream] | None:
+        """Return a stored item, with its image, and the fields that the backend sent for it."""
         if (bucket := bucket_of(self.owner, item_id)) is None:
             return None
-        if bucket not in buckets:
-            buckets[bucket] = await self.layers.all(bucket)
-        match = await _found(buckets[bucket], item_id)
+        match = await _found(await self._records(bucket), item_id)
         if match is None:
             return None
         item, turn = match
@@ -119,7 +121,15 @@ class TurnLookup:
         return await images.add_to(item), turn.upstream.get(item_id, {})
 
     async def with_stored_requests(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
-        """Return items with requests for approval as they were stored, in place of a client's copies of them."""
+        """
+        Return items with requests for approval as they were stored, in place of a client's copies of them.
+
+        Raises `InvalidRequest` if they, or the answers to them, are of too many chains.
+        """
+        sent = (str(item.get("id")) for item in items if item["type"] == APPROVAL_REQUEST)
+        if len({bucket_of(self.owner, item_id) for item_id in (*sent, *_answered(items))}) > MAX_CHAINS:
+            message = f"Invalid 'input': must have approval requests of at most {MAX_CHAINS} conversations."
+            raise InvalidRequest(message, param="input")
         known = past.items_by_id()
         return [await self._stored_request(item, known, upstream) or item for item in items]
 
@@ -134,7 +144,7 @@ class TurnLookup:
             or not (bucket := bucket_of(self.owner, item_id))
         ):
             return None
-        match = await _found(await self.layers.all(bucket), item_id)
+        match = await _found(await self._records(bucket), item_id)
         if match is None:
             return None
         stored, turn = match
@@ -143,10 +153,14 @@ class TurnLookup:
 
     async def related(self, items: Sequence[Item]) -> list[Turn]:
         """Return all turns of the chains whose requests for approval the items answer, siblings too."""
-        ids = [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
-        buckets = dict.fromkeys(bucket for item_id in ids if (bucket := bucket_of(self.owner, item_id)))
-        records = [record for bucket in buckets for record in (await self.layers.all(bucket)).values()]
+        buckets = dict.fromkeys(bucket for item_id in _answered(items) if (bucket := bucket_of(self.owner, item_id)))
+        records = [record for bucket in buckets for record in (await self._records(bucket)).values()]
         return await off_loop(Size.of_json(*records), lambda: [*map(Turn.of, records)])
+
+
+def _answered(items: Sequence[Item]) -> list[str]:
+    """Return the ids of the approval requests that the items answer."""
+    return [str(item.get("approval_request_id")) for item in items if item["type"] == APPROVAL_RESPONSE]
 
 
 async def _found(records: Mapping[str, bytes], item_id: str) -> tuple[Item, Turn] | None:
