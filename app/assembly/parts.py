@@ -26,9 +26,9 @@ from app.responses import GenerationOptions, Responses
 from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.settings import BackendSettings, Settings
-from app.settings.loading import environment
+from app.settings.loading import SettingsError, environment
 from app.settings.prompts import read_prompts
-from app.stores import STORES, Store
+from app.stores import STORES, MeasuringStore, Store
 from app.stores.counters import CountingStore
 from app.stores.event_log import LoggingStore
 from app.stores.memory import MemoryStore
@@ -52,6 +52,7 @@ def generation_options(settings: Settings) -> GenerationOptions:
         strict=settings.strict,
         default_model=settings.default_model,
         history_cache=settings.history_cache,
+        max_stored_bytes=settings.max_stored_bytes,
         max_input_tokens=settings.max_input_tokens,
         max_output_seconds=settings.max_output_seconds,
         tool_limits=settings.tool_limits(),
@@ -99,9 +100,16 @@ def _backend(settings: BackendSettings) -> Backend:
 
 
 def build_store(settings: Settings) -> Store:
-    """Return the configured store; it connects when it is first used."""
+    """
+    Return the configured store, which connects when it is first used.
+
+    Raises `SettingsError` if there are quotas that the store cannot measure.
+    """
     scheme = settings.store_url.partition("://")[0]
     store: Store = import_object(scheme, STORES).from_url(settings.store_url, ttl=settings.store_ttl)
+    quotas = [settings.max_stored_bytes, *(key.max_stored_bytes for key in settings.keys.values())]
+    if any(quotas) and not isinstance(store, MeasuringStore):
+        raise SettingsError(["ANTIPHON_MAX_STORED_BYTES: the store of ANTIPHON_STORE_URL must have `stored_bytes`"])
     return store
 
 

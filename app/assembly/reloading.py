@@ -50,6 +50,7 @@ class SettingsReload:
             streams_per_key=new.limit_streams_per_key,
         )
         self.api.responses.options = options
+        self.api.responses.quota.limit = new.max_stored_bytes
         if change.applied:
             logs.configure(new)  # always, since it redacts the new secrets, too
         if change.restart:

@@ -48,6 +48,7 @@ class KeyAccess:
     tools: tuple[str, ...] = ("*",)  # globs of types of hosted tools, or `mcp:LABEL`
     limits: KeyLimits = _DEFAULT_LIMITS
     budget: tuple[BudgetLimit, ...] = ()
+    max_stored_bytes: int | None = None  # of its owner; None applies the default limit, 0 means no limit
     expires: float = math.inf  # Unix time
     admin: bool = False  # whether it may see what all keys use and do
     configured: bool = False  # whether the settings have a table for it

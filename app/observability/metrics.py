@@ -48,7 +48,7 @@ from app.errors import BackendError, StoreUnavailable
 from app.observability.exchanges import ObservedExchange, ObservedRawExchange
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
-from app.stores import Change, Store
+from app.stores import Change, MeasuringStore, Store
 from app.stores.usage import UsageRow
 
 # The variable with the client library's directory, which is read when the library is imported.
@@ -318,6 +318,8 @@ class _MeasuredStore:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._measured = metrics.storing
+        if isinstance(store, MeasuringStore):
+            self.stored_bytes = store.stored_bytes
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
         with self._measured("put"):

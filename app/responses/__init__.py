@@ -29,6 +29,7 @@ from app.responses.encryption import ContentCipher
 from app.responses.generate import Generation, ModelQuery, NoAnswer, OneAnswer
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.questions import Questions
+from app.responses.quota import StorageQuota
 from app.responses.run import Caller, Run
 from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
@@ -65,7 +66,8 @@ class Responses:
         self.observers = observers
         self.has_background = background is not None
         self._cipher = cipher or ContentCipher()
-        self.conversations = Conversations(store, self._cipher)
+        self.quota = StorageQuota(store, self.options.max_stored_bytes)
+        self.conversations = Conversations(store, self._cipher, self.quota)
         self._layers = LayeredStore(None, store)
         files = next((tool.input_files for tool in self.tools.values() if isinstance(tool, FileTool)), None)
         cache = HistoryCache(self.options.history_cache)
@@ -94,8 +96,8 @@ class Responses:
         `delivery`: how its events leave, by default as the request names. `observers` are notified of the lifecycle, in
         addition to those of all responses. `layers`: the store with the memory of the caller's connection, if any.
 
-        Raises `InvalidRequest` and its subclasses for an invalid request, and `StoreUnavailable` if the request needs
-        the store while it is unavailable.
+        Raises `InvalidRequest` and its subclasses for an invalid request, `StorageFull` beyond the owner's quota, and
+        `StoreUnavailable` if the request needs the store while it is unavailable.
         """
         self.stored.check_background(request)
         options = self.options
@@ -107,6 +109,10 @@ class Responses:
         context = await self._pdfs.add_to(context, profile, caller.owner)
         response = self._response(request, caller, context, model)
         all_observers = [*self.observers, *observers]
+        if request.store and (
+            reserved := await self.quota.reserve(caller.access, caller.owner, request.size.characters)
+        ):
+            all_observers.append(reserved)
         lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
         lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
         questions = self.questions(request, context, caller, model)

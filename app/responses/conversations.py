@@ -17,6 +17,7 @@ from functools import partial
 
 import orjson
 
+from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.history.images import references, without_images
 from app.core.history.turns import Turn, find_item, input_item
 from app.core.ids import bucket_of, chain_key, new_id, new_key
@@ -29,6 +30,7 @@ from app.errors import InvalidRequest, NotFound, Warnings
 from app.off_loop import off_loop
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import StoredImages, turn_changes
+from app.responses.quota import StorageQuota
 from app.stores import Change, Store, images_bucket
 
 _CONVERSATION = "conversation"
@@ -39,15 +41,20 @@ _DELETED = "deleted_"
 class Conversations:
     """The conversations of all callers; each is visible only to its owner. Unknown ids raise `NotFound`."""
 
-    def __init__(self, store: Store, cipher: ContentCipher) -> None:
+    def __init__(self, store: Store, cipher: ContentCipher, quota: StorageQuota) -> None:
         self._store = store
+        self._quota = quota
         self._cipher = cipher
         self._latest = 0
 
     async def create(
-        self, owner: str, items: Sequence[Item] = (), metadata: Mapping[str, str] | None = None
+        self,
+        owner: str,
+        items: Sequence[Item] = (),
+        metadata: Mapping[str, str] | None = None,
+        access: KeyAccess = UNRESTRICTED,
     ) -> dict[str, object]:
-        """Create a conversation with these items and return it."""
+        """Create a conversation with these items and return it; raises `StorageFull`."""
         conversation_id = new_id("conv", new_key())
         conversation = {
             "id": conversation_id,
@@ -59,9 +66,10 @@ class Conversations:
         described = {_CONVERSATION: orjson.dumps(conversation)}
         if turn.input:
             addition, *images = await self._added(_bucket(conversation_id, owner), turn)
-            await self._store.apply(addition._replace(put={**described, **addition.put}, requires=None), *images)
+            addition = addition._replace(put={**described, **addition.put}, requires=None)
+            await self._quota.apply(access, addition, *images)
         else:
-            await self._store.apply(Change(_bucket(conversation_id, owner), described))
+            await self._quota.apply(access, Change(_bucket(conversation_id, owner), described))
         return conversation
 
     async def retrieve(self, conversation_id: str, owner: str) -> dict[str, object]:
@@ -107,18 +115,22 @@ class Conversations:
                     return await StoredImages(self._store, owner, references(turn)).add_to(item)
         raise NotFound(f"Item with id '{item_id}' not found in conversation '{conversation_id}'.", param="item_id")
 
-    async def add(self, conversation_id: str, owner: str, items: Sequence[Item]) -> list[Item]:
+    async def add(
+        self, conversation_id: str, owner: str, items: Sequence[Item], access: KeyAccess = UNRESTRICTED
+    ) -> list[Item]:
         """
         Add items at the end and return them, as the API lists them.
 
         For an item with the id of one that is stored elsewhere, the stored item is added. Raises `InvalidRequest` for
-        an item that is already in the conversation, and for invalid items.
+        an item that is already in the conversation, and for invalid items; raises `StorageFull`.
         """
         records = await self._store.all(_bucket(conversation_id, owner))
         if _CONVERSATION not in records:
             raise _not_found(conversation_id)
         turn = await self._turn(conversation_id, owner, items, records)
-        if turn.input and not await self._store.apply(*await self._added(_bucket(conversation_id, owner), turn)):
+        if turn.input and not await self._quota.apply(
+            access, *await self._added(_bucket(conversation_id, owner), turn)
+        ):
             raise _not_found(conversation_id)
         return turn.input
 

@@ -45,6 +45,7 @@ class GenerationOptions:
     max_input_tokens: int = 0
     max_output_seconds: float = 0
     history_cache: int = HISTORY_CACHE  # read at the start only
+    max_stored_bytes: int = 0  # read at the start only
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
     def with_prompt(self, request: CreateResponse) -> CreateResponse:

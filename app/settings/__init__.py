@@ -227,6 +227,9 @@ class Settings(BaseSettings):
     limit_store_url: LimitStoreURL = ""
     """Where the limits are counted: a Redis or PostgreSQL, for all processes, or `memory://`, each process for itself.
     Empty: in that of `ANTIPHON_STORE_URL`, or in memory if that is none."""
+    max_stored_bytes: Bytes = ByteSize(0)
+    """Bytes that an owner may store in responses and conversations, or with a unit, such as `1GiB`; 0 for no limit.
+    Further requests that store something get a 429."""
     max_input_tokens: int = Field(0, ge=0)
     """Maximum number of tokens, as estimated by this server, of a prompt with its conversation; 0 for no limit."""
     max_output_seconds: Seconds = 0

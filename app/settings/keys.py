@@ -24,7 +24,7 @@ from pydantic import (
 from app.core.access import BudgetLimit, KeyAccess, KeyLimits, digest_of, owner_id
 from app.core.prices import NANO, Price
 from app.settings.loading import variable
-from app.settings.validation import check_header_value
+from app.settings.validation import Bytes, check_header_value
 
 KEY_PREFIX = "sk-antiphon-"  # of keys that `antiphon key new` creates; logs redact strings with this prefix
 
@@ -131,6 +131,9 @@ class KeySettings(BaseModel):
     """Concurrent responses, streamed or not."""
     budget: BudgetSettings = BudgetSettings()
     """What the key may use: `tokens_per_day`, `tokens_per_month`, `money_per_day`, `money_per_month`, in UTC."""
+    max_stored_bytes: Bytes | None = None
+    """Bytes that the key's owner may store in responses and conversations, or with a unit; 0 for no limit. Left out:
+    `ANTIPHON_MAX_STORED_BYTES` applies."""
     expires: datetime | None = None
     """When the key stops working: a date or a time, in UTC unless it says otherwise."""
     admin: bool = False
@@ -182,6 +185,7 @@ class KeySettings(BaseModel):
             tools=tuple(self.tools),
             limits=KeyLimits(self.requests_per_minute, self.tokens_per_minute, self.streams),
             budget=self.budget.limits(),
+            max_stored_bytes=self.max_stored_bytes,
             expires=self.expires.timestamp() if self.expires else math.inf,
             admin=self.admin,
             configured=True,

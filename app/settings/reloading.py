@@ -17,7 +17,8 @@ from app.settings.loading import PREFIX
 RELOADABLE = frozenset(
     name
     for name in Settings.model_fields
-    if name.startswith(("backend", "limit_", "log_", "max_input_", "max_output_")) and name != "limit_store_url"
+    if name.startswith(("backend", "limit_", "log_", "max_input_", "max_output_", "max_stored_"))
+    and name != "limit_store_url"
 ) - {"background_runs", "background_lease", "background_log_ttl"} | {"api_keys", "keys", "prices", "prompts", "config"}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 # By the scheme of the store's URL. Other schemes are refused; an import path may be used instead.
 # Each class has `from_url(url, *, ttl)`: it does no I/O, and raises ValueError for an invalid URL.
@@ -115,6 +115,19 @@ class Store(Protocol):
 
     async def aclose(self) -> None:
         """Release connections, threads and files; the store cannot be used afterwards. Closing twice is allowed."""
+        ...
+
+
+@runtime_checkable
+class MeasuringStore(Protocol):
+    """A store that can measure an owner's records, for quotas: see `app.responses.quota`."""
+
+    async def stored_bytes(self, owner: str) -> int:
+        """
+        Return about how many bytes an owner's records take; expired and deleted ones do not count.
+
+        No bucket is renewed. A store may count only buckets that were written after the process's first call.
+        """
         ...
 
 

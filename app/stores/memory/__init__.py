@@ -175,6 +175,13 @@ class MemoryStore:
             return None
         return [entry for _, entry in islice(entries, limit)]
 
+    async def stored_bytes(self, owner: str) -> int:
+        """Return the bytes of an owner's buckets, with the overhead."""
+        now, prefix = self._clock(), f"{owner}:"
+        return sum(
+            bucket.size for name, bucket in self._buckets.items() if name.startswith(prefix) and bucket.expires > now
+        )
+
     async def purge(self) -> None:
         """Delete expired buckets and logs."""
         now = self._clock()

@@ -90,6 +90,20 @@ SELECT entry FROM antiphon_listed AS listed
 JOIN antiphon_records AS records USING (bucket, name) JOIN antiphon_buckets ON id = bucket
 WHERE owner = $1 AND position < $2 AND expires > clock_timestamp() ORDER BY position DESC LIMIT $3
 """
+# Only a server with quotas has the index, which every new bucket has to update.
+_INDEX_OWNERS = """
+DO $$ BEGIN
+    IF to_regclass('antiphon_buckets_by_owner') IS NULL THEN
+        PERFORM pg_advisory_xact_lock(hashtextextended('antiphon_buckets_by_owner', 0));
+        CREATE INDEX IF NOT EXISTS antiphon_buckets_by_owner ON antiphon_buckets (split_part(name, ':', 1));
+    END IF;
+END $$
+"""
+_STORED = """
+SELECT coalesce(sum(octet_length(record) + coalesce(octet_length(entry), 0)), 0)::bigint
+FROM antiphon_buckets AS buckets JOIN antiphon_records ON bucket = id
+WHERE split_part(buckets.name, ':', 1) = $1 AND expires > clock_timestamp()
+"""
 _BATCH = 100
 # A few at a time, and no locked rows, so that other calls do not wait for long.
 _PURGES = [
@@ -116,6 +130,7 @@ class PostgresStore:
         """`client` builds clients; `max_connections`, `timeout` and `connect_timeout` override the defaults."""
         self._new_client = client
         self._client = client()
+        self._has_index = False  # of owners
         self._ttl = ttl
         # A bucket is renewed when its expiry would move by more than this: most reads write nothing,
         # but the bucket may expire that much early.
@@ -208,6 +223,13 @@ class PostgresStore:
 
     async def check(self) -> None:
         await self._client.check()
+
+    async def stored_bytes(self, owner: str) -> int:
+        if not self._has_index:
+            await self._client.fetch(_INDEX_OWNERS, idempotent=True)
+            self._has_index = True
+        stored: int = await self._client.fetchval(_STORED, owner, idempotent=True)
+        return stored
 
     def log(self, *, ttl: float, lease: float) -> PostgresLog:
         """Return an event log in the same database."""

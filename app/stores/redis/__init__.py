@@ -71,6 +71,7 @@ class RedisStore:
         self._waiting = waiting
         self._fast = fast
         self._ttl = max(1, round(ttl * 1000))  # milliseconds
+        self._measures = False  # whether the buckets of owners are listed, to be measured
 
     @classmethod
     def from_url(
@@ -128,7 +129,7 @@ class RedisStore:
             records += [part for name, value in fields.items() for part in (name, value)]
             records += [part for name in delete for part in (name, f"{ENTRY}{name}")]
         apply: Command = ("EVAL", _APPLY, len(keys), *keys, self._ttl, *heads, *records)
-        lists = [listing.update(change, self._ttl) for change in changes]
+        lists = [listing.update(change, self._ttl, all_buckets=self._measures) for change in changes]
         images = [(name, [self._renewal(name)]) for name in map(images_bucket, keys) if name not in keys]
         return bool(await self._after(lists + images, keys[0], apply))
 
@@ -182,6 +183,11 @@ class RedisStore:
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         return await listing.recent(self._client, _key, owner, limit, after)
+
+    async def stored_bytes(self, owner: str) -> int:
+        """Return the memory of an owner's buckets: those that were written after the first call of any process."""
+        self._measures = True
+        return await listing.stored_bytes(self._client, _key, owner, self._ttl)
 
     async def purge(self) -> None:
         """Do nothing: Redis does so itself."""

@@ -3,8 +3,9 @@ The lists of owners in Redis: for each a sorted set of names, and a hash with th
 
     antiphon:{owner}:listed    names of records, by the time at which they were first put
     antiphon:{owner}:buckets   by name, the bucket of the record
+    antiphon:{owner}:stored    all buckets of the owner, on servers with quotas: a set
 
-Both are in one slot of a cluster, but not in that of the records. So a name is written before its record, and names
+They are in one slot of a cluster, but not in that of the records. So a name is written before its record, and names
 without a record are skipped. The entry is stored with its record, and is deleted and expires with it.
 """
 
@@ -12,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from app.stores import LISTED, Change, owner_of
 from app.stores.redis.connection import Command, RedisClient, checked_write
 
+_MEASURED = 100  # buckets that are measured in one round trip
 _SPARE = 20  # additional entries to read, since the records of some may have expired
 
 # The score of an entry is the server's time, and greater than all others.
@@ -48,13 +51,16 @@ return {names, redis.call('HMGET', KEYS[2], unpack(names))}
 ENTRY = "\0"  # the prefix of a record's name that makes the field of its entry in the bucket's hash
 
 
-def update(change: Change, ttl: int) -> tuple[str, list[Command]]:
+def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str, list[Command]]:
     """
     Return a key of the owner's slot, and the commands that list the entries of a change, for at least `ttl`
-    milliseconds.
+    milliseconds. `all_buckets`: also those that add its bucket to the set of all buckets.
     """
-    listed, buckets = _keys(owner_of(change.bucket))
+    owner = owner_of(change.bucket)
+    listed, buckets = _keys(owner)
     commands: list[Command] = []
+    if all_buckets and change.put:
+        commands += [("SADD", _stored(owner), change.bucket), ("PEXPIRE", _stored(owner), ttl)]
     for name in change.entries:
         commands.append(("EVAL", _LIST, 2, listed, buckets, name, change.bucket, ttl, LISTED))
     if change.delete:
@@ -90,10 +96,36 @@ async def _page(client: RedisClient, owner: str, size: int, after: str) -> list[
 
 async def _entries(client: RedisClient, records: Sequence[tuple[str, str]]) -> list[bytes | None]:
     """Return the entry of each record (a pair of key and name), or None if it does not exist."""
-    lookups: list[tuple[str, Command]] = [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records]
+    return await _each(client, [(key, ("HGET", key, f"{ENTRY}{name}")) for key, name in records])
+
+
+async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner: str, ttl: int) -> int:
+    """Return the memory of an owner's buckets, and remove those that no longer exist from the set."""
+    stored = _stored(owner)
+    names, _ = await client.execute(stored, ("SMEMBERS", stored), ("PEXPIRE", stored, ttl))
+    buckets = [name.decode() for name in names]
+    total = 0
+    for at in range(0, len(buckets), _MEASURED):
+        part = buckets[at : at + _MEASURED]
+        measures: list[tuple[str, Command]] = [
+            (key_of(bucket), ("MEMORY", "USAGE", key_of(bucket), "SAMPLES", 0)) for bucket in part
+        ]
+        sizes = await _each(client, measures)
+        total += sum(size or 0 for size in sizes)
+        if gone := [bucket for bucket, size in zip(part, sizes, strict=True) if size is None]:
+            await client.execute(stored, ("SREM", stored, *gone))
+    return total
+
+
+async def _each(client: RedisClient, commands: Sequence[tuple[str, Command]]) -> list[Any]:
+    """Send one command for each key, and return the replies."""
     if client.slots:
-        return [entry for [entry] in await asyncio.gather(*(client.execute(key, command) for key, command in lookups))]
-    return await client.execute(lookups[0][0], *(command for _, command in lookups))
+        return [reply for [reply] in await asyncio.gather(*(client.execute(key, one) for key, one in commands))]
+    return await client.execute(commands[0][0], *(command for _, command in commands))
+
+
+def _stored(owner: str) -> str:
+    return f"antiphon:{{{owner}}}:stored"
 
 
 def _keys(owner: str) -> tuple[str, str]:

@@ -90,6 +90,15 @@ _RECENT = """
 SELECT entry FROM listed JOIN records USING (bucket, name) JOIN buckets ON id = bucket
 WHERE owner = :owner AND position < :position AND expires > :now ORDER BY position DESC LIMIT :limit
 """
+# By the index of names: `;` follows `:`. SQLite knows the length of a value without reading it.
+_STORED = """
+SELECT coalesce(sum(size), 0) FROM (
+    SELECT length(record) + coalesce(length(entry), 0) AS size FROM buckets JOIN records ON bucket = id
+    WHERE buckets.name >= :owner || ':' AND buckets.name < :owner || ';' AND expires > :now
+    UNION ALL SELECT length(piece) FROM buckets JOIN pieces ON bucket = id
+    WHERE buckets.name >= :owner || ':' AND buckets.name < :owner || ';' AND expires > :now
+)
+"""
 _DROP = "DELETE FROM buckets WHERE name = :bucket AND expires > :now"
 _DROP_EMPTY = """
 DELETE FROM buckets WHERE name = :bucket AND NOT EXISTS (SELECT 1 FROM records WHERE bucket = buckets.id)
@@ -216,6 +225,11 @@ class SQLiteStore:
             return [entry for (entry,) in db.execute(_RECENT, {**values, "position": position[0]})]
 
         return await self._reads.run(read)
+
+    async def stored_bytes(self, owner: str) -> int:
+        values = {"owner": owner, "now": self._clock()}
+        stored: int = (await self._reads.run(lambda db: db.execute(_STORED, values).fetchone()))[0]
+        return stored
 
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         """Return an event log in the same file and threads."""

@@ -20,6 +20,7 @@ from app.core.types.request import CreateResponse
 from app.errors import BackendError
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
+from app.responses.quota import StorageQuota
 from app.stores.memory import MemoryStore
 from tests.support.build import call, delta, finish
 from tests.support.scripted import Scripted
@@ -505,7 +506,7 @@ async def test_items_added_while_the_clock_goes_back_stay_in_order(monkeypatch: 
 async def test_response_that_was_stored_twice_is_listed_once() -> None:
     """Who does not hear that it was kept keeps it again."""
     store = MemoryStore(ttl=60)
-    conversations = Conversations(store, ContentCipher(["a secret"]))
+    conversations = Conversations(store, ContentCipher(["a secret"]), StorageQuota(store))
     id = (await conversations.create("alice"))["id"]
     item = {"type": "message", "id": "msg_1", "role": "user", "content": []}
     turn = Turn({"id": "resp_1", "model": "m", "status": "completed", "output": []}, [item], {})

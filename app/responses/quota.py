@@ -1,0 +1,117 @@
+"""Quotas of stored bytes: how much an owner's responses and conversations may take in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from app.core.access import KeyAccess
+from app.errors import TooManyRequests
+from app.observability.lifecycle import ResponseLifecycle
+from app.stores import Change, MeasuringStore, Store, owner_of
+
+FRESH = 10.0  # seconds until an owner's bytes are measured again
+RETRY_AFTER = 60.0  # seconds; only a deletion or the expiry of a conversation frees space
+_OWNERS = 10_000  # measurements in memory
+
+
+class StorageFull(TooManyRequests):
+    """A request would store more than its owner's quota."""
+
+    code = "insufficient_quota"
+
+    def __init__(self, stored: int, limit: int) -> None:
+        super().__init__(
+            f"Your stored responses and conversations take {stored} bytes, and this request would exceed your limit of "
+            f"{limit} bytes. Delete some that you no longer need (DELETE /v1/responses/ID or /v1/conversations/ID), or "
+            "send `store: false`.",
+            retry_after=RETRY_AFTER,
+        )
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the HTTP response; `x-should-retry` stops the automatic retries of OpenAI's clients."""
+        return {**super().headers(), "x-should-retry": "false"}
+
+
+@dataclass(slots=True, eq=False)
+class _Usage:
+    """The bytes of one owner, as this process knows them."""
+
+    stored: int = 0  # when measured, and by this process since
+    reserved: int = 0  # by responses in progress
+    measured_at: float = -FRESH
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while measuring
+
+
+class StorageQuota:
+    """
+    Checks requests against the quota of their owner; a limit of 0 is no limit, and costs nothing.
+
+    The store measures an owner's bytes, so that deletions, expiry and other processes count. A measurement is reused
+    for `FRESH` seconds, except to refuse a request. The quota can be exceeded by the output of responses in progress,
+    and by requests that other processes admit meanwhile.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limit: int = 0,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`limit` is for keys without their own. A store that cannot be measured is not limited."""
+        self.limit = limit
+        self._store = store
+        self._measuring = store if isinstance(store, MeasuringStore) else None
+        self._clock = clock
+        self._owners: dict[str, _Usage] = {}
+
+    async def apply(self, access: KeyAccess, *changes: Change) -> bool:
+        """Make changes to the store as `Store.apply`; raises `StorageFull`."""
+        size = sum(len(record) for change in changes for record in change.put.values())
+        with await self.reserve(access, owner_of(changes[0].bucket), size) or nullcontext():
+            return await self._store.apply(*changes)
+
+    async def reserve(self, access: KeyAccess, owner: str, size: int) -> Reservation | None:
+        """Check that an owner may store `size` more bytes; None without a limit. Raises `StorageFull`."""
+        limit = self.limit if access.max_stored_bytes is None else access.max_stored_bytes
+        if not limit or not self._measuring:
+            return None
+        if owner not in self._owners and len(self._owners) >= _OWNERS:
+            self._owners.clear()
+        usage = self._owners.setdefault(owner, _Usage())
+        async with usage.lock:
+            now = self._clock()
+            if now - usage.measured_at >= FRESH or usage.stored + usage.reserved + size > limit:
+                usage.stored, usage.measured_at = await self._measuring.stored_bytes(owner), now
+        total = usage.stored + usage.reserved
+        if total + size > limit:
+            raise StorageFull(total, limit)
+        return Reservation(usage, size)
+
+
+class Reservation:
+    """The bytes of one request, which are reserved within this context, or while the observed response is running."""
+
+    def __init__(self, usage: _Usage, size: int) -> None:
+        self._usage = usage
+        self._size = size
+
+    def __enter__(self) -> None:
+        self._usage.reserved += self._size
+
+    def __exit__(self, *_: object) -> None:
+        """Count the bytes as stored until the next measurement, even if they were not."""
+        self._usage.reserved -= self._size
+        self._usage.stored += self._size
+
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
+        """Reserve the bytes."""
+        self.__enter__()
+
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+        """Count the bytes as stored."""
+        self.__exit__()

@@ -1,0 +1,117 @@
+"""Every store measures the bytes of an owner's records: deleted and expired ones do not count."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import pytest
+
+from app.stores import Change, MeasuringStore, Store, images_bucket
+from tests.support.store_places import SHARED, TTL, Place
+
+OWNER, OTHER = "2f1c9a", "2f1c9"
+CHAIN = f"{OWNER}:c0ffee"
+MEGABYTE = 1_000_000
+OVERHEAD = 300_000  # of a megabyte: Redis counts its allocations
+
+
+class Measured(Store, MeasuringStore, Protocol):
+    """A store under test."""
+
+
+@pytest.fixture
+async def store(place: Place) -> AsyncIterator[Measured]:
+    store = place.open()
+    assert isinstance(store, MeasuringStore)
+    assert await store.stored_bytes(OWNER) == 0
+    yield store  # type: ignore[misc]
+    await store.aclose()
+
+
+async def megabytes(store: Measured, owner: str = OWNER) -> float:
+    """The owner's megabytes, without the overhead of the store."""
+    stored = await store.stored_bytes(owner)
+    whole = stored // MEGABYTE
+    assert stored - whole * MEGABYTE <= OVERHEAD * max(1, whole)
+    return whole
+
+
+async def test_bytes_of_an_owner_are_those_of_all_its_buckets(store: Measured) -> None:
+    record = bytes(MEGABYTE)
+    await store.apply(Change(CHAIN, {"resp_1": record}, entries={"resp_1": b"{}"}))
+    assert await megabytes(store) == 1
+    images = Change(images_bucket(CHAIN), {"resp_2": record})
+    await store.apply(Change(CHAIN, {"resp_2": 2 * record}), images)
+    assert await megabytes(store) == 4
+    await store.apply(Change(f"{OWNER}:decaf:conversation", {"conversation": b"{}", "added_1": record}))
+    assert await megabytes(store) == 5
+
+
+async def test_bytes_of_other_owners_do_not_count(store: Measured) -> None:
+    await store.apply(Change(f"{OTHER}:c0ffee", {"resp_1": bytes(MEGABYTE)}))
+    await store.apply(Change(f"{OWNER}0:c0ffee", {"resp_1": bytes(MEGABYTE)}))
+    assert await megabytes(store) == 0
+    assert await megabytes(store, OTHER) == 1
+
+
+async def test_record_that_is_replaced_counts_once(store: Measured) -> None:
+    for _ in range(2):
+        await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
+    assert await megabytes(store) == 1
+    await store.apply(Change(CHAIN, {"resp_1": b""}))
+    assert await megabytes(store) == 0
+
+
+async def test_deleted_records_and_buckets_do_not_count(store: Measured) -> None:
+    conversation = f"{OWNER}:decaf:conversation"
+    await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE), "resp_2": bytes(MEGABYTE)}))
+    await store.apply(Change(conversation, {"added_1": bytes(MEGABYTE)}))
+    assert await megabytes(store) == 3
+    await store.delete(CHAIN, "resp_1")
+    assert await megabytes(store) == 2
+    await store.apply(Change(CHAIN, {}, delete=["resp_2"]))
+    assert await megabytes(store) == 1
+    await store.drop(conversation)
+    assert await store.stored_bytes(OWNER) == 0
+    await store.apply(Change(conversation, {"added_1": bytes(MEGABYTE)}))
+    assert await megabytes(store) == 1
+
+
+async def test_expired_buckets_do_not_count(place: Place, store: Measured) -> None:
+    await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
+    place.advance(0.9 * TTL)
+    await store.apply(Change(f"{OWNER}:decaf", {"resp_2": bytes(MEGABYTE)}))
+    assert await megabytes(store) == 2
+    place.advance(0.2 * TTL)
+    assert await megabytes(store) == 1
+    place.advance(TTL)
+    assert await store.stored_bytes(OWNER) == 0
+
+
+async def test_bucket_in_use_still_counts(place: Place, store: Measured) -> None:
+    await store.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
+    for _ in range(3):
+        place.advance(0.9 * TTL)
+        assert await megabytes(store) == 1
+        assert await store.get(CHAIN, "resp_1")
+    assert await megabytes(store) == 1
+
+
+async def test_hundreds_of_buckets_count(store: Measured) -> None:
+    for number in range(256):
+        await store.apply(Change(f"{OWNER}:{number:06x}", {"resp_1": bytes(8_000)}))
+    assert await megabytes(store) == 2
+    for number in range(0, 256, 2):
+        await store.drop(f"{OWNER}:{number:06x}")
+    assert await megabytes(store) == 1
+
+
+@pytest.mark.parametrize("place", SHARED, indirect=True)
+async def test_bytes_stored_by_another_process_count(place: Place, store: Measured) -> None:
+    another = place.open()
+    assert isinstance(another, MeasuringStore)
+    assert await another.stored_bytes(OWNER) == 0
+    await another.apply(Change(CHAIN, {"resp_1": bytes(MEGABYTE)}))
+    assert await megabytes(store) == 1
+    await another.aclose()
