@@ -18,11 +18,10 @@ from openai.types.beta.response_create_params import ResponseCreateParamsNonStre
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from openai.types.responses.response_includable import ResponseIncludable
 
-from app.api.routes.websocket_frames import STEER, read_frame, steer_failure
+from app.api.routes.websocket_frames import STEER, ControlFrame, Create, read_frame, steer_failure
 from app.core.request.tool_types import TOOL_TYPES
 from app.core.types import Response
 from app.core.types.hosted import HOSTED_TABLES
-from app.errors import InvalidRequest
 from tests.core.request.test_every_field import CASES, minimal, outcome, request_of
 from tests.core.request.test_every_field import TOOLS as TWO_TOOLS
 from tests.support.api_names import PythonTypes, Roots, is_object, names, rows, tag
@@ -188,16 +187,13 @@ SENT = _sent()
 
 @pytest.mark.parametrize(("name", "status"), listed("Frames of a WebSocket"))
 def test_status_of_a_frame_is_true(name: str, status: str) -> None:
-    frame = f'{{"type": "{name}", "input": "Hi."}}'
-    if status == "supported":
-        assert read_frame(frame).fields == {"input": "Hi."}
-        return
+    frame = read_frame(f'{{"type": "{name}", "input": "Hi."}}')
+    assert frame.fields == {"input": "Hi."}
+    assert isinstance(frame, Create) == (status == "supported")
     if name == STEER:
-        assert (steer_failure(frame, 0) or {})["type"] == "response.steer.failed"
-        return
-    with pytest.raises(InvalidRequest) as refused:
-        read_frame(frame)
-    assert refused.value.param == "type"
+        assert steer_failure(frame.fields, 0)["type"] == "response.steer.failed"
+    elif isinstance(frame, ControlFrame):
+        assert frame.unknown()["frame"] == name
 
 
 @pytest.mark.parametrize(

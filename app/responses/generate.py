@@ -156,8 +156,7 @@ class OneAnswer:
         return usage or self._query.usage(self.builder.partial_output())
 
     def abort(self, error: APIError | None) -> None:
-        if self.builder.response["status"] == "queued":
-            self.builder.start()
+        _start(self.builder)
         self._query.reader.calls.end(cut=True)
         _abort(self.builder, error)
         _record_usage(self.builder, self._query)
@@ -320,8 +319,7 @@ def _start(builder: EventBuilder) -> None:
 
 
 def _abort(builder: EventBuilder, error: APIError | None) -> None:
-    if builder.response["status"] == "queued":
-        builder.start()
+    _start(builder)
     if error:
         builder.fail(error)
     else:

@@ -111,7 +111,8 @@ class Settings(BaseSettings):
     """Seconds after which a WebSocket connection is closed and the client has to reconnect. The current turn may
     finish first."""
     websocket_queue: int = Field(16, ge=1)
-    """Turns that a client may queue on a WebSocket while one is in progress."""
+    """Turns that a client may send on a WebSocket while one is in progress: they wait, or run concurrently if their
+    `stream_id` differs."""
     websocket_memory: Bytes = ByteSize(16 * 1024 * 1024)
     """Memory of a WebSocket connection for responses that are not stored, in bytes or with a unit."""
     cors_origins: AllowedOrigins = []

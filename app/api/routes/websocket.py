@@ -1,8 +1,10 @@
 """
 The API over a WebSocket: consecutive turns on one connection, which also stores unstored responses until it closes.
 
-A client sends `response.create` frames. Each is answered in order with the events of a streamed response, one per text
-frame, or with an error, `{"type": "error", "status": 400, "error": {...}}`. The connection stays open after an error.
+A client sends `response.create` frames. Each is answered with the events of a streamed response, one per text frame, or
+with an error, `{"type": "error", "status": 400, "error": {...}}`. Turns run in order; turns with different `stream_id`s
+run concurrently. Other frames, such as `response.cancel`, are answered at once. The connection stays open after an
+error.
 """
 
 from __future__ import annotations
@@ -10,22 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
 from app.api.errors import refuse, report
 from app.api.parts import ApiParts
 from app.api.request_body import body_too_large
-from app.api.routes.websocket_frames import STEER, Create, envelope, read_frame, steer_failure
+from app.api.routes.websocket_frames import CANCEL, STEER, ControlFrame, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.bounded_json import dumps, pieces_of_json
 from app.core.dialects import dialect_of
 from app.core.ids import bucket_of
 from app.core.size import Size
 from app.core.stream.event_batch import EventBatch
+from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, InvalidRequest, TooManyRequests
 from app.off_loop import off_loop
 from app.responses import Caller, Run
@@ -49,7 +53,7 @@ class ConnectionLimits:
 
     lifetime: float  # seconds
     grace: float  # seconds for the current turn to finish once the lifetime is over
-    queue: int  # turns that may wait for the current one
+    queue: int  # turns that may run or wait in addition to one
 
 
 def routes(api: ApiParts, limits: ConnectionLimits, memory: Callable[[], Store]) -> APIRouter:
@@ -88,12 +92,59 @@ class SendFragment(Protocol):
     async def __call__(self, data: bytes, *, first: bool, last: bool) -> None: ...
 
 
+class Lane:
+    """The turns with one `stream_id`, which run one after another."""
+
+    def __init__(self, stream_id: str | None) -> None:
+        self.stream_id = stream_id
+        self.waiting: deque[Create | bytes] = (
+            deque()
+        )  # parsed only if it can begin at once, since that takes more memory
+        self.task: asyncio.Task[None] | None = None
+        self._response: Response | None = None  # the current turn's, once it exists
+        self._making: asyncio.Task[None] | None = None  # the response
+        self._cancelled = False
+
+    def end_turn(self) -> None:
+        """Make the next turn the one that `cancel` applies to."""
+        self._response, self._making, self._cancelled = None, None, False
+
+    def make(self, run: Run, outbox: Outbox, open_after: float) -> asyncio.Task[None]:
+        """Start to generate the current turn's response."""
+        self._response = run.response
+        return asyncio.create_task(self._generate(run, outbox, open_after))
+
+    def cancel(self, response_id: object) -> None:
+        """End the current turn's response, if it has that id (None: any id) and has not ended."""
+        response = self._response
+        if response_id is not None and not (response and response["id"] == response_id):
+            return
+        if response and response["status"] in TERMINAL:
+            return
+        self._cancelled = True
+        if self._making:
+            self._making.cancel()
+
+    async def _generate(self, run: Run, outbox: Outbox, open_after: float) -> None:
+        self._making = making = asyncio.current_task()
+        with run.watched():
+            try:
+                if not self._cancelled:
+                    await run.generate(outbox, open_after)
+                    return
+            except asyncio.CancelledError:
+                if not (making and self._cancelled):
+                    raise
+                making.uncancel()
+            outbox.send(await run.stop())
+
+
 class WebSocketConnection:
     """
     One client's connection.
 
-    One task reads frames into a bounded queue, and one answers them, a turn at a time. A client that does not read
-    blocks sending, and so also the reading of the backend's stream.
+    One task reads the frames, and answers control frames at once. Each lane runs its turns in a task of its own. A
+    client that does not read blocks sending, and so also the reading of the backend's stream.
     """
 
     def __init__(
@@ -105,8 +156,10 @@ class WebSocketConnection:
         self._limits = limits
         self._layers = LayeredStore(memory, api.responses.store)
         self._lenient = "keepalive" in (caller.dialect.heartbeat, dialect_of(websocket.headers).heartbeat)
-        self._frames: asyncio.Queue[str | bytes | None] = asyncio.Queue()
-        self._queued_size = 0  # bytes or characters of the queued frames
+        self._lanes: dict[str | None, Lane] = {}  # the ones with turns, by `stream_id`
+        self._turns = 0  # running and waiting
+        self._turns_size = 0  # bytes of their frames
+        self._finishing = False  # whether no more turns begin
         # Sends a piece of a message, where the server can do so.
         self._send_fragment: SendFragment | None = websocket.scope.get("state", {}).get("send_fragment")
         self._in_message = False  # whether a message was sent in part
@@ -117,89 +170,104 @@ class WebSocketConnection:
     async def serve(self) -> None:
         """Serve until the client disconnects, the connection's lifetime is over, or the server shuts down."""
         reading = asyncio.create_task(self._read())
-        working = asyncio.create_task(self._work())
         try:
-            done, _ = await asyncio.wait(
-                {reading, working}, timeout=self._limits.lifetime, return_when=asyncio.FIRST_COMPLETED
-            )
+            done, _ = await asyncio.wait({reading}, timeout=self._limits.lifetime)
             if not done:
-                await self._finish(working, reading)
+                await self._finish(reading)
                 await self._close(GOING_AWAY, self._limit_reached())
-            elif reading in done and reading.result() == SERVICE_RESTART:
-                await self._finish(working)
+            elif reading.result() == SERVICE_RESTART:
+                await self._finish()
                 await self._close(SERVICE_RESTART)
         finally:
-            await end(reading, working)
+            await end(reading, *self._tasks())
             logger.info("socket closed")
 
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [lane.task for lane in self._lanes.values() if lane.task]
+
     async def _read(self) -> int:
-        """Queue the client's frames until it disconnects, and return the close code."""
+        """Receive the client's frames until it disconnects, and return the close code."""
         with contextlib.suppress(WebSocketDisconnect):
             while (message := await self._websocket.receive())["type"] != "websocket.disconnect":
-                frame = message.pop("text", None) or message.pop("bytes", None) or ""
-                if await self._steered(frame):
-                    continue
-                if refusal := self._refusal(frame):
-                    async with self._send_lock:
-                        await self._send(envelope(refusal))
-                else:
-                    self._queued_size += len(frame)
-                    self._frames.put_nowait(frame)
-                del frame  # which may be large, before the next one
+                await self._receive(message.pop("text", None) or message.pop("bytes", None) or "")
             return int(message.get("code") or 1005)
         return 1006
 
-    async def _steered(self, frame: str | bytes) -> bool:
-        """Answer a `response.steer` frame at once, while a response is in progress; return whether it is one."""
-        if not (STEER in frame if isinstance(frame, str) else STEER.encode() in frame):
-            return False
-        limit = self._api.body_limits.values
-        failure = await off_loop(Size.of_json(frame), steer_failure, frame, self._steers, limit)
-        if failure is None:
-            return False
-        self._steers += 1
-        async with self._send_lock:
-            await self._send(failure)
-        return True
+    async def _receive(self, frame: str | bytes) -> None:
+        """Begin or queue a turn; answer a control frame at once."""
+        try:
+            size = Size.of_json(frame)
+            if size.characters > self._api.body_limits.bytes:
+                raise body_too_large(self._api.body_limits.bytes)
+            if isinstance(frame, str):
+                frame = await off_loop(size, frame.encode)  # the text is freed before the bytes are parsed
+            read = await self._parse(frame)
+        except Exception as error:
+            await self._send_frame({**self._refused(error), "frame": None})
+            return
+        if isinstance(read, ControlFrame):
+            await self._control(read)
+        elif refusal := self._refusal(read):
+            await self._send_frame(self._refused(refusal, read.stream_id))
+        elif not self._finishing:
+            self._turns += 1
+            self._turns_size += read.size.characters
+            if lane := self._lanes.get(read.stream_id):
+                lane.waiting.append(frame)
+            else:
+                lane = self._lanes[read.stream_id] = Lane(read.stream_id)
+                lane.waiting.append(read)
+                lane.task = asyncio.create_task(self._work(lane))
 
-    def _refusal(self, frame: str | bytes) -> APIError | None:
-        """Return the error of a frame that is too large or exceeds the queue; None if it can be queued."""
-        size, limit = len(frame), self._api.body_limits.bytes
-        if size > limit:
-            return body_too_large(limit)
-        if self._frames.qsize() < self._limits.queue and self._queued_size + size <= limit:
+    async def _parse(self, frame: bytes) -> Create | ControlFrame:
+        return await off_loop(Size.of_json(frame), read_frame, frame, self._api.body_limits.values)
+
+    def _refusal(self, create: Create) -> APIError | None:
+        """Return the error of a turn that exceeds the connection's limits; None if it can run or wait."""
+        fits = self._turns_size + create.size.characters <= self._api.body_limits.bytes
+        if not self._turns or (fits and self._turns <= self._limits.queue):
             return None
-        return TooManyRequests("Too many turns are waiting on this connection; send on when one has ended.")
+        return TooManyRequests("Too many turns are in progress on this connection; send on when one has ended.")
 
-    async def _work(self) -> None:
-        """Answer the queued frames, until None ends the queue or the client disconnects."""
+    async def _control(self, frame: ControlFrame) -> None:
+        """Answer a control frame; the only answer to `response.cancel` is the end of the response."""
+        if frame.type == CANCEL:
+            stream_id = frame.fields.get("stream_id")
+            for lane in self._lanes.values():
+                if stream_id in (None, lane.stream_id):
+                    lane.cancel(frame.fields.get("response_id"))
+        elif frame.type == STEER:
+            number, self._steers = self._steers, self._steers + 1
+            await self._send_frame(steer_failure(frame.fields, number))
+        else:
+            await self._send_frame(frame.unknown())
+
+    async def _work(self, lane: Lane) -> None:
+        """Answer the turns of a lane until none is waiting, or the client disconnects."""
         with contextlib.suppress(WebSocketDisconnect):
-            while answering := self._next(await self._frames.get()):
-                await answering
+            try:
+                while lane.waiting:
+                    await self._answer(lane, await self._next(lane.waiting.popleft()))
+            finally:
+                del self._lanes[lane.stream_id]
 
-    def _next(self, frame: str | bytes | None) -> Coroutine[None, None, None] | None:
-        """Return the coroutine that answers a frame; it has the only reference to the frame, which may be large."""
-        if frame is None:
-            return None
-        self._queued_size -= len(frame)
-        return self._answer(frame)
+    async def _next(self, turn: Create | bytes) -> Create:
+        if isinstance(turn, bytes):
+            read = await self._parse(turn)
+            assert isinstance(read, Create)
+            return read
+        return turn
 
-    async def _answer(self, frame: str | bytes) -> None:
+    async def _answer(self, lane: Lane, create: Create) -> None:
         """
-        Answer one frame. Raises only `WebSocketDisconnect`.
+        Answer one turn. Raises only `WebSocketDisconnect`.
 
         "If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced
         `previous_response_id` from the connection-local cache."
         """
-        create = Create()
         try:
-            size = Size.of_json(frame)
-            if isinstance(frame, str):
-                frame = await off_loop(size, frame.encode)  # the text is freed before the bytes are parsed
-            create = await off_loop(size, read_frame, frame, self._api.body_limits.values)
-            del frame
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
-            request = await off_loop(size, create.request, lenient=self._lenient)
+            request = await off_loop(create.size, create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._api.responses.create(
                     request,
@@ -209,24 +277,25 @@ class WebSocketConnection:
                     observers=[admission],
                     layers=self._layers,
                 )
-                await self._send_run(run, create.stream_id)
+                await self._send_run(run, lane)
             failed = run.response["status"] == "failed"
         except WebSocketDisconnect:
             raise
         except Exception as error:
             failed = True
-            refusal = _api_error(error)
-            self._api.refused(self._caller, "WebSocket /responses", refusal)
-            await self._send(envelope(refusal, create.stream_id))
+            await self._send_frame(self._refused(error, create.stream_id))
         previous = create.previous_response_id or ""
         if failed and (bucket := bucket_of(self._caller.owner, previous)):
             await self._layers.forget(bucket, previous)
             await self._layers.forget(images_bucket(bucket), previous)
+        lane.end_turn()
+        self._turns -= 1
+        self._turns_size -= create.size.characters
 
-    async def _send_run(self, run: Run, stream_id: str | None) -> None:
+    async def _send_run(self, run: Run, lane: Lane) -> None:
         """Send the events of a response; raises `APIError` if it fails before the first one."""
-        outbox = Outbox()
-        making = asyncio.ensure_future(run.generate(outbox, self._api.open_after))
+        outbox, stream_id = Outbox(), lane.stream_id
+        making = lane.make(run, outbox, self._api.open_after)
         making.add_done_callback(lambda _: outbox.close())
         try:
             await outbox.wait()
@@ -291,6 +360,11 @@ class WebSocketConnection:
                     await self._send_in_pieces(message)
             self._last_sent = asyncio.get_running_loop().time()
 
+    async def _send_frame(self, frame: Mapping[str, object]) -> None:
+        """Send a frame that is not an event of a response."""
+        async with self._send_lock:
+            await self._send(frame)
+
     async def _send(self, frame: Mapping[str, object]) -> None:
         try:
             await self._websocket.send_text(dumps(frame).decode())
@@ -313,6 +387,12 @@ class WebSocketConnection:
             raise WebSocketDisconnect(1006) from error
         self._in_message = False
 
+    def _refused(self, error: Exception, stream_id: str | None = None) -> dict[str, object]:
+        """Note that a frame was refused, and return the error to send."""
+        refusal = _api_error(error)
+        self._api.refused(self._caller, "WebSocket /responses", refusal)
+        return envelope(refusal, stream_id)
+
     def _limit_reached(self) -> dict[str, object]:
         """
         "WebSocket connections are limited to 60 minutes. When the limit is reached, servers MUST return an error whose
@@ -324,13 +404,14 @@ class WebSocketConnection:
         )
         return envelope(InvalidRequest(message, code="websocket_connection_limit_reached"))
 
-    async def _finish(self, working: asyncio.Task[None], *others: asyncio.Task[int]) -> None:
-        """Drop queued turns, and wait for the current one, up to the grace period or until another task ends."""
-        while not self._frames.empty():
-            self._frames.get_nowait()
-        self._frames.put_nowait(None)
-        await asyncio.wait({working, *others}, timeout=self._limits.grace, return_when=asyncio.FIRST_COMPLETED)
-        await cancel(working)
+    async def _finish(self, *others: asyncio.Future[Any]) -> None:
+        """Drop waiting turns; wait for the running ones, up to the grace period or until another task ends."""
+        self._finishing = True
+        for lane in self._lanes.values():
+            lane.waiting.clear()
+        running: asyncio.Future[Any] = asyncio.gather(*self._tasks())
+        await asyncio.wait({running, *others}, timeout=self._limits.grace, return_when=asyncio.FIRST_COMPLETED)
+        await cancel(running)
 
     async def _close(self, code: int, last: dict[str, object] | None = None) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):

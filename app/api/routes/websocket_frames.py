@@ -1,4 +1,4 @@
-"""WebSocket frames: `response.create` from the client, and error events to it."""
+"""WebSocket frames: `response.create` and control frames from the client, and error events to it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _FRAME_FIELDS = {
 
 @dataclass(slots=True)
 class Create:
-    """A `response.create` frame; without fields it stands for a frame that could not be read."""
+    """A `response.create` frame, which begins a turn."""
 
     fields: JSONObject = field(default_factory=dict)  # those of the request, and those of the frame
     size: Size = field(default_factory=Size)  # of the frame
@@ -84,37 +84,45 @@ class Create:
         return validate(fields, CreateResponse, self.size)
 
 
-def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create:
+@dataclass(slots=True)
+class ControlFrame:
+    """A frame of another type, which is answered at once, while a response is in progress."""
+
+    type: object  # a string if the frame is valid
+    fields: JSONObject
+
+    def unknown(self) -> dict[str, object]:
+        """Return the error for an unknown type. Its `frame` distinguishes it from the error of a turn."""
+        types = ", ".join(map(repr, FRAME_TYPES))
+        message = f"Invalid 'type': must be one of {types}, not {repr(self.type)[:100]}."
+        error = InvalidRequest(message, param="type", code="invalid_value")
+        return {**envelope(error), "frame": self.type[:100] if isinstance(self.type, str) else None}
+
+
+CREATE, CANCEL, STEER = FRAME_TYPES = "response.create", "response.cancel", "response.steer"
+
+
+def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create | ControlFrame:
     """
-    Parse a frame; raises `InvalidRequest` if it is not a `response.create`.
+    Parse a frame; raises `InvalidRequest` if it is not a JSON object.
 
     The fields of the request are beside `type`, or in `response` as in OpenAI's Realtime API.
     """
     fields = load_json(frame, "frame", max_values)
     frame_type = fields.pop("type", None)
-    if frame_type != "response.create":
-        message = f"Invalid 'type': {repr(frame_type)[:100]} is not supported; send 'response.create'."
-        raise InvalidRequest(message, param="type", code="invalid_value")
+    if frame_type != CREATE:
+        return ControlFrame(frame_type, fields)
     nested = fields.pop("response", None)
     return Create({**nested, **fields} if isinstance(nested, dict) else fields, Size.of_json(frame))
 
 
-STEER = "response.steer"
-
-
-def steer_failure(frame: str | bytes, number: int, max_values: int = MAX_VALUES) -> dict[str, object] | None:
+def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
     """
-    Return the answer to a `response.steer` frame, with its sequence number; None for any other frame.
+    Return the answer to a `response.steer` frame with these fields, with its sequence number.
 
     Steering adds input to a response in progress, which no Chat Completions server can do. The client gets its input
     back, and can send it with the next turn.
     """
-    try:
-        fields = load_json(frame, "frame", max_values)
-    except InvalidRequest:
-        return None  # the answer to the frame says so
-    if fields.get("type") != STEER:
-        return None
     steer = {name: fields.get(name) for name in ("input", "previous_response_id")}
     if not isinstance(steer["previous_response_id"], str) or not isinstance(steer["input"], (str, list)):
         code, message = (

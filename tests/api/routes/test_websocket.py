@@ -138,7 +138,7 @@ async def test_stream_id_is_in_every_frame_of_its_turn() -> None:
         (b"\xff\xfe", "invalid_json", None),
         ('{"type": "response.create", "model": "m", "input": ' + "[" * 300 + "]" * 300 + "}", "invalid_json", None),
         ("{}", "invalid_value", "type"),
-        ('{"type": "response.cancel"}', "invalid_value", "type"),
+        ('{"type": "response.inject"}', "invalid_value", "type"),
         ('{"type": ["response.create"]}', "invalid_value", "type"),
         ('{"type": "response.create"}', "missing_required_parameter", "model"),
         ('{"type": "response.create", "model": "m"}', "invalid_request", "input"),
