@@ -36,6 +36,8 @@ run at most once; its arguments are a JSON object; a call that needs approval is
 it; if the response is cancelled or times out, or its client disconnects, `run` is cancelled (`asyncio.CancelledError`)
 and then the session is closed.
 
+An `mcp_call` gets its `name` and `server_label` from the function and its namespace.
+
 A tool guarantees: `run` returns `Outcome.failed` for errors that the model should see (a refusal, a timeout, a 500).
 Exceptions are logged as bugs, and the item ends as failed. Outcomes, functions, items and errors contain no secrets.
 """

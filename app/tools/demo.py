@@ -103,7 +103,6 @@ class DemoSession:
             description,
             parameters,
             namespace=DEMO_LABEL,
-            fields={"server_label": DEMO_LABEL, "name": name},
             needs_approval=name in self._settings.approve,
         )
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+import random
+import sys
+import textwrap
+import types
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from openai.types.responses.response import ToolUsage
+from openai.types.responses.response_output_item import McpCall
 
+import app.tools
 from app.stores.memory import MemoryStore
 from tests.responses.test_tool_loop import client, events_of, hello, made
 from tests.support import laws
@@ -127,3 +135,27 @@ async def test_client_with_its_own_history_sends_encrypted_results_back() -> Non
     shown = [message["content"] for message in backend.asked[2]["messages"] if message["role"] == "tool"]
     assert shown == [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "tool"]
     assert "A demo page" in shown[0]
+
+
+async def test_documented_tool_makes_items_that_match_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    documentation = inspect.getdoc(app.tools)
+    assert documentation is not None
+    start = documentation.index("    class Dice")
+    end = documentation.index("The loop guarantees")
+    module = types.ModuleType("my_package.dice")
+    names = {"HostedFunction": app.tools.HostedFunction, "Outcome": app.tools.Outcome, "nullcontext": nullcontext}
+    vars(module).update(names, random=random)
+    exec(textwrap.dedent(documentation[start:end]), vars(module))
+    monkeypatch.setitem(sys.modules, "my_package.dice", module)
+    backend = Scripted(made(("dice__roll", {})), hello())
+    async with client(backend, tools={"dice": {"tool": "my_package.dice:Dice"}}) as http:
+        events = await events_of(http, tools=[{"type": "dice", "sides": 1}])
+    laws.check(events)
+    (added,) = (
+        event["item"]
+        for event in events
+        if event["type"] == "response.output_item.added" and event["item"]["type"] == "mcp_call"
+    )
+    item = McpCall.model_validate(events[-1]["response"]["output"][0], strict=True)
+    assert (item.server_label, item.name, item.output) == ("dice", "roll", "1")
+    assert (added["server_label"], added["name"]) == ("dice", "roll")

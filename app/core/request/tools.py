@@ -72,7 +72,7 @@ def _hosted(chat_name: str, function: HostedFunction, options: RequestOptions) -
     kind = ITEM_TYPES[function.item]
     # A tool search has one type of item, whether client or server runs it.
     kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", awaits_client=False)
-    return Function(declared, ToolBinding(kind, function.fields, function))
+    return Function(declared, ToolBinding(kind, function.item_fields, function))
 
 
 class ToolSet:

@@ -39,7 +39,7 @@ class HostedFunction:
     namespace: str | None = None  # `lab` of `lab__add`: sessions may have functions of the same name
     fields: Mapping[str, object] = field(
         default_factory=dict
-    )  # initial fields of each item, such as its `container_id`
+    )  # initial fields of each item, such as its `container_id`; see `item_fields`
     strict: bool | None = None
     needs_approval: bool = False  # whether the caller has to approve each call
     deferred: bool = False  # whether it is offered only after a tool search has found it
@@ -48,6 +48,13 @@ class HostedFunction:
     def key(self) -> tuple[str, str]:
         """Namespace and name, unique in a response."""
         return self.namespace or UNNAMED, self.name
+
+    @property
+    def item_fields(self) -> Mapping[str, object]:
+        """The initial fields of an item; an `mcp_call` always names its server and function, which are required."""
+        if self.item != "mcp_call":
+            return self.fields
+        return {"server_label": self.server_label, "name": self.name, **self.fields}
 
     @property
     def server_label(self) -> str:

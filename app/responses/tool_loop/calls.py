@@ -131,9 +131,9 @@ class HostedCalls:
                 for candidate in self._sessions.functions
                 if (candidate.function.server_label, candidate.function.name) == (label, name)
             ),
-            HostedFunction(name, "mcp_call", namespace=label, fields={"server_label": label, "name": name}),
+            HostedFunction(name, "mcp_call", namespace=label),
         )
-        kind, fields = ITEM_TYPES[function.item], dict(function.fields)
+        kind, fields = ITEM_TYPES[function.item], dict(function.item_fields)
         if "approval_request_id" in kind.empty:
             fields["approval_request_id"] = request["id"]
         call = self._builder.call(approval.call_id or self._builder.new_id("call"), ToolBinding(kind, fields, function))

@@ -133,7 +133,6 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
             description=tool.get("description") or "",
             parameters=tool["input_schema"],
             namespace=self._label,
-            fields={"server_label": self._label, "name": tool["name"]},
             needs_approval=self._tools.needs_approval(tool),
             deferred=self._tools.deferred,
         )

@@ -107,7 +107,7 @@ async def test_declared_server_is_listed_and_called(lab: Lab) -> None:
         functions = await session.functions([], response)
         add = next(function for function in functions if function.name == "add")
         assert (add.item, add.namespace, add.description) == ("mcp_call", "lab", "Add two numbers.")
-        assert add.fields == {"server_label": "lab", "name": "add"}
+        assert add.item_fields == {"server_label": "lab", "name": "add"}
         assert add.parameters["required"] == ["a", "b"] and add.needs_approval
         outcome = await call(session, add, a=1, b=2)
     assert (outcome.output, outcome.fields) == ("3", {"output": "3", "error": None})
