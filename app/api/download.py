@@ -8,11 +8,23 @@ from urllib.parse import quote
 from starlette.responses import StreamingResponse
 
 
-def file_download(content: AsyncIterator[bytes], filename: str, length: int | None = None) -> StreamingResponse:
-    """Return a file that no browser renders as a page of this server's origin, whatever was uploaded or written."""
+async def file_download(content: AsyncIterator[bytes], filename: str, length: int | None = None) -> StreamingResponse:
+    """
+    Return a file that no browser renders as a page of this server's origin, whatever was uploaded or written.
+
+    The first piece of the content is read before the status is sent, so that a file that cannot be read is an error.
+    """
+    first = await anext(content, b"")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        if first:
+            yield first
+        async for piece in content:
+            yield piece
+
     headers = {
         "content-disposition": f"attachment; filename*=UTF-8''{quote(filename)}",
         "x-content-type-options": "nosniff",
         **({} if length is None else {"content-length": str(length)}),
     }
-    return StreamingResponse(content, headers=headers, media_type="application/octet-stream")
+    return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")

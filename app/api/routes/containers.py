@@ -128,7 +128,7 @@ def _add_files(router: APIRouter, api: ApiParts, containers: Containers) -> None
     async def content(request: Request, container_id: str, file_id: str) -> Response:
         container = await container_of(request, container_id)
         file = await containers.file(container, file_id)
-        return file_download(containers.content(container, file), file.filename)
+        return await file_download(containers.content(container, file), file.filename)
 
     @router.delete("/containers/{container_id}/files/{file_id}", summary="Delete a file of a container")
     async def delete(request: Request, container_id: str, file_id: str) -> Response:

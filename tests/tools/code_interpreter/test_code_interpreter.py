@@ -96,6 +96,25 @@ async def test_code_outputs_are_returned_only_if_included(place: Place) -> None:
     assert place.shown() == "2\n"
 
 
+async def test_file_whose_name_is_not_utf_8_is_read_and_deleted(place: Place) -> None:
+    response = await place.respond(runs("open(b'/mnt/data/caf\\xe9.txt', 'w').write('content')"))
+    container = response.output[0].container_id
+    files = place.client.containers.files
+    (file,) = (await files.list(container)).data
+    assert file.path == "/mnt/data/caf\\xe9.txt"
+    assert (await files.content.retrieve(file.id, container_id=container)).read() == b"content"
+    await files.delete(file.id, container_id=container)
+    assert (await files.list(container)).data == []
+
+
+async def test_file_that_cannot_be_read_is_a_404(place: Place) -> None:
+    response = await place.respond(runs("import os; open('a', 'w').write('content'); os.chmod('a', 0)"))
+    container = response.output[0].container_id
+    (file,) = (await place.client.containers.files.list(container)).data
+    with pytest.raises(openai.NotFoundError):
+        await place.client.containers.files.content.retrieve(file.id, container_id=container)
+
+
 async def test_code_state_is_kept_between_calls_and_turns(place: Place) -> None:
     first = await place.respond(runs("x = 20"), runs("x += 1; x"))
     assert logs(first.output[1]) == "21\n"

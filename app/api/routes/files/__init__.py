@@ -69,7 +69,7 @@ def routes(api: ApiParts, files: Files) -> APIRouter:
     @router.get("/files/{file_id}/content", summary="Retrieve a file's content")
     async def content(file_id: str, owner: str = owner_of) -> Response:
         file = await files.file(file_id, owner)
-        return file_download(files.content(file), file.filename, file.bytes)
+        return await file_download(files.content(file), file.filename, file.bytes)
 
     @router.delete("/files/{file_id}", summary="Delete a file")
     async def delete(file_id: str, owner: str = owner_of) -> Response:

@@ -128,6 +128,7 @@ class _Supervisor:
         self._buffer = b""
         self._worker: _Worker | None = None
         self._lost = ""  # what was lost since the latest call: `variables`, or `files` too
+        self._paths: dict[str, str] = {}  # of the latest list, by the listed form, which is UTF-8
         self._packed: Iterator[bytes] = iter(())
         self._unpacker: Unpacker | None = None
         self._ended = _Ended()
@@ -288,6 +289,7 @@ class _Supervisor:
     def do_files(self, request: dict[str, object]) -> dict[str, object]:
         """List regular files; symbolic links are neither listed nor followed."""
         files: list[dict[str, object]] = []
+        self._paths.clear()
         folders = [(_DATA, 0)]
         while folders and len(files) < _MAX_FILES:
             folder, depth = folders.pop()
@@ -298,12 +300,17 @@ class _Supervisor:
                     folders.append((entry.path, depth + 1))
                 elif entry.is_file(follow_symlinks=False) and len(files) < _MAX_FILES:
                     status = entry.stat(follow_symlinks=False)
-                    path = entry.path.encode("utf-8", "replace").decode()
+                    path = os.fsencode(entry.path).decode("utf-8", "backslashreplace")
+                    self._paths[path] = entry.path
                     files.append({"path": path, "bytes": status.st_size, "changed": status.st_mtime_ns})
         return {"files": files}
 
+    def _path(self, request: dict[str, Any]) -> str:
+        path: str = request["path"]
+        return self._paths.get(path, path)
+
     def do_read(self, request: dict[str, Any]) -> dict[str, object]:
-        fd = os.open(request["path"], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(self._path(request), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return {"error": "not a file"}
@@ -349,7 +356,7 @@ class _Supervisor:
         return {}
 
     def do_delete(self, request: dict[str, Any]) -> dict[str, object]:
-        os.unlink(request["path"])
+        os.unlink(self._path(request))
         return {}
 
 
