@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +300,31 @@ def test_sandboxes_start_on_every_event_loop(bubblewrap: Bubblewrap, loop: str) 
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(use())
+
+
+async def test_failed_start_does_not_block_the_event_loop(
+    bubblewrap: Bubblewrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if bubblewrap._groups is None:
+        pytest.skip("this process cannot make control groups")
+    groups: list[Path] = []
+    slept: list[threading.Thread] = []
+    left_behind = await asyncio.create_subprocess_exec("sleep", "600")
+
+    async def fail(*command: str, **options: Any) -> None:
+        groups.append(Path(next(json.loads(word)["group"] for word in command if '"group"' in word)))
+        (groups[0] / "cgroup.procs").write_text(str(left_behind.pid))
+        raise asyncio.CancelledError
+
+    sleep = time.sleep
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", fail)
+    monkeypatch.setattr(time, "sleep", lambda seconds: (slept.append(threading.current_thread()), sleep(seconds)))
+    with pytest.raises(asyncio.CancelledError):
+        await bubblewrap.start(LIMITS)
+    async with asyncio.timeout(30):
+        assert await left_behind.wait() == -signal.SIGKILL
+    assert threading.current_thread() not in slept
+    assert not groups[0].exists()
 
 
 @pytest.mark.parametrize("loop", ["asyncio:SelectorEventLoop", "uvloop:Loop"])

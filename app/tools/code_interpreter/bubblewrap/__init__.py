@@ -109,7 +109,8 @@ class Bubblewrap:
 
     def _run_empty(self) -> None:
         limits = SandboxLimits(memory=2**30, disk=2**20, processes=64, cpus=1)
-        with self._files() as files, self._group(limits) as group:
+        group = self._new_group(limits)
+        with self._files() as files:
             command = [*_launch(group, files), *self._command(limits, files), "/usr/bin/true"]
             try:
                 result = subprocess.run(
@@ -134,18 +135,25 @@ class Bubblewrap:
         }
         cpus = sorted(os.sched_getaffinity(0))
         chosen = random.sample(cpus, min(limits.cpus, len(cpus)))
-        with self._files(skills or {}) as files, self._group(limits) as group:
-            command = [*_launch(group, files, cpus=chosen), *self._command(limits, files)]
-            command += [self._python, "-I", "-c", _SUPERVISOR]
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                orjson.dumps(options).decode(),
-                **_process_options(files),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                limit=MAX_ANSWER,
-            )
+        group = self._new_group(limits)
+        try:
+            with self._files(skills or {}) as files:
+                command = [*_launch(group, files, cpus=chosen), *self._command(limits, files)]
+                command += [self._python, "-I", "-c", _SUPERVISOR]
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    orjson.dumps(options).decode(),
+                    **_process_options(files),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    limit=MAX_ANSWER,
+                )
+        except BaseException:
+            if group:
+                group.kill()
+                await asyncio.to_thread(group.remove)  # waits for the processes
+            raise
         sandbox = Sandbox(process, limits.memory, limits.disk // FILE_BYTES, self._watch, group)
         try:
             async with asyncio.timeout(START_TIMEOUT):
@@ -157,19 +165,13 @@ class Bubblewrap:
             raise
         return sandbox
 
-    @contextlib.contextmanager
-    def _group(self, limits: SandboxLimits) -> Iterator[Group | None]:
-        """Make a control group, which is removed on an error; none if this process cannot make any."""
+    def _new_group(self, limits: SandboxLimits) -> Group | None:
+        """Make a control group; None if this process cannot make any."""
         if self._groups is None:
-            yield None
-            return
+            return None
         group = self._groups.make()
-        try:
-            group.limit(limits.memory + limits.disk + limits.disk // 2 + SHARED_MEMORY, limits.processes)
-            yield group
-        except BaseException:
-            group.remove()
-            raise
+        group.limit(limits.memory + limits.disk + limits.disk // 2 + SHARED_MEMORY, limits.processes)
+        return group
 
     @contextlib.contextmanager
     def _files(self, more: Mapping[str, bytes] = MappingProxyType({})) -> Iterator[dict[str, int]]:
