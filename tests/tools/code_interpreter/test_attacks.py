@@ -58,10 +58,22 @@ async def test_container_beyond_a_limit_is_bounded_as_a_whole(sandbox: Sandbox, 
     await assert_usable(sandbox)
 
 
+@pytest.mark.parametrize("operation", ["python", "shell"])
+async def test_code_that_closes_its_output_does_not_keep_the_supervisor_busy(sandbox: Sandbox, operation: str) -> None:
+    code = "import os, time; os.close(1); os.close(2); time.sleep(1)"
+    options = {"code": code} if operation == "python" else {"command": "exec >&- 2>&-; sleep 1"}
+    supervisor = descendants(sandbox._process.pid)[0]
+    before = ticks_of(supervisor)
+    answer = await sandbox.request(operation, within=20, timeout=20, limit=1000, **options)
+    assert answer["ended"] == "done"
+    assert ticks_of(supervisor) - before <= 20  # of 10 ms; a supervisor that is busy has up to 100
+
+
 def cpu_ticks(sandbox: Sandbox) -> int:
     """What all processes of a sandbox have had of the CPU."""
-    ticks = 0
-    for pid in (sandbox._process.pid, *descendants(sandbox._process.pid)):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))
-    return ticks
+    return sum(map(ticks_of, (sandbox._process.pid, *descendants(sandbox._process.pid))))
+
+
+def ticks_of(pid: int) -> int:
+    """What a process, and its children that have ended, have had of the CPU."""
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))

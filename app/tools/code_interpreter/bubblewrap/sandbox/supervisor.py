@@ -187,14 +187,14 @@ class _Supervisor:
         worker.channel.setblocking(False)
         reply, ended, channel = bytearray(), "", worker.channel.fileno()
         deadline = time.monotonic() + request["timeout"]
+        waited = [channel, worker.output, self._control, self._ended.fd]
         while not ended:
             left = deadline - time.monotonic()
-            waited = [channel, worker.output, self._control, self._ended.fd]
             ready = select.select(waited, [], [], max(0, left))[0]
             if self._ended.fd in ready:
                 self._reap()
-            if worker.output in ready:
-                output.read()
+            if worker.output in ready and not output.read():
+                waited.remove(worker.output)  # the code has closed it
             if channel in ready:
                 data = worker.channel.recv(_PIECE)
                 reply += data
