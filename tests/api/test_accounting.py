@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -491,6 +494,54 @@ async def test_journal_with_a_row_that_the_store_refuses_is_stored_without_it(tm
         await heir.aclose()
         assert {row.model: row.requests for row in await ledger.rows("", "9")} == {"m": 2, "other": 1}
     assert [*UsageJournal(tmp_path).abandoned()] == []
+
+
+async def test_journal_files_are_locked_and_deleted_in_other_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow disk each of these calls holds up the event loop."""
+    dead = UsageJournal(tmp_path)
+    dead.append("one", ("2026-11-22", "bob", "m", "default"), (1, 2, 0, 3, 0, 4))
+    dead.close()
+    threads: dict[str, set[int]] = {"flock": set(), "open": set(), "unlink": set()}
+
+    def noting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **options: Any) -> Any:
+            if name == "flock" or str(args[0]).startswith(str(tmp_path)):
+                threads[name].add(threading.get_ident())
+            return call(*args, **options)
+
+        return noted
+
+    monkeypatch.setattr(fcntl, "flock", noting("flock", fcntl.flock))
+    for name in ("open", "unlink"):
+        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
+    accounting = Accounting(ledger := MemoryUsage(), journal=UsageJournal(tmp_path))
+    accounting.start()
+    assert accounting._recovery
+    await accounting._recovery
+    for _ in range(3):
+        accounting.record(KeyAccess(name="bob"), *ended())
+        await accounting.wait_until_stored()
+    await accounting.aclose()
+    assert sum(row.requests for row in await ledger.rows("", "9")) == 1 + 3
+    assert all(threads.values())
+    assert threading.get_ident() not in set().union(*threads.values())
+    assert os.listdir(tmp_path) == []
+
+
+async def test_journal_holds_usage_recorded_before_its_file_is_prepared(tmp_path: Path) -> None:
+    ledger = Away()
+    ledger.away = True
+    dead = Accounting(ledger, journal=(journal := UsageJournal(tmp_path)))
+    dead.start()
+    dead.record(KeyAccess(name="bob"), *ended())
+    assert dead._writing and dead._recovery
+    dead._writing.cancel()
+    await dead._recovery
+    journal.close()
+    rows = [row for _, rows in UsageJournal(tmp_path).abandoned() for row in rows]
+    assert sum(row.requests for row in rows) == 1
 
 
 def test_journal_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:

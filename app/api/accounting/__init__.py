@@ -201,12 +201,13 @@ class Accounting:
                     await wait_for_event(self._flush, wait)
                 self._flush.clear()
                 self._next_write = asyncio.get_running_loop().time() + WRITE_INTERVAL
+                next_batch = await self._new_batch()
                 rows = [UsageRow(*names, *counts) for names, counts in self._pending.items()]
                 self._pending = {}
                 for row in rows:
                     self.hooks.used(self._accesses[row.key], row)
                 number, self._batch = self._batch, self._batch + 1
-                batch, self._batch_id = self._batch_id, secrets.token_hex(16)
+                batch, self._batch_id = self._batch_id, next_batch
                 await self._write_batch(batch, rows)
                 self._written = number
                 progress, self._progress = self._progress, asyncio.Event()
@@ -229,7 +230,14 @@ class Accounting:
                 except Exception:
                     logger.error("usage not stored: the store refuses it", extra=row._asdict())
         if written and self._journal:
-            self._journal.delete(batch)
+            await asyncio.to_thread(self._journal.delete, batch)
+
+    async def _new_batch(self) -> str:
+        """Return the id of a new batch, whose journal file exists unless the server is stopping."""
+        batch = secrets.token_hex(16)
+        if self._journal and not self._closing:
+            await asyncio.to_thread(self._journal.prepare, batch)
+        return batch
 
     async def _add(self, batch: str, rows: Sequence[UsageRow]) -> bool:
         """Add rows to the ledger as soon as it is available; return False if it is not when the server ends."""
@@ -265,18 +273,23 @@ class Accounting:
             await self.ledger.forget(before.isoformat())
 
     def start(self) -> None:
-        """Start writing the usage in the journals of processes that have died."""
+        """Prepare the journal, and start writing the usage in those of processes that have died."""
         if self._journal:
             self._recovery = asyncio.get_running_loop().create_task(self._recover(self._journal))
 
     async def _recover(self, journal: UsageJournal) -> None:
-        for batch, rows in journal.abandoned():
+        batch = await self._new_batch()
+        if not self._pending and self._writing is None:
+            self._batch_id = batch  # otherwise usage is being written already, and the file stays empty
+        abandoned = journal.abandoned()
+        while found := await asyncio.to_thread(next, abandoned, None):
+            batch, rows = found
             if rows:
                 await self._write_batch(batch, rows)
                 requests = sum(row.requests for row in rows)
                 logger.info("usage of a process that died is stored", extra={"requests": requests})
             else:
-                journal.delete(batch)
+                await asyncio.to_thread(journal.delete, batch)
 
     async def wait_until_stored(self) -> None:
         """Wait, up to `BUDGET_TIMEOUT`, until what this process has recorded is in the store."""
@@ -292,7 +305,7 @@ class Accounting:
         if tasks := {task for task in (self._writing, self._recovery) if task}:
             await asyncio.wait(tasks, timeout=LAST_WRITE_TIMEOUT)
         if self._journal:
-            self._journal.close()
+            await asyncio.to_thread(self._journal.close)
 
     # Budgets.
 

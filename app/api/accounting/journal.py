@@ -56,6 +56,13 @@ class UsageJournal:
         self._files: dict[str, int] = {}  # descriptors by batch
         self._failed = False
 
+    def prepare(self, batch: str) -> None:
+        """Create the file of a batch before it is needed, in a thread: a slow disk would hold up the event loop."""
+        try:
+            self._files[batch] = self._open(batch)
+        except OSError as error:
+            self._log(error)
+
     def append(self, batch: str, names: Sequence[str], counts: Sequence[int]) -> None:
         """Append a record to the file of a batch. Errors are not raised; the first one is logged."""
         try:
@@ -63,9 +70,12 @@ class UsageJournal:
                 file = self._files[batch] = self._open(batch)
             os.write(file, dumps([*names, *counts]) + b"\n")
         except OSError as error:
-            if not self._failed:
-                logger.error("usage journal not written: %s", error.strerror)
-            self._failed = True
+            self._log(error)
+
+    def _log(self, error: OSError) -> None:
+        if not self._failed:
+            logger.error("usage journal not written: %s", error.strerror)
+        self._failed = True
 
     def delete(self, batch: str) -> None:
         """Delete the file of a batch that is in the store."""
@@ -83,19 +93,22 @@ class UsageJournal:
                     yield path.stem, _rows(path.read_bytes())
 
     def close(self) -> None:
-        """Close the remaining files, which another process can then recover."""
-        for file in self._files.values():
-            os.close(file)
+        """Close the remaining files, which another process can then recover, and delete the empty ones."""
+        for batch, file in [*self._files.items()]:
+            if os.fstat(file).st_size:
+                os.close(file)
+            else:
+                self.delete(batch)
         self._files.clear()
 
     def _open(self, batch: str) -> int:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # The file has another name until it is locked, so that no other process treats it as abandoned.
-        new = self._path(batch).with_suffix(".new")
-        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        new.rename(self._path(batch))
-        return file
+        while True:
+            file = os.open(self._path(batch), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file).st_nlink:
+                return file
+            os.close(file)  # another process has deleted it as an abandoned file, before it was locked
 
     def _lock(self, path: Path) -> int | None:
         """Lock a file and return its descriptor; None if another process holds the lock, or has deleted the file."""
