@@ -8,7 +8,8 @@ from pathlib import Path
 from app.importing import import_object
 from app.settings import Settings, SettingsError
 from app.settings.loading import WORKERS_DIRECTORY, environment
-from app.tools import TOOLS, AccompaniedTool, HostedTool, LinkedTool, PreparingTool, ToolHost
+from app.tools import TOOLS, HostedTool, LinkedTool, PreparingTool, ToolHost
+from app.tools.search import ToolSearch
 
 
 def build_tools(settings: Settings) -> dict[str, HostedTool]:
@@ -33,9 +34,7 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
             tools[name] = import_object(path).from_settings(table, host)
         except (ValueError, ImportError, AttributeError) as error:
             raise SettingsError([f"tools.{name}: {error}"]) from None
-    for tool in list(tools.values()):
-        if isinstance(tool, AccompaniedTool):
-            tools |= {name: other for name, other in tool.companions().items() if name not in tools}
+    tools.setdefault("tool_search", ToolSearch())  # needs no settings
     for tool in tools.values():
         if isinstance(tool, LinkedTool):
             tool.link(tools)

@@ -12,6 +12,7 @@ from app.core.history.context import RequestContext
 from app.core.ids import new_id
 from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
+from app.core.request.tools import deferred_tools
 from app.core.stream.citations import noted_sources
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
@@ -151,6 +152,7 @@ class Preparation:
             limits=self.options.tool_limits,
             declared=declared,
             items=context.items,
+            deferred=deferred_tools(request.tools, context.items),
             upstream=context.upstream,
             tool_choice=request.tool_choice,
             include=frozenset(request.include),

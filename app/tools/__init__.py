@@ -53,6 +53,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeGuard, runtime_checkab
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.types import JSONObject, Usage
 from app.core.types.frozen import frozen
+from app.core.types.hosted import DeferredTool as DeferredTool
 from app.core.types.hosted import HostedFunction as HostedFunction
 from app.core.types.request import Item, Part
 from app.core.usage.tool_usage import Counts
@@ -155,7 +156,7 @@ class ToolCall:
     items: Sequence[Item]  # the conversation, oldest first, with the finished items of this response
     approval_request_id: str | None = None  # the approved request, if the function needs approval
     call_id: str = ""  # the backend's id of the call
-    deferred: Sequence[HostedFunction] = ()  # functions of all sessions that a tool search may find
+    deferred: Sequence[DeferredTool] = ()  # what a tool search may find: of the client, and of all sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,15 +294,6 @@ class DeclaringTool(Protocol):
 
     def declarations(self, key_names: Collection[str]) -> Sequence[Mapping[str, object]]:
         """Return declarations that a caller may use in requests, without secrets; see `Declaration.key_names`."""
-        ...
-
-
-@runtime_checkable
-class AccompaniedTool(Protocol):
-    """A hosted tool that brings others with it."""
-
-    def companions(self) -> Mapping[str, HostedTool]:
-        """Return these tools, by names that tables of the settings may take instead."""
         ...
 
 

@@ -1,7 +1,8 @@
 """
-The hosted tool `tool_search`, for deferred functions of hosted tools: `{"type": "tool_search"}`.
+The hosted tool `tool_search`, for deferred tools: `{"type": "tool_search"}`.
 
-A model with many tools is first offered only the search, and then the functions in its results.
+A model with many tools is first offered only the search, and then the tools that it finds: functions of the client, and
+of hosted tools.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from app.core.request.tool_types import TOOL_SEARCH
 from app.core.types import JSONObject
 from app.core.types.request import Item
-from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall
+from app.tools import Declaration, DeferredTool, HostedFunction, Outcome, Report, ToolCall
 
 _DEFAULT_LIMIT = 5  # results, if the model does not send a limit
 _MAX_LIMIT = 20
 
 
 class ToolSearch:
-    """The hosted tool `tool_search`."""
+    """The hosted tool `tool_search`, which every server has: it only reads the request's own declarations."""
 
     types = ("tool_search",)
+
+    def rights(self, declaration: Mapping[str, object]) -> Sequence[str]:
+        """Return no rights: every key may search the tools that it declares."""
+        return ()
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSearchSession] | None:
         """Return a session; None where the client runs the search."""
@@ -42,51 +47,51 @@ class ToolSearchSession:
     """The search during one response."""
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the search function; the loop offers it only if there are deferred functions."""
+        """Return the search function; the loop offers it only if there are deferred tools."""
         return [HostedFunction("tool_search", "tool_search_call", **TOOL_SEARCH, fields={"execution": "server"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Search the deferred functions. The results are a `tool_search_output`, which makes the loop offer them."""
+        """Search the deferred tools. The results are a `tool_search_output`, which makes the loop offer them."""
         argument = call.arguments.get("limit")
         limit = min(max(argument, 1), _MAX_LIMIT) if isinstance(argument, int) else _DEFAULT_LIMIT
         results = best(str(call.arguments.get("query") or ""), call.deferred)[:limit]
-        item = report.add("tool_search_output", call_id=call.call_id, execution="server", tools=_namespaces(results))
+        item = report.add("tool_search_output", call_id=call.call_id, execution="server", tools=_declarations(results))
         item.close("completed")
-        names = ", ".join(function.name for function in results)
+        names = ", ".join(tool.name for tool in results)
         return Outcome(f"Found: {names}" if results else "No tools were found.")
 
 
-def _namespaces(functions: Sequence[HostedFunction]) -> list[dict[str, object]]:
-    """Return functions as tool declarations, with a namespace for each server."""
+def _declarations(tools: Sequence[DeferredTool]) -> list[JSONObject]:
+    """Return tools as declarations, those of a namespace in one."""
+    declarations: list[JSONObject] = []
     namespaces: dict[str, JSONObject] = {}
-    for function in functions:
-        name = function.server_label
-        namespace = namespaces.setdefault(name, {"type": "namespace", "name": name, "description": "", "tools": []})
-        namespace["tools"].append(
-            {
-                "type": "function",
-                "name": function.name,
-                "description": function.description,
-                "parameters": dict(function.parameters),
-                "strict": function.strict,
-                "defer_loading": True,
-            }
-        )
-    return list(namespaces.values())
+    for tool in tools:
+        if tool.namespace is None:
+            declarations.append({**tool.declaration})
+        elif namespace := namespaces.get(tool.namespace):
+            namespace["tools"].append({**tool.declaration})
+        else:
+            namespace = {"type": "namespace", "name": tool.namespace, "description": tool.about}
+            namespaces[tool.namespace] = {**namespace, "tools": [{**tool.declaration}]}
+            declarations.append(namespaces[tool.namespace])
+    return declarations
 
 
-def best(query: str, functions: Sequence[HostedFunction]) -> list[HostedFunction]:
+def best(query: str, tools: Sequence[DeferredTool]) -> list[DeferredTool]:
     """
-    Return the functions that share words with a query, best first.
+    Return the tools that share words with a query, best first.
 
-    Rare words have a higher weight, and words of a function's name count twice.
+    Rare words have a higher weight, and words of a tool's name count twice.
     """
-    words = [Counter([*_words(entry.name) * 2, *_words(entry.description)]) for entry in functions]
+    words = [
+        Counter([*_words(tool.name) * 2, *_words(tool.description), *_words(f"{tool.namespace or ''} {tool.about}")])
+        for tool in tools
+    ]
     common = Counter(word for counts in words for word in counts)
     weights = {word: math.log(1 + len(words) / common[word]) for word in set(_words(query)) if word in common}
     scores = [sum(weight * counts[word] / (counts[word] + 1) for word, weight in weights.items()) for counts in words]
     ranked = sorted(zip(scores, range(len(scores)), strict=True), key=lambda one: (-one[0], one[1]))
-    return [functions[index] for score, index in ranked if score > 0]
+    return [tools[index] for score, index in ranked if score > 0]
 
 
 def _words(text: str) -> list[str]:

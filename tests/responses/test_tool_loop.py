@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -707,3 +708,80 @@ async def test_response_without_hosted_tools_calls_nothing_more(stream: bool) ->
             if within == without:
                 break
         assert within == without
+
+
+SEARCH = {"type": "tool_search"}
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather for a location.",
+    "parameters": {"type": "object", "properties": {"location": {"type": "string"}}},
+    "defer_loading": True,
+}
+RECIPE = {"type": "function", "name": "get_recipe", "description": "Get a recipe.", "defer_loading": True}
+CRM = {
+    "type": "namespace",
+    "name": "crm",
+    "description": "Customers and orders.",
+    "defer_loading": True,
+    "tools": [{"type": "function", "name": "list_orders"}, {"type": "custom", "name": "note"}],
+}
+
+
+def names(asked: dict[str, Any]) -> list[str]:
+    return [tool["function"]["name"] for tool in asked.get("tools", [])]
+
+
+async def test_deferred_functions_of_the_client_are_offered_once_searched() -> None:
+    backend = Scripted(
+        made(("tool_search", {"query": "weather"})),
+        made(("get_weather", {"location": "Paris"})),
+        made(("tool_search", {"query": "customer orders"})),
+        hello("None."),
+    )
+    async with client(backend) as http:
+        fields: Any = {"tools": [WEATHER, RECIPE, CRM, SEARCH]}
+        first = (await http.post("/responses", json=body(**fields))).json()
+        fields |= {"input": [{"type": "function_call_output", "call_id": "c0", "output": "Sunny."}]}
+        second = (await http.post("/responses", json=body(**fields, previous_response_id=first["id"]))).json()
+    search, found, made_call = first["output"]
+    assert (search["type"], search["execution"]) == ("tool_search_call", "server")
+    assert (found["type"], found["execution"], found["tools"]) == ("tool_search_output", "server", [WEATHER])
+    assert (made_call["type"], made_call["name"]) == ("function_call", "get_weather")
+    assert types(second) == ["tool_search_call", "tool_search_output", "message"]
+    assert [tool["name"] for tool in second["output"][1]["tools"]] == ["crm"]
+    assert [names(asked) for asked in backend.asked] == [
+        ["tool_search"],
+        ["tool_search", "get_weather"],
+        ["tool_search", "get_weather"],
+        ["tool_search", "get_weather", "crm__list_orders", "crm__note"],
+    ]
+    searches = [asked["tools"][0]["function"] for asked in backend.asked]
+    assert all(function == searches[0] for function in searches)
+    assert "- get_weather: Get the current weather" in searches[0]["description"]
+    assert "- crm: Customers and orders." in searches[0]["description"]
+    for before, after in pairwise(asked["messages"] for asked in backend.asked):
+        assert after[: len(before)] == before
+
+
+async def test_last_round_does_not_offer_what_no_search_has_found() -> None:
+    backend = Scripted(made(("tool_search", {"query": "weather"})), hello())
+    await ask(backend, tools=[WEATHER, RECIPE, SEARCH], max_tool_calls=1)
+    assert [names(asked) for asked in backend.asked] == [["tool_search"], ["get_weather"]]
+
+
+async def test_search_without_deferred_tools_is_not_offered() -> None:
+    backend = Scripted(hello())
+    response = await ask(backend, tools=[MINE, SEARCH])
+    assert types(response) == ["message"]
+    assert names(backend.asked[0]) == ["mine"]
+
+
+async def test_search_is_served_without_any_table_to_every_key() -> None:
+    backend = Scripted(made(("tool_search", {})), hello())
+    app = create_app(settings(keys={"k": {"hash": hash_of("secret"), "tools": []}}), backend=backend)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost/v1") as http:
+        headers = {"Authorization": "Bearer secret"}
+        answer = await http.post("/responses", json=body(tools=[WEATHER, SEARCH]), headers=headers)
+    assert types(answer.json()) == ["tool_search_call", "tool_search_output", "message"]
+    assert "x-antiphon-warning" not in answer.headers and names(backend.asked[0]) == ["tool_search"]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from app.tools import HostedFunction
+from app.tools import DeferredTool
 from app.tools.search import best
 
-FUNCTIONS = [
-    HostedFunction("getCurrentTime", "mcp_call", "Tell the time of a place."),
-    HostedFunction("convert_time", "mcp_call", "Convert a time between zones."),
-    HostedFunction("list_issues", "mcp_call", "List the issues of a repository on GitHub."),
-    HostedFunction("create_issue", "mcp_call", "Create an issue in a repository."),
+TOOLS = [
+    DeferredTool({"name": "getCurrentTime", "description": "Tell the time of a place."}),
+    DeferredTool({"name": "convert_time", "description": "Convert a time between zones."}),
+    DeferredTool({"name": "list_issues", "description": "List the issues of a repository on GitHub."}),
+    DeferredTool({"name": "create_issue"}, "tracker", "Create and close tickets."),
 ]
 
 
@@ -21,6 +21,8 @@ FUNCTIONS = [
         ("converting times", ["convert_time", "getCurrentTime"]),
         ("current time", ["getCurrentTime", "convert_time"]),
         ("create issues", ["create_issue", "list_issues"]),
+        ("tracker", ["create_issue"]),
+        ("ticket", ["create_issue"]),
         ("GitHub", ["list_issues"]),
         ("weather", []),
         ("", []),
@@ -28,7 +30,7 @@ FUNCTIONS = [
     ],
 )
 def test_tool_search_finds_what_a_query_names(query: str, names: list[str]) -> None:
-    assert [function.name for function in best(query, FUNCTIONS)] == names
+    assert [tool.name for tool in best(query, TOOLS)] == names
 
 
 def test_tool_search_may_find_nothing() -> None:

@@ -24,7 +24,15 @@ from app.core.request.question import TranslationState
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject, list_field
-from app.core.types.hosted import HOSTED_TABLES, NO_PARAMETERS, UNNAMED, HostedFunction, needs_table
+from app.core.types.hosted import (
+    HOSTED_TABLES,
+    NO_PARAMETERS,
+    UNNAMED,
+    DeferredTool,
+    HostedFunction,
+    HostedTools,
+    needs_table,
+)
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, did_you_mean, label
 
@@ -35,6 +43,8 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 MAX_FUNCTIONS = 128
 
 SEARCH = (UNNAMED, "tool_search")
+_MAX_LISTED = 200  # tools in the description of the search
+_MAX_ABOUT = 200  # characters of the description of each
 
 
 class ToolSource(NamedTuple):
@@ -111,6 +121,21 @@ class ToolSet:
         self.functions[chat_name] = earlier.function
         self._chosen.append((function, types))
         return True
+
+    def describe_search(self, tools: Sequence[DeferredTool]) -> None:
+        """Add to the description of the server's own tool search what it can find: tools and namespaces, by name."""
+        chat_name = self._names.get(SEARCH, "")
+        search = self.functions.get(chat_name)
+        if search is None or search.source:
+            return
+        listed: dict[str, str] = {}
+        for tool in tools[:_MAX_LISTED]:
+            named, about = (tool.name, tool.description) if tool.namespace is None else (tool.namespace, tool.about)
+            listed.setdefault(named, f"- {named}: {about[:_MAX_ABOUT]}" if about else f"- {named}")
+        function = search.tool["function"]
+        description = "\n".join([f"{function.get('description', '')} It can find:".strip(), "", *listed.values()])
+        declared = {**search.tool, "function": {**function, "description": description}}
+        self.functions[chat_name] = search._replace(tool=declared)
 
     def move_to_end(self, added: Mapping[tuple[str | None, str], int]) -> None:
         """Declare functions that items have added after all others, in this order: a prompt cache ends at a change."""
@@ -205,14 +230,19 @@ class _Entry(NamedTuple):
     def key(self) -> tuple[str | None, str]:
         return self.namespace, self.name
 
+    @property
+    def is_deferred(self) -> bool:
+        """Whether a tool search has to find it first."""
+        return self.tool.get("defer_loading") is True and not self.found
+
 
 def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     """
     Return the functions of a request and of the `items` of its conversation.
 
-    Where the client runs a `tool_search`, tools with `defer_loading` are offered once it has found them. Raises
-    `InvalidRequest` if two of the request's tools have the same name, and in a strict context if one of them cannot be
-    offered; `param` is the path of the tool.
+    With a `tool_search`, tools with `defer_loading` are offered once it has found them. Raises `InvalidRequest` if two
+    of the request's tools have the same name, and in a strict context if one of them cannot be offered; `param` is the
+    path of the tool.
     """
     options, hosted = state.options, state.hosted
 
@@ -229,8 +259,10 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
             entries += of_item
     if not (entries or hosted.types or hosted.functions):
         return ToolSet()
-    searchable = any(entry.key == SEARCH for entry in entries)
     own_keys = {function.key for function, _ in hosted.functions}
+    searchable = SEARCH in own_keys or any(entry.key == SEARCH for entry in entries)
+    # Also in the last round of a response, which offers no hosted functions.
+    searchable |= any(state.request.tools[position]["type"] == "tool_search" for position in hosted.served)
     entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
     offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
@@ -241,7 +273,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         _name_unsent_fields(entry.tool, state.warnings)
         if entry.place and entry.key in own:
             raise InvalidRequest(f"There are two tools named '{entry.name}'.", param=f"{entry.place}.name")
-        if searchable and entry.tool.get("defer_loading") is True and not entry.found:
+        if searchable and entry.is_deferred:
             offered.deferred.add(entry.key)
         elif entry.place or entry.key not in own or entry.key in offered.deferred:
             source = ToolSource(*entry.key, entry.tool, entry.about)
@@ -252,14 +284,33 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         if entry.place:
             own.add(entry.key)
     offered.hosted_types = frozenset(hosted.types)
-    on_offer = _without_deferred(hosted.functions, items, searchable)
+    deferred = [entry for entry in entries if entry.is_deferred]
+    on_offer = _without_unfound(hosted.functions, items, searchable, bool(deferred))
     left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, state)]
     if left_out:
         state.warnings.add(
             f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
         )
+    offered.describe_search([*_to_find(filter(lambda entry: entry.place, deferred)), *_hosted_to_find(hosted)])
     offered.move_to_end(added)
     return offered
+
+
+def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[DeferredTool]:
+    """Return the client's deferred tools, declared in a request's `tools` and in `items`."""
+    entries = [*_entries(tools, lambda *_: None)]
+    for item in items:
+        if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "declared":
+            entries += _entries(list_field(item, "tools"), lambda *_: None)
+    return [*_to_find(filter(lambda entry: entry.is_deferred, entries))]
+
+
+def _to_find(entries: Iterable[_Entry]) -> Iterator[DeferredTool]:
+    return (DeferredTool(entry.tool, entry.namespace, entry.about) for entry in entries)
+
+
+def _hosted_to_find(hosted: HostedTools) -> Iterator[DeferredTool]:
+    return (DeferredTool.of_hosted(function) for function, _ in hosted.functions if function.deferred)
 
 
 def _name_unsent_fields(tool: ToolFields, warnings: Warnings) -> None:
@@ -269,16 +320,18 @@ def _name_unsent_fields(tool: ToolFields, warnings: Warnings) -> None:
             warnings.add(f"The parameter 'tools[].{name}' is not known to this backend and was left out.")
 
 
-def _without_deferred(
-    functions: Sequence[tuple[HostedFunction, Collection[str]]], items: Iterable[Item], searchable: bool
+def _without_unfound(
+    functions: Sequence[tuple[HostedFunction, Collection[str]]], items: Iterable[Item], searchable: bool, needed: bool
 ) -> list[tuple[HostedFunction, Collection[str]]]:
-    """Return the hosted functions without deferred ones that no search has found, and without a needless search."""
-    deferred = [function.key for function, _ in functions if function.deferred]
-    if not deferred:
-        return [entry for entry in functions if entry[0].key != SEARCH]
-    if not searchable and SEARCH not in [function.key for function, _ in functions]:
-        return list(functions)
-    missing = set(deferred) - _found_keys(items)
+    """
+    Return the hosted functions without deferred ones that no search has found, and without a needless search.
+
+    The search is `needed` for other deferred tools. Once it is offered it stays, also if it has found everything.
+    """
+    deferred = {function.key for function, _ in functions if function.deferred}
+    missing = deferred - _found_keys(items) if searchable and deferred else set()
+    if not (deferred or needed):
+        missing = {SEARCH}
     return [entry for entry in functions if entry[0].key not in missing]
 
 
@@ -362,9 +415,11 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool
     about = namespace.get("description")
     about = about if isinstance(about, str) else ""
     leads = True
+    defers = namespace.get("defer_loading") is True
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
         where = place and f"{place}.tools[{index}]"
         if _is_named(tool):
+            tool = {**tool, "defer_loading": True} if defers else tool
             yield _Entry(namespace["name"], tool["name"], tool, where, found, about, leads)
             leads = False
         else:

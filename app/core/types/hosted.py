@@ -16,7 +16,7 @@ HOSTED_TABLES: Mapping[str, str] = {
     "image_generation": "tools.image_generation",
     "mcp": "tools.mcp",
     "shell": "tools.code_interpreter",
-    "tool_search": "tools.mcp",
+    "tool_search": "tools.mcp",  # works without a table
     "web_search": "tools.web_search",
     "web_search_2025_08_26": "tools.web_search",
     "web_search_preview": "tools.web_search",
@@ -60,6 +60,36 @@ class HostedFunction:
     def server_label(self) -> str:
         """The server's label in an approval request."""
         return str(self.fields.get("server_label") or self.namespace or self.item.removesuffix("_call"))
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredTool:
+    """A tool that is declared to the model only after a tool search has found it."""
+
+    declaration: Mapping[str, Any]  # as in a request: its type, name, description and parameters
+    namespace: str | None = None
+    about: str = ""  # the description of the namespace
+
+    @property
+    def name(self) -> str:
+        return str(self.declaration["name"])
+
+    @property
+    def description(self) -> str:
+        return str(self.declaration.get("description") or "")
+
+    @classmethod
+    def of_hosted(cls, function: HostedFunction) -> DeferredTool:
+        """Return a function that the server runs, in the namespace of its server."""
+        declaration = {
+            "type": "function",
+            "name": function.name,
+            "description": function.description,
+            "parameters": dict(function.parameters),
+            "strict": function.strict,
+            "defer_loading": True,
+        }
+        return cls(declaration, function.server_label)
 
 
 def needs_table(table: str) -> str:

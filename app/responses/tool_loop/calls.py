@@ -22,7 +22,7 @@ from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject, with_fields
-from app.core.types.hosted import HostedFunction
+from app.core.types.hosted import DeferredTool, HostedFunction
 from app.core.types.request import Item
 from app.core.usage.tool_usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
@@ -195,7 +195,8 @@ class HostedCalls:
             return Outcome.failed(NO_OBJECT)
         items = [*self._options.items, *self._finished_items()]
         approval = self.items.notes(call.item["id"]).get("approval_request_id")
-        deferred = [entry.function for entry in self._sessions.functions if entry.function.deferred]
+        functions = [entry.function for entry in self._sessions.functions if entry.function.deferred]
+        deferred = [*self._options.deferred, *map(DeferredTool.of_hosted, functions)]
         running = ToolCall(call.item["id"], target.function, arguments, items, approval, call.call_id or "", deferred)
         return await self._sessions.run(target.session, running, SessionReport(self.items, self._lifecycle, call))
 

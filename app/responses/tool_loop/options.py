@@ -9,7 +9,7 @@ from typing import Any
 from app.core.history.approvals import ApprovedCall
 from app.core.stream.event_builder import Upstream
 from app.core.types.frozen import frozen
-from app.core.types.hosted import HostedTools
+from app.core.types.hosted import DeferredTool, HostedTools
 from app.core.types.request import Item
 from app.responses.compaction import CompactionOptions
 from app.responses.images import StoredImages
@@ -25,6 +25,7 @@ class LoopOptions:
     limits: ToolLimits
     declared: Sequence[DeclaredTool]
     items: Sequence[Item]  # the conversation
+    deferred: Sequence[DeferredTool] = ()  # the client's tools that a tool search may find
     upstream: Mapping[str, Upstream] = field(default_factory=dict)  # their fields from the backend and notes, by id
     tool_choice: Any = "auto"  # of the rounds after the first
     include: Collection[str] = frozenset()

@@ -20,13 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.errors import InvalidRequest
 from app.extras import require_packages
-from app.tools import Declaration, HostedTool, ToolHost, is_label, unknown_server
+from app.tools import Declaration, ToolHost, is_label, unknown_server
 from app.tools.guard import URL_NOT_ALLOWED, OutboundRefused, checked_url, is_same_place
 from app.tools.mcp.pool import SessionPool
 from app.tools.mcp.server import MCPFailure, MCPServerTools, ServerAddress
 from app.tools.mcp.session import MCPSession, read_tool, tools_of
 from app.tools.mcp.settings import CALLERS_URLS, Approval, MCPServer, MCPSettings, ToolFilter, read_settings
-from app.tools.search import ToolSearch
 
 T = TypeVar("T")
 
@@ -70,10 +69,6 @@ class MCPTool:
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> MCPTool:
         require_packages(["mcp"], "mcp")
         return cls(read_settings(table, host.environment, host.directory), host.max_result_chars)
-
-    def companions(self) -> dict[str, HostedTool]:
-        """Return the search for deferred functions of MCP servers."""
-        return {"tool_search": ToolSearch()}
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
         """Return a declaration for each server that the operator lets a caller use."""
