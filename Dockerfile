@@ -13,6 +13,7 @@ COPY docker/requirements.txt .
 RUN /opt/antiphon/bin/pip install --require-hashes --requirement requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
+COPY verify verify
 RUN pip wheel --no-deps --wheel-dir dist . \
     && /opt/antiphon/bin/pip install --no-deps dist/*.whl \
     && /opt/antiphon/bin/pip check \

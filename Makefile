@@ -86,7 +86,7 @@ lint: $(VENV)/test.stamp ## ruff: format and lint
 	$(BIN)/ruff check .
 
 types: $(VENV)/test.stamp ## mypy --strict
-	$(BIN)/mypy --strict app
+	$(BIN)/mypy --strict app verify
 
 unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
@@ -153,8 +153,8 @@ audit: $(VENV)/serve.stamp ## look up known vulnerabilities of the image's depen
 	$(PIP) install pip-audit
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement docker/requirements.txt
 
-wheel: $(VENV)/serve.stamp ## build dist/*.whl
-	$(PIP) wheel --no-deps --wheel-dir dist .
+wheel: $(VENV)/serve.stamp ## build dist/*.whl: the server, and openresponses-verify alone
+	$(PIP) wheel --no-deps --wheel-dir dist . ./verify
 
 docker: ## build the image antiphon
 	docker build --tag antiphon .

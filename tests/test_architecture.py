@@ -16,7 +16,8 @@ NAME = re.compile(r"@?(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w+)(?:\(.*\))?")
 @cache
 def places() -> set[str]:
     """The paths of all files and folders, each also without the folders above it; a folder ends with a slash."""
-    found = [path for folder in ("app", "tests", "docs") for path in (ROOT / folder).rglob("*")] + [*ROOT.glob("*")]
+    folders = [ROOT / name for name in ("app", "verify", "tests", "docs")]
+    found = [*ROOT.glob("*"), *(path for folder in folders for path in folder.rglob("*"))]
     whole = [f"{path.relative_to(ROOT).as_posix()}{'/' * path.is_dir()}" for path in found]
     return {"/".join(path.split("/")[depth:]) for path in whole for depth in range(path.count("/") + 1)}
 
@@ -24,7 +25,8 @@ def places() -> set[str]:
 @cache
 def words() -> set[str]:
     """All names in the code of the application and of its tests."""
-    code = [path for folder in ("app", "tests") for path in (ROOT / folder).rglob("*.py") if path != Path(__file__)]
+    folders = [ROOT / name for name in ("app", "verify", "tests")]
+    code = [path for folder in folders for path in folder.rglob("*.py") if path != Path(__file__)]
     return {word for path in code for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
 
 

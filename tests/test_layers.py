@@ -1,5 +1,7 @@
 """
-The layers of `app/`: imports go one way, the core is pure, folders and functions stay small, names mean one thing.
+The layers of `app/` and `verify/`.
+
+Imports go one way, the core is pure, folders and functions stay small, names mean one thing.
 
     main -> api -> responses -> protocols of backends, stores, tools -> core -> errors
 """
@@ -10,6 +12,7 @@ import ast
 import importlib
 import re
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -17,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
 from app.backends import BACKENDS
 from app.backends.apis import APIS
@@ -25,7 +29,8 @@ from app.tools.files import FILE_STORES
 
 ROOT = Path(__file__).parent.parent
 APP = ROOT / "app"
-MODULES = sorted(APP.rglob("*.py"))
+VERIFY = ROOT / "verify" / "openresponses_verify"  # a package of its own
+MODULES = sorted([*APP.rglob("*.py"), *VERIFY.rglob("*.py")])
 
 LONGEST_MODULE = 600
 LARGEST_FOLDER = 12  # modules, beside `__init__`
@@ -138,8 +143,8 @@ LAYERS = {
     | {"app.observability", "app.responses", "app.settings", "app.tools.files"}
     | {"app.tools.code_interpreter"},
     "app.studio": {"app"},
-    # It knows other servers' API, and nothing of this one.
-    "app.verify": {"app"},
+    # It knows the API of any server, and nothing of this one.
+    "openresponses_verify": set(),
 }
 # They join the parts, and may import everything; nothing imports them.
 TOP = {"app.main", "app.assembly", "app.cli", "app.__main__"}
@@ -157,7 +162,8 @@ IMPURE |= {"subprocess", "tempfile", "threading", "urllib.request"}
 
 
 def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    folder = VERIFY.parent if path.is_relative_to(VERIFY) else ROOT
+    return ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix(".__init__")
 
 
 NAMES = {name_of(path): path for path in MODULES}
@@ -210,7 +216,7 @@ def violations(name: str, imported: set[str]) -> list[str]:
     if layer == "app" and name != "app":
         return [f"{name} has no place in the house"]
     below = LAYERS[layer]
-    ours = sorted(one for one in imported if one == "app" or one.startswith("app."))
+    ours = sorted(one for one in imported if one.partition(".")[0] in ("app", VERIFY.name))
     allowed = {one for one in ours if one in below or layer_of(one) in below or layer_of(one) == layer} - CONCRETE
     return [f"{name} imports {one}" for one in ours if one not in allowed]
 
@@ -223,6 +229,15 @@ def test_core_imports_only_the_standard_library_and_what_makes_data() -> None:
     imported = [(name, one, one.partition(".")[0]) for name in CORE_NAMES for one in imported_by(NAMES[name])]
     assert [(name, one) for name, one, top in imported if top not in PURE] == []
     assert [(name, one) for name, one, top in imported if one in IMPURE or top in IMPURE] == []
+
+
+def test_verify_imports_only_its_declared_dependencies() -> None:
+    project = tomllib.loads((VERIFY.parent / "pyproject.toml").read_text())["project"]
+    declared = {Requirement(one).name for one in project["dependencies"]}
+    names = [name for name in NAMES if name.partition(".")[0] == VERIFY.name]
+    assert len(names) > 20
+    imported = {one.partition(".")[0] for name in names for one in imported_by(NAMES[name])}
+    assert imported - set(sys.stdlib_module_names) == {VERIFY.name, *declared}
 
 
 def test_core_names_no_servers() -> None:
@@ -316,9 +331,10 @@ def public_names(tree: ast.Module) -> Iterator[str]:
 def test_public_name_means_one_thing() -> None:
     modules: dict[str, list[str]] = {}
     for name, path in NAMES.items():
+        package = name.partition(".")[0]
         for defined in set(public_names(tree_of(path))):
             if not defined.startswith("_") and defined not in OWN:
-                modules.setdefault(defined, []).append(name)
+                modules.setdefault(f"{package}: {defined}", []).append(name)
     assert {defined: where for defined, where in modules.items() if len(where) > 1} == {}
 
 
@@ -346,6 +362,8 @@ def test_public_name_means_one_thing() -> None:
         ("app.api.routes.responses", "app.assembly.parts"),
         ("app.settings.validation", "app.backends.server.client"),
         ("app.helpers", "app.core.ids"),
+        ("app.api.routes.responses", "openresponses_verify.server"),
+        ("openresponses_verify.checks.stream", "app.core.ids"),
     ],
 )
 def test_import_upward_is_seen(name: str, imported: str) -> None:
@@ -368,6 +386,8 @@ def test_import_upward_is_seen(name: str, imported: str) -> None:
         ("app.main", "app.stores.redis"),
         ("app.assembly.parts", "app.stores.redis"),
         ("app.cli", "app.settings"),
+        ("app.cli", "openresponses_verify.cli"),
+        ("openresponses_verify.cli", "openresponses_verify.server"),
     ],
 )
 def test_import_downward_is_accepted(name: str, imported: str) -> None:

@@ -30,8 +30,18 @@ DOCUMENTS = ["README.md", "SECURITY.md", *(f"docs/{path.name}" for path in sorte
 VARIABLE = re.compile(r"\bANTIPHON_(?!TEST_)[A-Z_]+\b")
 
 
+VERIFY = tomllib.loads((ROOT / "verify" / "pyproject.toml").read_text())["project"]
+
+
 def test_version_is_one() -> None:
-    assert PROJECT["version"] == __version__
+    assert PROJECT["version"] == VERIFY["version"] == __version__
+
+
+def test_server_has_the_dependencies_and_the_command_of_verify() -> None:
+    """The server's wheel has the package, which can also be installed alone."""
+    assert VERIFY["dependencies"] and set(VERIFY["dependencies"]) <= set(PROJECT["dependencies"])
+    assert VERIFY["scripts"].items() <= PROJECT["scripts"].items()
+    assert (ROOT / "verify" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
 
 
 EXTRAS = [name for name in PROJECT["optional-dependencies"] if name not in ("test", "dev", "tools")]  # all that run

@@ -266,15 +266,16 @@ def verify(
     ] = None,
 ) -> None:
     """Check that a Responses server keeps the specification; exit 1 if it does not, 2 if nothing could be tried."""
-    from app.cli.verify import run_checks
-    from app.verify.server import ServerAccess, read_headers
+    from openresponses_verify.cli import Selection, run_checks
+    from openresponses_verify.server import ServerAccess, read_headers
 
     try:
         headers = read_headers(header or ())
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--header") from None
     access = ServerAccess(url, model, api_key, second_api_key, timeout, concurrency, headers)
-    raise typer.Exit(run_checks(access, only or (), skip or (), (json_file, junit_file)))
+    selection = Selection(only or (), skip or (), json_file, junit_file)
+    raise typer.Exit(run_checks(access, selection, "antiphon"))
 
 
 @cli.command("settings", short_help="Print all settings, as a `.env` file.")

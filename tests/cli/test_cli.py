@@ -130,7 +130,13 @@ def test_serve_imports_nothing_before_it_is_used(tmp_path: Path) -> None:
     with served(tmp_path, PYTHONPROFILEIMPORTTIME="1"):
         imported = {line.rpartition("|")[2].strip() for line in log_of(tmp_path).splitlines() if "import time:" in line}
     needless = {"httpx", "httpcore", "rich", "redis", "sqlite3", "asyncpg", "apsw", "pypdf", "mcp", "opentelemetry.sdk"}
-    needless |= {"app.settings.example", "app.tools.guard", "app.tools.mcp", "app.api.routes.files", "app.verify"}
+    needless |= {
+        "app.settings.example",
+        "app.tools.guard",
+        "app.tools.mcp",
+        "app.api.routes.files",
+        "openresponses_verify",
+    }
     assert "app.api.routes.responses" in imported
     assert needless & imported == set()
 

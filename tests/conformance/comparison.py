@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from app.verify.checks import ALL_CHECKS
+from openresponses_verify.checks import ALL_CHECKS
 
 Results = dict[str, dict[str, Any]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from app.verify.checks import ALL_CHECKS, CHECK_GROUPS
+from openresponses_verify.checks import ALL_CHECKS, CHECK_GROUPS
 
 Results = dict[str, dict[str, Any]]
 

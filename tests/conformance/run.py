@@ -21,9 +21,9 @@ from typing import Any
 
 import httpx
 
-from app.verify.report import as_json
-from app.verify.runner import NothingToVerify, verify_server
-from app.verify.server import ServerAccess
+from openresponses_verify.report import as_json
+from openresponses_verify.runner import NothingToVerify, verify_server
+from openresponses_verify.server import ServerAccess
 from tests.bench.servers import ROOT, running, version
 from tests.conformance.comparison import comparison
 from tests.conformance.page import page, totals

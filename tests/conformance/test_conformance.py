@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.verify.checks import ALL_CHECKS
+from openresponses_verify.checks import ALL_CHECKS
 from tests.conformance.comparison import comparison
 from tests.conformance.page import page
 from tests.conformance.run import BEGIN, END, PAGE, README, RESULTS, of_readme

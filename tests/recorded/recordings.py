@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 import yaml
 
-from app.verify.exchange import read_events
+from openresponses_verify.exchange import read_events
 
 PACKAGE, VERSION = "langchain-openai", "1.7.4"
 ARCHIVE = f"langchain_openai-{VERSION}.tar.gz"

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest_asyncio
 
-from app.verify.exchange import read_events
-from app.verify.laws import breaches_of
+from openresponses_verify.exchange import read_events
+from openresponses_verify.laws import breaches_of
 from tests.recorded.recordings import Recording, recordings
 from tests.support.serving import antiphon
 from tests.support.upstream import Upstream, reply

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from app.core.stream.event_builder import TERMINAL_EVENTS
 from app.core.types.request import Event
-from app.verify.laws import breaches_of
+from openresponses_verify.laws import breaches_of
 
 # OpenAI's names for what the spec calls otherwise, and what it has beside.
 _OPENAI = {

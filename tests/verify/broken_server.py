@@ -14,7 +14,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.verify.exchange import read_events
+from openresponses_verify.exchange import read_events
 
 Json = dict[str, Any]
 Events = list[Json]

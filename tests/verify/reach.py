@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 
 import httpx
 
-from app.verify.exchange import HTTPExchange
-from app.verify.rows import Check, Ended
-from app.verify.server import ServerAccess, SocketTurns, VerifiedServer
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.rows import Check, Ended
+from openresponses_verify.server import ServerAccess, SocketTurns, VerifiedServer
 from tests.verify.broken_server import Fault, Json, Reply, Sent, unchanged
 
 HEADER = "x-number"

@@ -10,9 +10,9 @@ import pytest
 from app.backends import EncodedQuestion, Question
 from app.backends.apis import APIS
 from app.backends.demo import DemoBackend
-from app.verify.checks import ALL_CHECKS
-from app.verify.runner import NothingToVerify, VerifyReport, chosen_checks, verify_server
-from app.verify.server import ServerAccess
+from openresponses_verify.checks import ALL_CHECKS
+from openresponses_verify.runner import NothingToVerify, VerifyReport, chosen_checks, verify_server
+from openresponses_verify.server import ServerAccess
 from tests.support.ports import free_port
 from tests.support.sockets import listening
 from tests.support.store_places import STORES, Place, place_of

@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from app.backends.demo import DemoBackend
 from app.main import create_app
-from app.verify.checks import ALL_CHECKS
-from app.verify.rows import Check
-from app.verify.runner import chosen_checks, verify_server
-from app.verify.server import ServerAccess
+from openresponses_verify.checks import ALL_CHECKS
+from openresponses_verify.rows import Check
+from openresponses_verify.runner import chosen_checks, verify_server
+from openresponses_verify.server import ServerAccess
 from tests.support.serving import serving, settings
 from tests.verify import answer_faults, state_faults, stream_faults
 from tests.verify.broken_server import FAULTS, BrokenServer, Fault

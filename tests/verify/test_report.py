@@ -11,15 +11,14 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 from starlette.types import Receive, Scope, Send
 
 from app.backends.demo import DemoBackend
 from app.main import create_app
-from app.verify.exchange import HTTPExchange
-from app.verify.report import VerifyProgress, as_json, as_junit, print_report
-from app.verify.rows import Broken, Check, CheckResult, Unclear, Unsupported
-from app.verify.runner import VerifyReport
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.report import Terminal, VerifyProgress, as_json, as_junit, print_report
+from openresponses_verify.rows import Broken, Check, CheckResult, Unclear, Unsupported
+from openresponses_verify.runner import VerifyReport
 from tests.support import fork_server
 from tests.support.serving import serving, settings
 from tests.support.sockets import listening
@@ -78,7 +77,7 @@ def test_junit_report_is_xml_that_counts_failures_and_skips() -> None:
 
 def test_terminal_report_has_failures_first_with_sentence_place_finding_and_request() -> None:
     output = io.StringIO()
-    print_report(REPORT, Console(file=output, width=100))
+    print_report(REPORT, Terminal(output))
     text = output.getvalue()
     order = [
         "fail stream.bad",
@@ -103,7 +102,7 @@ def test_terminal_report_has_failures_first_with_sentence_place_finding_and_requ
 
 def test_progress_elsewhere_than_on_a_terminal_is_a_line_for_each_check() -> None:
     output = io.StringIO()
-    with VerifyProgress(Console(file=output)) as progress:
+    with VerifyProgress(Terminal(output)) as progress:
         for result in REPORT.results:
             progress.ended(result, 4)
     assert output.getvalue().split() == [
@@ -114,7 +113,7 @@ def test_progress_elsewhere_than_on_a_terminal_is_a_line_for_each_check() -> Non
 
 def test_progress_on_a_terminal_is_a_bar() -> None:
     output = io.StringIO()
-    with VerifyProgress(Console(file=output, force_terminal=True, width=80)) as progress:
+    with VerifyProgress(Terminal(output, interactive=True)) as progress:
         progress.ended(REPORT.results[0], 4)
     assert "stream.good" in output.getvalue() and "1/4" in output.getvalue()
 

@@ -10,8 +10,8 @@ import pytest
 
 from app.backends.demo import DemoBackend
 from app.main import create_app
-from app.verify.runner import VerifyReport, chosen_checks, verify_server
-from app.verify.server import ServerAccess
+from openresponses_verify.runner import VerifyReport, chosen_checks, verify_server
+from openresponses_verify.server import ServerAccess
 from tests.support.serving import serving, settings
 from tests.verify.broken_server import BrokenServer, Fault, Json, Reply, Sent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.main import create_app
-from app.verify.runner import chosen_checks, verify_server
-from app.verify.server import ServerAccess
+from openresponses_verify.runner import chosen_checks, verify_server
+from openresponses_verify.server import ServerAccess
 from tests.support.build import call, finish
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings

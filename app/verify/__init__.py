@@ -1,1 +1,0 @@
-"""Holds any Responses server against the specification: `antiphon verify URL`."""

@@ -1,0 +1,274 @@
+"""Responses in the background: polled, streamed, resumed, cancelled; and compaction of a conversation."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.expect import INVALID, NO_FAILURE, REFUSED, need_laws, need_schema, need_status
+from openresponses_verify.rows import Unclear, Unsupported, check_row, need
+from openresponses_verify.samples import LIMIT, assistant_message, response_id, spoken, user_message
+from openresponses_verify.server import VerifiedServer, answered, given, says_unsupported
+
+_GUIDE = "OpenAI guide, Background mode"
+_API = "OpenAI API reference, "
+_COMPACT = "Open Responses specification, Context Compaction"
+_ENDED = ("completed", "incomplete", "failed", "cancelled")
+
+
+async def _begun(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(input="Say hello.", background=True, store=True, max_output_tokens=LIMIT)
+
+
+async def _taken(server: VerifiedServer) -> HTTPExchange:
+    """
+    Return the answer to a request in the background; raises `Unsupported` if it was not taken as one, and `Unclear`
+    without a status.
+    """
+    exchange = given(await server.once(_begun), "background")
+    samples.repeated(exchange, "status")
+    if exchange.response.get("background") is not True and exchange.response.get("status") in _ENDED:
+        raise Unsupported("background is ignored: the response had ended when it came.", exchange)
+    return exchange
+
+
+async def _ended(server: VerifiedServer) -> HTTPExchange:
+    """Poll a response in the background until it has ended."""
+    identifier = response_id(await _taken(server))
+    until = time.monotonic() + server.timeout
+    pause = 0.05
+    while True:
+        exchange = await server.get(f"/responses/{identifier}")
+        if not exchange.ok or exchange.object.get("status") in _ENDED or time.monotonic() > until:
+            return exchange
+        await asyncio.sleep(pause)
+        pause = min(1.0, pause * 1.5)
+
+
+@check_row("background.create", "A response in the background begins at once", _GUIDE)
+async def _create(server: VerifiedServer) -> None:
+    """`background: true` runs a response asynchronously: it is `queued` or `in_progress` when it comes."""
+    exchange = answered(await server.once(_begun), "background")
+    await _taken(server)
+    status = exchange.response.get("status")
+    need(status in ("queued", "in_progress", *_ENDED), f"The status is {status!r}.", exchange)
+    need(exchange.response.get("background") is True, "The response has not background: true.", exchange)
+
+
+@check_row("background.poll", "It can be polled until it ends", _GUIDE)
+async def _poll(server: VerifiedServer) -> None:
+    """Poll responses in the background with GET until their status is no longer `queued` or `in_progress`."""
+    await _taken(server)
+    exchange = await server.once(_ended)
+    need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
+    status = exchange.object.get("status")
+    need(status in ("completed", "incomplete"), f"The status is {status!r} in the end.", exchange)
+    need(exchange.output, "The response has no output in the end.", exchange)
+
+
+async def _streamed(server: VerifiedServer) -> HTTPExchange:
+    return await server.stream(input="Say hello.", background=True, store=True, max_output_tokens=LIMIT)
+
+
+@check_row("background.stream", "It can be streamed", _GUIDE)
+async def _stream(server: VerifiedServer) -> None:
+    """`background` and `stream` go together, and the events are those of any stream."""
+    await _taken(server)
+    exchange = answered(await server.once(_streamed), "background", "stream")
+    need(exchange.events, "There are no events.", exchange)
+    need_laws(exchange, exchange.events)
+
+
+async def _resumed(server: VerifiedServer) -> HTTPExchange:
+    given(await server.once(_streamed), "background", "stream")
+    identifier = response_id(await server.once(_streamed))
+    return await server.get(f"/responses/{identifier}?stream=true&starting_after=1")
+
+
+@check_row("background.resume", "A stream can be resumed", f"{_API}Get a model response, starting_after")
+async def _resume(server: VerifiedServer) -> None:
+    """`starting_after`: the sequence number of the event after which to start streaming."""
+    await _taken(server)
+    exchange = answered(await server.once(_resumed), "stream", "starting_after")
+    if exchange.content_type != "text/event-stream":
+        raise Unsupported("The answer is no stream.", exchange)
+    need(exchange.events, "There are no events.", exchange)
+    first = exchange.events[0].get("sequence_number")
+    need(first == 2, f"The first event after 1 has the sequence_number {first!r}.", exchange, exchange.events[0])
+
+
+@check_row(
+    "background.resume-same", "A resumed stream has the same events", f"{_API}Get a model response, starting_after"
+)
+async def _same(server: VerifiedServer) -> None:
+    """Events do not change: those after `starting_after` are those that were sent before."""
+    await _taken(server)
+    before = [event for event in given(await server.once(_streamed)).events if event.get("type") != "keepalive"]
+    exchange = given(await server.once(_resumed), "stream", "starting_after")
+    after = [event for event in exchange.events if event.get("type") != "keepalive"]
+    if exchange.content_type != "text/event-stream" or not after:
+        raise Unsupported("The answer is no stream.", exchange)
+    numbered = {event.get("sequence_number"): event for event in before}
+    for event in after:
+        same = numbered.get(event.get("sequence_number")) == event
+        need(same, "An event differs from the one with its number.", exchange, event)
+    need(after[-1] == before[-1], "The resumed stream does not end as the first.", exchange, after[-1])
+
+
+async def _cancelled(server: VerifiedServer) -> HTTPExchange:
+    begun = await server.respond(input=samples.COUNT, background=True, store=True, max_output_tokens=4 * LIMIT)
+    return await server.send("POST", f"/responses/{response_id(begun)}/cancel")
+
+
+@check_row("background.cancel", "It can be cancelled", f"{_API}Cancel a response")
+async def _cancel(server: VerifiedServer) -> None:
+    """`POST /responses/{id}/cancel` cancels a response with `background: true`, and returns it."""
+    await _taken(server)
+    exchange = answered(await server.once(_cancelled))
+    status = exchange.object.get("status")
+    if status in ("completed", "incomplete"):
+        raise Unclear("The response had ended before it could be cancelled.", exchange)
+    need(status == "cancelled", f"The status is {status!r}.", exchange)
+
+
+@check_row("background.cancel-again", "Cancelling twice is no mistake", _GUIDE)
+async def _again(server: VerifiedServer) -> None:
+    """Cancelling twice is idempotent: the second call returns the response."""
+    await _taken(server)
+    first = given(await server.once(_cancelled))
+    exchange = await server.send("POST", f"/responses/{response_id(first)}/cancel")
+    need(exchange.ok, f"The second is answered with {exchange.outcome()}", exchange)
+    same = exchange.object.get("status") == first.object.get("status")
+    need(same, f"The status is {exchange.object.get('status')!r} now.", exchange)
+
+
+@check_row("background.cancel-foreground", "Other responses cannot be cancelled", f"{_API}Cancel a response")
+async def _foreground(server: VerifiedServer) -> None:
+    """Only responses created with `background: true` can be cancelled."""
+    await _taken(server)
+    given(await server.once(_cancelled))
+    identifier = response_id(await server.once(samples.stored))
+    need_status(await server.send("POST", f"/responses/{identifier}/cancel"), REFUSED)
+
+
+@check_row("background.not-stored", "It has to be stored", _GUIDE)
+async def _not_stored(server: VerifiedServer) -> None:
+    """Background mode requires `store: true`; stateless requests are rejected."""
+    await _taken(server)
+    need_status(await server.respond(background=True, store=False, max_output_tokens=16), INVALID)
+
+
+# Compaction.
+
+
+async def _compact(server: VerifiedServer) -> HTTPExchange:
+    turns = [user_message(samples.WORDS), assistant_message("I shall.")]
+    return await server.send("POST", "/responses/compact", {"model": server.model, "input": turns})
+
+
+@check_row("compaction.create", "A conversation can be compacted", _COMPACT)
+async def _compaction(server: VerifiedServer) -> None:
+    """`POST /v1/responses/compact` returns a `response.compaction` object."""
+    exchange = answered(await server.once(_compact))
+    found = exchange.object.get("object")
+    need(found == "response.compaction", f"The object is {found!r}.", exchange)
+    types = [item.get("type") for item in exchange.output]
+    need("compaction" in types, f"The output has items of the types {types}.", exchange)
+
+
+@check_row("compaction.schema", "A compaction has its form", "Open Responses schema, CompactResource")
+async def _schema(server: VerifiedServer) -> None:
+    """The compaction is a CompactResource: id, output, `created_at` and usage."""
+    exchange = given(await server.once(_compact))
+    need_schema("CompactResource", exchange.object, exchange, but=lambda issue: issue.path == ("object",))
+
+
+@check_row(
+    "compaction.opaque", "What was compacted cannot be read", "Open Responses schema, CompactionBody.encrypted_content"
+)
+async def _opaque(server: VerifiedServer) -> None:
+    """`encrypted_content` is the encrypted content that was produced by compaction."""
+    exchange = given(await server.once(_compact))
+    for item in exchange.output:
+        if item.get("type") == "compaction":
+            content = str(item.get("encrypted_content"))
+            need("alpha bravo" not in content, "encrypted_content has the words of the conversation.", exchange, item)
+
+
+@check_row("compaction.replay", "The output is a new beginning", _COMPACT)
+async def _replay(server: VerifiedServer) -> None:
+    """The compacted output is the input of the next request, in place of the conversation."""
+    compacted = given(await server.once(_compact))
+    exchange = await server.respond(input=[*compacted.output, user_message("Say hello.")], max_output_tokens=LIMIT)
+    need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
+
+
+@check_row(
+    "compaction.missing-model",
+    "A compaction without a model is refused",
+    "Open Responses schema, CompactResponseMethodPublicBody",
+)
+async def _no_model(server: VerifiedServer) -> None:
+    """`model` is required."""
+    given(await server.once(_compact))
+    need_status(await server.send("POST", "/responses/compact", {"input": "Hi."}), INVALID)
+
+
+@check_row(
+    "compaction.previous",
+    "A stored conversation can be compacted",
+    f"{_COMPACT}; openai-agents, OpenAIResponsesCompactionSession",
+)
+async def _previous(server: VerifiedServer) -> None:
+    """The endpoint accepts `previous_response_id`, without `input`."""
+    given(await server.once(_compact))
+    body = {"model": server.model, "previous_response_id": response_id(await server.once(samples.stored))}
+    exchange = answered(await server.send("POST", "/responses/compact", body), "previous_response_id")
+    need(exchange.output, "There is no output.", exchange)
+
+
+@check_row(
+    "compaction.trigger",
+    "A trigger gives one compaction item",
+    "Codex CLI 0.169, compaction with the built-in provider",
+)
+async def _trigger(server: VerifiedServer) -> None:
+    """A request that ends with `{type: 'compaction_trigger'}` is answered with exactly one `compaction` item."""
+    turns: list[dict[str, object]] = [user_message(samples.WORDS), {"type": "compaction_trigger"}]
+    exchange = await server.respond(input=turns, max_output_tokens=LIMIT)
+    if not exchange.ok and (exchange.status in (400, 422) or says_unsupported(exchange)):
+        raise Unsupported(exchange.outcome(), exchange)
+    types = [item.get("type") for item in given(exchange).output]
+    if "compaction" not in types and spoken(exchange):
+        raise Unsupported("The item is ignored: the answer is a text.", exchange)
+    need(types == ["compaction"], f"The output has items of the types {types}.", exchange)
+
+
+@check_row("compaction.tampered", "A compaction that was changed is no failure", _COMPACT)
+async def _tampered(server: VerifiedServer) -> None:
+    """`encrypted_content` that was changed on its way is the caller's mistake: it is no 500."""
+    compacted = given(await server.once(_compact))
+    item = next((item for item in compacted.output if item.get("type") == "compaction"), {})
+    content = str(item.get("encrypted_content") or "")
+    if len(content) < 20:
+        raise Unclear("There is no encrypted_content to change.", compacted)
+    middle = len(content) // 2
+    changed = f"{content[:middle]}{'A' if content[middle] != 'A' else 'B'}{content[middle + 1 :]}"
+    turns = [{**item, "encrypted_content": changed}, user_message("Say hello.")]
+    need_status(await server.respond(input=turns, max_output_tokens=16), NO_FAILURE)
+
+
+@check_row("compaction.input-tokens", "Input can be counted", f"{_API}Get input token counts")
+async def _input_tokens(server: VerifiedServer) -> None:
+    """
+    `POST /responses/input_tokens` returns how many tokens an input has: `{object: 'response.input_tokens',
+    input_tokens}`.
+    """
+    body = {"model": server.model, "input": samples.WORDS}
+    exchange = answered(await server.send("POST", "/responses/input_tokens", body))
+    found = exchange.object.get("input_tokens")
+    need(isinstance(found, int) and found > 5, f"input_tokens is {found!r}.", exchange, exchange.object)
+    kind = exchange.object.get("object")
+    need(kind == "response.input_tokens", f"The object is {kind!r}.", exchange, exchange.object)

@@ -1,0 +1,176 @@
+"""Conversations: an object with items, which responses read and extend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.expect import NOT_FOUND, REFUSED, need_longer, need_order, need_status
+from openresponses_verify.rows import Unclear, check_row, need
+from openresponses_verify.samples import SHORT, object_id, response_id, user_message
+from openresponses_verify.server import VerifiedServer, answered, given
+
+_API = "OpenAI API reference, Conversations, "
+_CREATE = "OpenAI API reference, Create a model response, conversation"
+_SPEC = "Open Responses specification, Stateful Conversations"
+_NONE = "conv_00000000000000000000000000000000000000000000000000"
+
+
+async def _created(server: VerifiedServer) -> HTTPExchange:
+    body = {"items": [user_message(samples.WORDS)], "metadata": {"purpose": "verify"}}
+    return await server.send("POST", "/conversations", body)
+
+
+async def _id(server: VerifiedServer) -> str:
+    return object_id(await server.once(_created))
+
+
+async def _used(server: VerifiedServer) -> HTTPExchange:
+    """A response in a conversation of its own, which had one item of many words before."""
+    made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
+    return await server.respond(input=SHORT, conversation=object_id(made), store=True, max_output_tokens=samples.LIMIT)
+
+
+@check_row("conversations.create", "A conversation can be created", f"{_API}Create")
+async def _create(server: VerifiedServer) -> None:
+    """`POST /conversations` creates a conversation: an object `conversation` with an id, metadata and `created_at`."""
+    exchange = answered(await server.once(_created))
+    found = exchange.object
+    need(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", exchange, found)
+    need(isinstance(found.get("id"), str) and found["id"], "There is no id.", exchange, found)
+    need(isinstance(found.get("created_at"), int), "created_at is no integer.", exchange, found)
+    need(found.get("metadata") == {"purpose": "verify"}, "The metadata is not what was sent.", exchange, found)
+
+
+@check_row("conversations.retrieve", "A conversation can be retrieved", f"{_API}Retrieve")
+async def _retrieve(server: VerifiedServer) -> None:
+    """`GET /conversations/{id}` returns the conversation."""
+    exchange = answered(await server.get(f"/conversations/{await _id(server)}"))
+    need(exchange.object.get("id") == await _id(server), "The id is another.", exchange, exchange.object)
+
+
+@check_row("conversations.update", "The metadata can be changed", f"{_API}Update")
+async def _update(server: VerifiedServer) -> None:
+    """`POST /conversations/{id}` updates the metadata."""
+    path = f"/conversations/{await _id(server)}"
+    answered(await server.send("POST", path, {"metadata": {"purpose": "changed"}}), "metadata")
+    exchange = await server.get(path)
+    need(exchange.object.get("metadata") == {"purpose": "changed"}, "The metadata is the old.", exchange)
+
+
+@check_row("conversations.items", "Items can be listed", f"{_API}List items")
+async def _items(server: VerifiedServer) -> None:
+    """`GET /conversations/{id}/items` lists the items of the conversation."""
+    exchange = answered(await server.get(f"/conversations/{await _id(server)}/items"))
+    roles = {item.get("role") for item in exchange.listed}
+    need(roles == {"user"}, "The list does not have the message.", exchange, exchange.object)
+
+
+async def _extended(server: VerifiedServer) -> HTTPExchange:
+    made = object_id(await server.send("POST", "/conversations", {}))
+    items = [user_message("one"), user_message("two")]
+    return await server.send("POST", f"/conversations/{made}/items", {"items": items})
+
+
+def _conversation(exchange: HTTPExchange) -> str:
+    return f"/conversations/{exchange.url.split('/conversations/')[1].partition('/')[0]}"
+
+
+@check_row("conversations.items-create", "Items can be added", f"{_API}Create items")
+async def _add(server: VerifiedServer) -> None:
+    """`POST /conversations/{id}/items` creates items in a conversation, and returns the list of them."""
+    exchange = answered(await server.once(_extended))
+    need(len(exchange.listed) == 2, "The list does not have both items.", exchange, exchange.object)
+
+
+@check_row("conversations.items-order", "Items come in the order that is asked for", f"{_API}List items")
+async def _order(server: VerifiedServer) -> None:
+    """`order`: `asc` or `desc`, which is the default."""
+    path = f"{_conversation(given(await server.once(_extended)))}/items"
+    need_order(await server.get(f"{path}?order=asc"), await server.get(path), ["one", "two"])
+
+
+@check_row("conversations.item", "An item can be retrieved and deleted", f"{_API}Retrieve an item, Delete an item")
+async def _item(server: VerifiedServer) -> None:
+    """`GET` and `DELETE /conversations/{id}/items/{item_id}`: a single item; the second returns the conversation."""
+    made = object_id(await server.send("POST", "/conversations", {"items": [user_message("one")]}))
+    path = f"/conversations/{made}/items"
+    items = given(await server.get(path))
+    identifier = next(iter(items.listed_ids), None)
+    if not isinstance(identifier, str):
+        raise Unclear("The list has no item with an id: see conversations.items.", items)
+    exchange = answered(await server.get(f"{path}/{identifier}"))
+    need(exchange.object.get("id") == identifier, "The item is another.", exchange, exchange.object)
+    answered(await server.delete(f"{path}/{identifier}"))
+    need_status(await server.get(f"{path}/{identifier}"), NOT_FOUND, "The deleted item")
+
+
+@check_row("conversations.response", "A response names its conversation", _SPEC)
+async def _response(server: VerifiedServer) -> None:
+    """
+    A response that belongs to a conversation MUST identify that conversation in the returned `response.conversation`
+    field.
+    """
+    await _id(server)
+    exchange = answered(await server.once(_used), "conversation")
+    found: Any = exchange.response.get("conversation")
+    sent = exchange.body.get("conversation") if isinstance(exchange.body, dict) else None
+    named = found.get("id") if isinstance(found, dict) else found
+    need(named == sent, f"The conversation is {found!r}, and should be {sent!r}.", exchange)
+
+
+@check_row("conversations.context", "A response knows the conversation", _CREATE)
+async def _context(server: VerifiedServer) -> None:
+    """Items from this conversation are prepended to the input items for this response request."""
+    await _id(server)
+    exchange = given(await server.once(_used), "conversation")
+    need_longer(exchange, given(await server.once(samples.alone)), 15, "the conversation")
+
+
+@check_row("conversations.append", "A response extends the conversation", _CREATE)
+async def _append(server: VerifiedServer) -> None:
+    """
+    Input items and output items from this response are automatically added to the conversation after it completes.
+    """
+    await _id(server)
+    used = given(await server.once(_used), "conversation")
+    sent = used.body.get("conversation") if isinstance(used.body, dict) else ""
+    exchange = given(await server.get(f"/conversations/{sent}/items?order=asc"))
+    types = [(item.get("type"), item.get("role")) for item in exchange.listed]
+    need(types.count(("message", "user")) == 2, "The input of the response was not added.", exchange, types)
+    need(len(types) == 2 + len(used.output), "The output of the response was not added.", exchange, types)
+
+
+@check_row(
+    "conversations.with-previous",
+    "Not with previous_response_id",
+    "OpenAI API reference, Create a model response, previous_response_id",
+)
+async def _with_previous(server: VerifiedServer) -> None:
+    """`previous_response_id` cannot be used in conjunction with `conversation`."""
+    used = given(await server.once(_used), "conversation")
+    exchange = await server.respond(
+        conversation=object_id(await server.send("POST", "/conversations", {})),
+        previous_response_id=response_id(used),
+        max_output_tokens=16,
+    )
+    need_status(exchange, (400,))
+
+
+@check_row("conversations.unknown", "An unknown conversation is refused", "Open Responses specification, Error Types")
+async def _unknown(server: VerifiedServer) -> None:
+    """`not_found`: the requested resource does not exist, to be retrieved or to be used."""
+    await _id(server)
+    need_status(await server.get(f"/conversations/{_NONE}"), REFUSED, "GET")
+    exchange = await server.respond(input=SHORT, conversation=_NONE, max_output_tokens=16)
+    need_status(exchange, REFUSED, "A response in it")
+
+
+@check_row("conversations.delete", "A conversation can be deleted", f"{_API}Delete")
+async def _delete(server: VerifiedServer) -> None:
+    """`DELETE /conversations/{id}` deletes the conversation: `{id, object: 'conversation.deleted', deleted: true}`."""
+    path = f"/conversations/{object_id(await server.send('POST', '/conversations', {}))}"
+    exchange = answered(await server.delete(path))
+    need(exchange.object.get("deleted") is True, "deleted is not true.", exchange, exchange.object)
+    need_status(await server.get(path), NOT_FOUND, "The deleted conversation")

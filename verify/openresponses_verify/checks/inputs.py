@@ -1,0 +1,246 @@
+"""The forms that input takes: each is answered, as a client somewhere sends it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openresponses_verify import samples
+from openresponses_verify.expect import need_longer
+from openresponses_verify.rows import CHECKS, Check, check_row, need
+from openresponses_verify.samples import LIMIT, assistant_message, input_tokens, message, user_message
+from openresponses_verify.server import VerifiedServer, answered, given
+
+_CHAT = "Open Responses specification, Chat Inference"
+_PARAM = "Open Responses schema, "
+_ITEMS = "Open Responses specification, Items"
+
+
+def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: object) -> None:
+    """Register a check that an input is answered; `optional` are words by which a server says that it has no such."""
+
+    async def run(server: VerifiedServer) -> None:
+        exchange = answered(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
+        need(exchange.output, "There is no output.", exchange)
+
+    CHECKS.append(Check(row_id, title, law, source, run))
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": []}
+
+
+_form(
+    "input.string",
+    "A string",
+    "A string input is interpreted as a user message.",
+    _CHAT,
+    "Say hello.",
+)
+_form(
+    "input.message-string",
+    "A message whose content is a string",
+    "The content of a message is a text or a list of parts.",
+    f"{_PARAM}UserMessageItemParam",
+    [user_message("Say hello.")],
+)
+_form(
+    "input.message-parts",
+    "A message of several parts",
+    "The content of a message is a text or a list of parts.",
+    f"{_PARAM}UserMessageItemParam",
+    [user_message([_text("Say"), _text("hello.")])],
+)
+_form(
+    "input.untyped",
+    "A message without a type",
+    "`type` of a message may be left out, as the SDKs' shortest form does.",
+    "OpenAI API reference, Create a model response, input; openai-python",
+    [{"role": "user", "content": "Say hello."}],
+)
+_form(
+    "input.system",
+    "A system message",
+    "A message with the role `system` is an item of the input.",
+    f"{_PARAM}SystemMessageItemParam",
+    [message("system", "Be brief."), user_message("Say hello.")],
+)
+_form(
+    "input.developer",
+    "A developer message",
+    "A message with the role `developer` is an item of the input.",
+    f"{_PARAM}DeveloperMessageItemParam",
+    [message("developer", "Be brief."), user_message("Say hello.")],
+)
+_form(
+    "input.developer-twice",
+    "Instructions and a developer message in the middle",
+    "Instructions, and messages of the developer at any place, go together: templates that allow one system message at "
+    "the beginning are the server's concern.",
+    f"{_PARAM}DeveloperMessageItemParam; Codex",
+    [user_message("Hi."), message("developer", "Be brief."), user_message("Say hello.")],
+    instructions="Be kind.",
+)
+_form(
+    "input.assistant-string",
+    "An assistant's message as a string",
+    "The content of an assistant's message is a text or a list of parts.",
+    f"{_PARAM}AssistantMessageItemParam",
+    [user_message("Hi."), assistant_message("Hello!"), user_message("Say hello.")],
+)
+_form(
+    "input.assistant-parts",
+    "An assistant's message of output_text",
+    "Items are bidirectional: a message of an answer is an item of the next request.",
+    f"{_ITEMS}; {_PARAM}OutputTextContentParam",
+    [
+        user_message("Hi."),
+        assistant_message([_said("Hello!")], id="msg_1", status="completed"),
+        user_message("Say hello."),
+    ],
+)
+_form(
+    "input.refusal",
+    "An assistant's refusal",
+    "`refusal` is a part of an assistant's message.",
+    f"{_PARAM}RefusalContentParam",
+    [user_message("Hi."), assistant_message([{"type": "refusal", "refusal": "No."}]), user_message("Say hello.")],
+)
+_form(
+    "input.phase",
+    "A message with a phase",
+    "`phase` labels an assistant's message as commentary or the final answer: preserve and resend it.",
+    f"{_PARAM}Message.phase",
+    [user_message("Hi."), assistant_message([_said("Let me see.")], phase="commentary"), user_message("Say hello.")],
+)
+_form(
+    "input.empty-message",
+    "A message without content",
+    "An assistant's message may be empty, as it is beside a call.",
+    f"{_PARAM}AssistantMessageItemParam; AI SDK",
+    [user_message("Hi."), assistant_message([]), user_message("Say hello.")],
+)
+_form(
+    "input.dump",
+    "An item as a typed client writes it",
+    "Fields of items that have no value are null: `model_dump()` of openai-python writes them all.",
+    "openai-python, ResponseOutputMessage.model_dump()",
+    [
+        {"type": "message", "role": "user", "content": "Hi.", "id": None, "status": None},
+        assistant_message([{**_said("Hello!"), "logprobs": None}], id="msg_1", status="completed", phase=None),
+        {
+            **{"type": "function_call", "id": None, "call_id": "call_1", "name": "get_weather", "arguments": "{}"},
+            **{"status": None, "namespace": None},
+        },
+        {"type": "function_call_output", "id": None, "call_id": "call_1", "output": "Sunny", "status": None},
+        user_message("Say hello."),
+    ],
+)
+_form(
+    "input.nulls",
+    "Optional fields that are null",
+    "Optional fields of a request are nullable.",
+    f"{_PARAM}CreateResponseBody; llama-index",
+    "Say hello.",
+    **dict.fromkeys(
+        (
+            *("previous_response_id", "include", "tools", "tool_choice", "metadata", "text", "temperature", "top_p"),
+            *("parallel_tool_calls", "instructions", "reasoning", "safety_identifier", "prompt_cache_key"),
+            *("truncation", "service_tier", "top_logprobs", "max_tool_calls"),
+        )
+    ),
+)
+_form(
+    "input.empty-lists",
+    "Empty lists",
+    "`tools` and `include` may be empty, as the Agents SDK sends them.",
+    "openai-agents",
+    [user_message("Say hello.")],
+    tools=[],
+    include=[],
+)
+_form(
+    "input.unicode",
+    "Text of all scripts",
+    "Bodies are JSON, whose text is Unicode.",
+    "Open Responses specification, HTTP Request Bodies",
+    "Say hello. \u4f60\u597d \u0645\u0631\u062d\u0628\u0627 \U0001f600\U0001f1eb\U0001f1f7 e\u0301",
+)
+_form(
+    "input.image",
+    "An image as a data URL",
+    "`input_image` has an image, as a URL or base64-encoded in a data URL.",
+    f"{_PARAM}InputImageContentParamAutoParam",
+    [user_message([_text("What is this?"), {"type": "input_image", "image_url": samples.HEART, "detail": "low"}])],
+    *samples.IMAGE_WORDS,
+)
+_form(
+    "input.file",
+    "A file as base64",
+    "A file input is a `file_id`, a `file_url`, or base64 `file_data` with a `filename`.",
+    "Open Responses specification, File Input",
+    [user_message([_text("Say hello."), {"type": "input_file", "filename": "a.pdf", "file_data": samples.PDF}])],
+    *samples.FILE_WORDS,
+)
+_form(
+    "input.metadata",
+    "Metadata",
+    "`metadata` is a set of key-value pairs that can be attached to a response.",
+    f"{_PARAM}MetadataParam",
+    "Say hello.",
+    metadata={"topic": "verify"},
+)
+_form(
+    "input.service-tier",
+    "A service tier",
+    "`service_tier` is a hint to the provider about how urgently a request should be processed.",
+    "Open Responses specification, service_tier",
+    "Say hello.",
+    "service_tier",
+    service_tier="auto",
+)
+_form(
+    "input.stop-at-user",
+    "A list that ends with an answer",
+    "Items are a context, whatever item is the last of it.",
+    _ITEMS,
+    [user_message("Say hello."), assistant_message("Hello")],
+    "assistant",
+    "last",
+)
+
+
+@check_row("input.parts-agree", "A string and a message are the same input", _CHAT)
+async def _agree(server: VerifiedServer) -> None:
+    """A string input is interpreted as a user message: the model is given the same."""
+    tokens = []
+    for sent in (samples.WORDS, [user_message(samples.WORDS)], [user_message([_text(samples.WORDS)])]):
+        exchange = given(await server.respond(input=sent, max_output_tokens=16))
+        tokens.append(input_tokens(exchange))
+    need(len(set(tokens)) == 1, f"The three forms of one message are {tokens} tokens.", exchange)
+
+
+@check_row("input.history", "All items of the input reach the model", _CHAT)
+async def _history(server: VerifiedServer) -> None:
+    """An array of input items is the context of the request: none of them is left out."""
+    for before in (
+        [user_message(samples.WORDS), assistant_message("Yes.")],
+        [user_message("Hi."), assistant_message([_said(samples.WORDS)])],
+        [message("system", samples.WORDS)],
+    ):
+        short = given(await server.respond(input=[user_message("Say hello.")], max_output_tokens=16))
+        exchange = given(await server.respond(input=[*before, user_message("Say hello.")], max_output_tokens=16))
+        need_longer(exchange, short, 10, "an item of many words")
+
+
+@check_row(
+    "input.instructions", "Instructions reach the model", "OpenAI API reference, Create a model response, instructions"
+)
+async def _instructions(server: VerifiedServer) -> None:
+    """`instructions` is a system (or developer) message inserted into the model's context."""
+    short = given(await server.respond(max_output_tokens=16))
+    exchange = answered(await server.respond(max_output_tokens=16, instructions=samples.WORDS), "instructions")
+    need_longer(exchange, short, 10, "instructions of many words")

@@ -1,0 +1,308 @@
+"""Output items, limits of the output, and log probabilities."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.rows import CHECKS, Broken, Check, Unclear, Unsupported, check_row, need
+from openresponses_verify.server import VerifiedServer, answered, given
+
+_STATES = "Open Responses specification, Items are state machines"
+_FIELDS = "Open Responses specification, Required item fields"
+_CREATE = "OpenAI API reference, Create a model response, "
+
+
+async def _messages(server: VerifiedServer) -> tuple[HTTPExchange, list[dict[str, Any]]]:
+    exchange = given(await server.once(samples.text))
+    return exchange, [item for item in exchange.output if item.get("type") == "message"]
+
+
+@check_row("items.output", "A response has output", "Open Responses specification, Chat Inference")
+async def _output(server: VerifiedServer) -> None:
+    """
+    A successful non-streaming request MUST return a `response` object with an `output` array containing model-produced
+    items.
+    """
+    exchange = answered(await server.once(samples.text))
+    need(exchange.output, "There is no output item.", exchange, exchange.response.get("output"))
+
+
+@check_row(
+    "items.message",
+    "Text is in a message of the assistant",
+    "Open Responses specification, User Content vs Model Content",
+)
+async def _message(server: VerifiedServer) -> None:
+    """A message of the model has the role `assistant`, and its text is `output_text`."""
+    exchange, messages = await _messages(server)
+    for item in messages:
+        need(item.get("role") == "assistant", f"The role is {item.get('role')!r}.", exchange, item)
+        types = [part.get("type") for part in item.get("content") or [] if isinstance(part, dict)]
+        odd = [part_type for part_type in types if part_type not in ("output_text", "refusal")]
+        need(types and not odd, f"The content has parts of the types {types}.", exchange, item)
+    if not messages:
+        raise Unclear("The model gave no message.", exchange)
+
+
+@check_row("items.text", "The text is there", "Open Responses schema, OutputTextContent.text")
+async def _text(server: VerifiedServer) -> None:
+    """`text` is the text output from the model."""
+    exchange, messages = await _messages(server)
+    if not messages or not exchange.usage.get("output_tokens"):
+        raise Unclear("The model gave no message.", exchange)
+    need(samples.spoken(exchange), "The text of the message is empty.", exchange, messages)
+
+
+@check_row("items.required", "Items have id, type and status", _FIELDS)
+async def _required(server: VerifiedServer) -> None:
+    """Every Item MUST include the top-level fields `id`, `type` and `status`, regardless of its specific type."""
+    for sample in samples.RESPONSES:
+        exchange = await server.once(sample)
+        for item in exchange.output if exchange.ok else ():
+            # A reasoning item has no status in the schema.
+            names = ("id", "type") if item.get("type") in ("reasoning", "compaction") else ("id", "type", "status")
+            for name in names:
+                found = item.get(name)
+                need(isinstance(found, str) and found, f"The {name} of an item is {found!r}.", exchange, item)
+
+
+@check_row("items.ids-fresh", "Ids are not given twice", _FIELDS)
+async def _fresh(server: VerifiedServer) -> None:
+    """The id of an item is unique: two responses have no item in common."""
+    one, other = given(await server.once(samples.text)), given(await server.once(samples.cut_off))
+    both = ({item.get("id") for item in one.output} & {item.get("id") for item in other.output}) - {None}
+    need(not both, f"Items of two responses have the id {sorted(map(str, both))}.", other)
+    same = one.response.get("id") == other.response.get("id")
+    need(not same, f"Two responses have the id {one.response.get('id')!r}.", other)
+
+
+@check_row("items.completed", "Items of a completed response are completed", _STATES)
+async def _completed(server: VerifiedServer) -> None:
+    """`completed`: the model has finished emitting tokens containing the item."""
+    exchange = given(await server.once(samples.text))
+    if exchange.response.get("status") != "completed":
+        raise Unclear(f"The status of the response is {exchange.response.get('status')!r}.", exchange)
+    for item in exchange.output:
+        status = item.get("status", "completed")
+        need(status == "completed", f"An item of a completed response is {status!r}.", exchange, item)
+    need(exchange.response.get("error") is None, "A completed response has an error.", exchange)
+    need(exchange.response.get("incomplete_details") is None, "A completed response has incomplete_details.", exchange)
+
+
+def _limited(exchange: HTTPExchange) -> HTTPExchange:
+    """Return a response that was cut; raises `Unclear` if the model ended before the limit."""
+    given(exchange, "max_output_tokens")
+    tokens = exchange.usage.get("output_tokens")
+    if exchange.response.get("status") == "completed" and (not isinstance(tokens, int) or tokens < 16):
+        raise Unclear("The model ended its answer before the limit, or the usage does not count its tokens.", exchange)
+    if isinstance(tokens, int) and tokens > 16:
+        raise Unclear("The limit is not kept: see limits.max-output-tokens.", exchange)
+    if exchange.response.get("status") in (None, "in_progress", "queued"):
+        raise Unclear("The response has no end.", exchange)
+    return exchange
+
+
+@check_row("limits.max-output-tokens", "max_output_tokens is kept", f"{_CREATE}max_output_tokens")
+async def _limit(server: VerifiedServer) -> None:
+    """`max_output_tokens` is an upper bound for the number of tokens that can be generated for a response."""
+    exchange = answered(await server.once(samples.cut_off), "max_output_tokens")
+    tokens = exchange.usage.get("output_tokens")
+    if not isinstance(tokens, int):
+        raise Unclear("The usage has no output_tokens.", exchange)
+    need(tokens <= 16, f"{tokens} tokens were generated, with a limit of 16.", exchange, exchange.usage)
+
+
+@check_row("limits.incomplete", "A response that was cut is incomplete", _STATES)
+async def _incomplete(server: VerifiedServer) -> None:
+    """
+    `incomplete`: the model has exhausted its token budget. An agent takes a cut answer called completed for the end.
+    """
+    exchange = _limited(await server.once(samples.cut_off))
+    status = exchange.response.get("status")
+    need(status == "incomplete", f"The answer was cut at 16 tokens, and its status is {status!r}.", exchange)
+
+
+@check_row(
+    "limits.incomplete-reason", "The reason is max_output_tokens", "Open Responses schema, IncompleteDetails.reason"
+)
+async def _reason(server: VerifiedServer) -> None:
+    """`incomplete_details.reason` is the reason why the response could not be completed."""
+    exchange = _limited(await server.once(samples.cut_off))
+    if exchange.response.get("status") != "incomplete":
+        raise Unclear("The response is not incomplete.", exchange)
+    details = exchange.response.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    need(reason == "max_output_tokens", f"The incomplete_details are {details!r}.", exchange)
+
+
+@check_row("limits.incomplete-item", "The item that was cut is incomplete", _STATES)
+async def _cut_item(server: VerifiedServer) -> None:
+    """`incomplete`: the model has exhausted its token budget while emitting tokens belonging to this item."""
+    exchange = _limited(await server.once(samples.cut_off))
+    if exchange.response.get("status") != "incomplete" or not exchange.output:
+        raise Unclear("The response is not incomplete, or has no items.", exchange)
+    status = exchange.output[-1].get("status", "incomplete")
+    need(status == "incomplete", f"The last item is {status!r}.", exchange, exchange.output[-1])
+
+
+@check_row(
+    "limits.incomplete-event",
+    "A stream that was cut ends with response.incomplete",
+    "OpenAI API reference, Streaming events, response.incomplete",
+)
+async def _cut_stream(server: VerifiedServer) -> None:
+    """`response.incomplete` is emitted when a response finishes as incomplete."""
+    exchange = _limited(await server.once(samples.cut_off_stream))
+    ends = [
+        event["type"] for event in exchange.events if event.get("type") in ("response.completed", "response.failed")
+    ]
+    need(not ends, f"The answer was cut at 16 tokens, and the stream ends with {ends}.", exchange)
+
+
+@check_row(
+    "limits.status-agrees", "A cut answer has one status, streamed or not", "OpenAI API reference, Streaming events"
+)
+async def _agrees(server: VerifiedServer) -> None:
+    """The same request ends with the same status whether it is streamed or not."""
+    one, other = _limited(await server.once(samples.cut_off)), _limited(await server.once(samples.cut_off_stream))
+    statuses = one.response.get("status"), other.response.get("status")
+    need(statuses[0] == statuses[1], f"Not streamed it is {statuses[0]!r}, and streamed {statuses[1]!r}.", other)
+
+
+@check_row("limits.call-cut", "A call that was cut is not completed", _STATES)
+async def _call_cut(server: VerifiedServer) -> None:
+    """A call whose arguments were cut is incomplete: a client that runs it sends broken arguments to a tool."""
+    tool = {**samples.WEATHER_TOOL, "name": "write_essay", "description": "Write a long essay.", "strict": False}
+    parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+    prompt = f"Write an essay with this text: {samples.WORDS * 3}"
+    exchange = await server.respond(
+        input=prompt, tools=[{**tool, "parameters": parameters}], tool_choice="required", max_output_tokens=16
+    )
+    for item in samples.called(given(exchange, "tools", "max_output_tokens")):
+        try:
+            json.loads(str(item.get("arguments")))
+        except ValueError:
+            status = item.get("status", "incomplete")
+            need(status == "incomplete", f"The arguments are cut, and the call is {status!r}.", exchange, item)
+            return
+    raise Unclear("The model did not call, or its arguments were not cut.", exchange)
+
+
+async def _logprobs(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(
+        include=["message.output_text.logprobs"], top_logprobs=2, max_output_tokens=samples.LIMIT
+    )
+
+
+@check_row("items.logprobs", "Log probabilities come where they are asked for", f"{_CREATE}include")
+async def _with_logprobs(server: VerifiedServer) -> None:
+    """`message.output_text.logprobs`: include logprobs with assistant messages."""
+    exchange = answered(await server.once(_logprobs), "include", "top_logprobs", "logprobs")
+    parts = [part for item in exchange.output if item.get("type") == "message" for part in item.get("content") or []]
+    found = [part.get("logprobs") for part in parts if isinstance(part, dict)]
+    if not any(found):
+        raise Unsupported("The logprobs of the answer are empty.", exchange)
+    for logprob in (one for logprobs in found for one in logprobs or []):
+        good = isinstance(logprob.get("token"), str) and isinstance(logprob.get("logprob"), int | float)
+        need(good, "A log probability has no token or no number.", exchange, logprob)
+        top = len(logprob.get("top_logprobs") or [])
+        need(top <= 2, f"There are {top} top_logprobs, with top_logprobs: 2.", exchange, logprob)
+
+
+@check_row("items.no-logprobs", "Log probabilities come only where they are asked for", f"{_CREATE}include")
+async def _without_logprobs(server: VerifiedServer) -> None:
+    """`logprobs` is empty in answers to requests that do not include them."""
+    exchange, messages = await _messages(server)
+    for item in messages:
+        for part in item.get("content") or []:
+            if part.get("logprobs"):
+                raise Broken("There are logprobs, which nobody asked for.", exchange, part)
+
+
+_ECHOED: dict[str, object] = {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": samples.LIMIT}
+
+
+async def _options(server: VerifiedServer) -> HTTPExchange:
+    return await server.respond(
+        **_ECHOED,
+        instructions="Be brief.",
+        metadata={"a": "1", "b": ""},
+        parallel_tool_calls=False,
+        truncation="auto",
+        safety_identifier="user-1",
+        prompt_cache_key="key-1",
+        max_tool_calls=3,
+    )
+
+
+def _echo(row_id: str, title: str, law: str, source: str, expected: dict[str, object]) -> None:
+    async def run(server: VerifiedServer) -> None:
+        exchange = answered(await server.once(_options), *expected)
+        for name, value in expected.items():
+            found = samples.repeated(exchange, name)
+            need(found == value, f"{name} was sent as {value!r}, and is {found!r}.", exchange)
+
+    CHECKS.append(Check(row_id, title, law, source, run))
+
+
+_RESOURCE = "Open Responses schema, ResponseResource."
+_echo(
+    "items.echo-sampling",
+    "The response has the sampling parameters",
+    "`temperature` and `top_p` are the parameters that were used for this response.",
+    f"{_RESOURCE}temperature",
+    _ECHOED,
+)
+_echo(
+    "items.echo-instructions",
+    "The response has the instructions",
+    "`instructions` are the additional instructions that were used to guide the model for this response.",
+    f"{_RESOURCE}instructions",
+    {"instructions": "Be brief."},
+)
+_echo(
+    "items.echo-metadata",
+    "The response has the metadata",
+    "`metadata` is a set of key-value pairs that were attached to the response.",
+    f"{_RESOURCE}metadata",
+    {"metadata": {"a": "1", "b": ""}},
+)
+_echo(
+    "items.echo-parallel",
+    "The response says whether calls may be parallel",
+    "`parallel_tool_calls`: whether the model was allowed to call multiple tools in parallel.",
+    f"{_RESOURCE}parallel_tool_calls",
+    {"parallel_tool_calls": False},
+)
+_echo(
+    "items.echo-truncation",
+    "The response has the truncation strategy",
+    "`truncation`: how the input was truncated by the service when it exceeded the model context window.",
+    f"{_RESOURCE}truncation",
+    {"truncation": "auto"},
+)
+_echo(
+    "items.echo-identifiers",
+    "The response has the caller's identifiers",
+    "`safety_identifier` and `prompt_cache_key` are the identifiers that were sent.",
+    f"{_RESOURCE}prompt_cache_key",
+    {"safety_identifier": "user-1", "prompt_cache_key": "key-1"},
+)
+_echo(
+    "items.echo-max-tool-calls",
+    "The response has max_tool_calls",
+    "`max_tool_calls` is the maximum number of total calls to tools that can be processed in a response.",
+    f"{_RESOURCE}max_tool_calls",
+    {"max_tool_calls": 3},
+)
+
+
+@check_row("items.store-echo", "The response says whether it is stored", f"{_RESOURCE}store")
+async def _store(server: VerifiedServer) -> None:
+    """`store`: whether the response was stored so it could be retrieved later."""
+    exchange = given(await server.once(samples.text))
+    found = samples.repeated(exchange, "store")
+    need(found is False, f"The request had store: false, and the response has {found!r}.", exchange)

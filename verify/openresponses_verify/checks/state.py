@@ -1,0 +1,347 @@
+"""Stored responses: retrieved, continued, forked, listed and deleted; and nothing stored with `store: false`."""
+
+from __future__ import annotations
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.expect import (
+    NOT_FOUND,
+    REFUSED,
+    need_longer,
+    need_order,
+    need_status,
+    need_unknown_previous,
+    request_row,
+)
+from openresponses_verify.rows import Broken, Unclear, Unsupported, check_row, need
+from openresponses_verify.samples import NO_RESPONSE, SHORT, assistant_message, input_tokens, response_id, user_message
+from openresponses_verify.server import VerifiedServer, answered, given, says_unsupported
+
+_PREVIOUS = "Open Responses specification, previous_response_id"
+_API = "OpenAI API reference, "
+_CREATE = f"{_API}Create a model response, "
+
+
+async def _get_stored(server: VerifiedServer) -> HTTPExchange:
+    return await server.get(f"/responses/{response_id(await server.once(samples.stored))}")
+
+
+async def _continued(server: VerifiedServer) -> HTTPExchange:
+    """The second turn, behind a first one with many words and instructions."""
+    first = response_id(await server.once(samples.stored))
+    return await server.respond(input=SHORT, previous_response_id=first, store=True, max_output_tokens=samples.LIMIT)
+
+
+async def _continued_again(server: VerifiedServer) -> HTTPExchange:
+    """A fork: the same turn behind the same response, asked when the first branch is there."""
+    given(await server.once(_continued), "previous_response_id")
+    first = response_id(await server.once(samples.stored))
+    return await server.respond(input=SHORT, previous_response_id=first, max_output_tokens=samples.LIMIT)
+
+
+async def _third(server: VerifiedServer) -> HTTPExchange:
+    second = response_id(given(await server.once(_continued), "previous_response_id"))
+    return await server.respond(input=SHORT, previous_response_id=second, max_output_tokens=samples.LIMIT)
+
+
+async def needs_storage(server: VerifiedServer) -> None:
+    """Raise `Unsupported` unless a stored response can be retrieved or continued."""
+    exchange = await server.once(_get_stored)
+    continued = await server.once(_continued)
+    if not exchange.ok and says_unsupported(continued, "previous_response_id", "store"):
+        raise Unsupported(f"Responses are not stored: {continued.outcome()}", continued)
+
+
+@check_row("state.retrieve", "A stored response can be retrieved", f"{_CREATE}store; {_API}Get a model response")
+async def _retrieve(server: VerifiedServer) -> None:
+    """`store`: whether to store the generated model response for later retrieval via API."""
+    exchange = answered(await server.once(_get_stored))
+    created = (await server.once(samples.stored)).response
+    for name in ("id", "status", "output", "usage", "model", "instructions"):
+        same = exchange.object.get(name) == created.get(name)
+        need(same, f"{name} is not what the response was created with.", exchange, exchange.object.get(name))
+
+
+@check_row("state.retrieve-metadata", "A stored response keeps its metadata", f"{_CREATE}metadata")
+async def _metadata(server: VerifiedServer) -> None:
+    """`metadata` can be attached to an object, which is useful for storing additional information."""
+    exchange = given(await server.once(_get_stored))
+    found = exchange.object.get("metadata")
+    need(found == {"purpose": "verify"}, f"The metadata is {found!r}.", exchange)
+
+
+@check_row("state.retrieve-streamed", "A streamed response can be retrieved at once", f"{_API}Get a model response")
+async def _retrieve_streamed(server: VerifiedServer) -> None:
+    """Whoever hears `response.completed` can retrieve the response: it is stored before."""
+    given(await server.once(_get_stored))
+    streamed = given(await server.once(samples.stored_stream), "stream")
+    if streamed.response.get("status") in ("in_progress", "queued"):
+        raise Unclear("The stream has no end.", streamed)
+    exchange = await server.get(f"/responses/{response_id(streamed)}")
+    need(exchange.ok, f"The response was streamed, and is answered with {exchange.outcome()}", exchange)
+    different = [
+        name for name in ("id", "status", "output") if exchange.object.get(name) != streamed.response.get(name)
+    ]
+    need(not different, f"{different} differ from the last event of the stream.", exchange)
+
+
+@check_row("state.unknown", "An unknown response is a 404", "Open Responses specification, Error Types")
+async def _unknown(server: VerifiedServer) -> None:
+    """`not_found`: the requested resource does not exist."""
+    given(await server.once(_get_stored))
+    need_status(await server.get(f"/responses/{NO_RESPONSE}"), NOT_FOUND)
+
+
+@check_row("state.previous-response", "previous_response_id brings the earlier turn", _PREVIOUS)
+async def _previous(server: VerifiedServer) -> None:
+    """
+    When `previous_response_id` is provided, the server MUST load both the input and output associated with that prior
+    response and treat them as part of the new request's context.
+    """
+    exchange = answered(await server.once(_continued), "previous_response_id", "store")
+    need_longer(exchange, given(await server.once(samples.alone)), 15, "the earlier turn of many words")
+
+
+@check_row(
+    "state.previous-echo",
+    "The response names the previous one",
+    "Open Responses schema, ResponseResource.previous_response_id",
+)
+async def _previous_echo(server: VerifiedServer) -> None:
+    """`previous_response_id` is the ID of the previous response in the chain that was referenced, if any."""
+    exchange = given(await server.once(_continued), "previous_response_id", "store")
+    first = response_id(await server.once(samples.stored))
+    found = exchange.response.get("previous_response_id")
+    need(found == first, f"previous_response_id is {found!r}, and should be {first!r}.", exchange)
+
+
+request_row(
+    "state.previous-unknown",
+    "An unknown previous response is refused",
+    "A server that continues without the earlier turns lets the model forget: an unknown `previous_response_id` is an "
+    "error of the request.",
+    f"{_PREVIOUS}; {_CREATE}previous_response_id",
+    REFUSED,
+    input=SHORT,
+    previous_response_id=NO_RESPONSE,
+)
+
+
+@check_row(
+    "state.previous-code",
+    "The error says previous_response_not_found",
+    "Open Responses specification, WebSocket; Codex; openai-agents",
+)
+async def _previous_code(server: VerifiedServer) -> None:
+    """
+    The error of an unknown `previous_response_id` has the code `previous_response_not_found`: clients then send all
+    turns again.
+    """
+    given(await server.once(_continued), "previous_response_id", "store")
+    exchange = await server.respond(input=SHORT, previous_response_id=NO_RESPONSE, max_output_tokens=samples.LIMIT)
+    need_unknown_previous(exchange)
+
+
+@check_row("state.chain", "A chain keeps its first turn", _PREVIOUS)
+async def _chain(server: VerifiedServer) -> None:
+    """
+    The model is sampled over `previous_response.input` + `previous_response.output` + `input`, and the first of them
+    has a previous response in turn.
+    """
+    second = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
+    if second < input_tokens(given(await server.once(samples.alone))) + 15:
+        raise Unclear("The second turn has no first one: see state.previous-response.")
+    exchange = answered(await server.once(_third), "previous_response_id")
+    third = input_tokens(exchange)
+    need(third > second, f"The third turn was given {third} tokens, and the second {second}.", exchange)
+
+
+@check_row("state.fork", "Forks do not see each other", _PREVIOUS)
+async def _fork(server: VerifiedServer) -> None:
+    """
+    Continuing twice from one response gives two branches: `previous_response_id` brings what led to that response, and
+    nothing that came after it.
+    """
+    one = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
+    exchange = given(await server.once(_continued_again), "previous_response_id", "store")
+    other = input_tokens(exchange)
+    need(one == other, f"The first branch was given {one} tokens, and the same as a second branch {other}.", exchange)
+
+
+@check_row("state.instructions", "Instructions do not carry over", f"{_CREATE}instructions")
+async def _instructions(server: VerifiedServer) -> None:
+    """The instructions from a previous response will not be carried over to the next response."""
+    exchange = given(await server.once(_continued), "previous_response_id", "store")
+    found = exchange.response.get("instructions")
+    need(found is None, f"The instructions are {found!r}, and none were sent.", exchange)
+    words = "Answer in the style of a very long and ornate letter of the eighteenth century, with every courtesy."
+    first = await server.respond(input=SHORT, store=True, max_output_tokens=16, instructions=words * 4)
+    plain = await server.respond(input=SHORT, store=True, max_output_tokens=16)
+    tokens = []
+    for turn in (first, plain):
+        follow = await server.respond(
+            input=SHORT, previous_response_id=response_id(turn), max_output_tokens=16, store=False
+        )
+        tokens.append(input_tokens(given(follow)))
+    need(tokens[0] < tokens[1] + 60, "The model is given the instructions of the previous response.", follow)
+
+
+@check_row("state.store-false", "What is not stored cannot be retrieved", f"{_CREATE}store")
+async def _store_false(server: VerifiedServer) -> None:
+    """`store: false`: the response is not stored for later retrieval."""
+    given(await server.once(_get_stored))
+    exchange = await server.get(f"/responses/{response_id(await server.once(samples.text))}")
+    need_status(exchange, NOT_FOUND, "A response with store: false")
+
+
+@check_row("state.store-false-previous", "What is not stored cannot be continued", f"{_CREATE}previous_response_id")
+async def _store_false_previous(server: VerifiedServer) -> None:
+    """A response with `store: false` is nowhere to be continued from, over HTTP."""
+    given(await server.once(_continued), "previous_response_id", "store")
+    identifier = response_id(await server.once(samples.text))
+    need_status(await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16), REFUSED)
+
+
+async def _input_items(server: VerifiedServer) -> HTTPExchange:
+    return await server.get(f"/responses/{response_id(await server.once(samples.stored))}/input_items")
+
+
+@check_row("state.input-items", "The input of a response can be listed", f"{_API}List input items")
+async def _list(server: VerifiedServer) -> None:
+    """`GET /responses/{id}/input_items` returns a list of input items for a given response."""
+    exchange = answered(await server.once(_input_items))
+    need(exchange.object.get("object") == "list", "The object is no list.", exchange, exchange.object)
+    need(len(exchange.listed) == 1, "The list does not have the one message.", exchange, exchange.object)
+    item = exchange.listed[0]
+    text = "".join(str(part.get("text")) for part in item.get("content") or [] if isinstance(part, dict))
+    need(text == samples.WORDS, "The message of the list is not that of the request.", exchange, item)
+    need(isinstance(item.get("id"), str) and item["id"], "The message has no id.", exchange, item)
+
+
+@check_row("state.input-items-list", "The list has its ends", f"{_API}List input items")
+async def _list_ends(server: VerifiedServer) -> None:
+    """A list has `first_id`, `last_id` and `has_more`."""
+    exchange = given(await server.once(_input_items))
+    missing = [name for name in ("data", "first_id", "has_more", "last_id") if name not in exchange.object]
+    need(not missing, f"The list has no {missing}.", exchange, exchange.object)
+
+
+async def _three(server: VerifiedServer) -> HTTPExchange:
+    turns = [user_message("one"), assistant_message("two"), user_message("three")]
+    return await server.respond(input=turns, store=True, max_output_tokens=samples.LIMIT)
+
+
+@check_row("state.input-items-order", "Input items can be ordered and paged", f"{_API}List input items")
+async def _list_order(server: VerifiedServer) -> None:
+    """`order`, `limit` and `after` choose the items that are returned; the default order is `desc`."""
+    given(await server.once(_input_items))
+    path = f"/responses/{response_id(await server.once(_three))}/input_items"
+    rising = await server.get(f"{path}?order=asc")
+    need_order(rising, await server.get(path), ["one", "two", "three"])
+    ids = rising.listed_ids
+    page = await server.get(f"{path}?order=asc&limit=1&after={ids[0]}")
+    found = page.listed_ids
+    need(found == ids[1:2], "The page of 1 after the first item is not the second item.", page)
+    need(page.object.get("has_more") is True, "has_more is not true, and a third item follows.", page)
+
+
+async def _deleted(server: VerifiedServer) -> HTTPExchange:
+    stored = await server.respond(input=SHORT, store=True, max_output_tokens=16)
+    return await server.delete(f"/responses/{response_id(stored)}")
+
+
+def _path(exchange: HTTPExchange) -> str:
+    return f"/responses/{exchange.url.rpartition('/')[2]}"
+
+
+@check_row("state.delete", "A response can be deleted", f"{_API}Delete a model response")
+async def _delete(server: VerifiedServer) -> None:
+    """`DELETE /responses/{id}` deletes a model response: `{id, object: 'response', deleted: true}`."""
+    exchange = answered(await server.once(_deleted))
+    found = exchange.object
+    need(found.get("deleted") is True, "deleted is not true.", exchange, found)
+    need(found.get("id") == exchange.url.rpartition("/")[2], "The id is another.", exchange, found)
+    need(str(found.get("object")).startswith("response"), f"The object is {found.get('object')!r}.", exchange, found)
+
+
+@check_row("state.deleted-retrieve", "A deleted response is gone", f"{_API}Delete a model response")
+async def _deleted_get(server: VerifiedServer) -> None:
+    """A deleted response is a 404."""
+    path = _path(given(await server.once(_deleted)))
+    need_status(await server.get(path), NOT_FOUND, "A deleted response")
+
+
+@check_row("state.deleted-previous", "A deleted response cannot be continued", f"{_API}Delete a model response")
+async def _deleted_previous(server: VerifiedServer) -> None:
+    """`previous_response_id` of a deleted response is refused."""
+    identifier = given(await server.once(_deleted)).url.rpartition("/")[2]
+    need_status(await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16), REFUSED)
+
+
+@check_row("state.deleted-again", "Deleting twice is a 404", "Open Responses specification, Error Types, not_found")
+async def _deleted_twice(server: VerifiedServer) -> None:
+    """What does not exist cannot be deleted."""
+    need_status(await server.delete(_path(given(await server.once(_deleted)))), NOT_FOUND, "The second DELETE")
+
+
+@check_row(
+    "state.item-reference",
+    "Items can be referred to by their id",
+    "Open Responses schema, ItemReferenceParam; @ai-sdk/openai",
+)
+async def _reference(server: VerifiedServer) -> None:
+    """`item_reference`: an identifier for an item to reference. The AI SDK sends it for all earlier answers."""
+    await needs_storage(server)
+    stored = given(await server.once(samples.stored))
+    ids = [item["id"] for item in stored.output if item.get("type") == "message" and item.get("id")]
+    if not ids:
+        raise Unclear("The stored response has no message.", stored)
+    turns = [user_message(samples.WORDS), {"type": "item_reference", "id": ids[0]}, user_message(SHORT)]
+    answered(await server.respond(input=turns, max_output_tokens=samples.LIMIT), "item_reference", "input")
+
+
+@check_row(
+    "state.item-reference-unknown",
+    "A reference to an unknown item is refused",
+    "Open Responses schema, ItemReferenceParam",
+)
+async def _reference_unknown(server: VerifiedServer) -> None:
+    """An `item_reference` whose item is not there is an error of the request: what is left out is lost to the model."""
+    await needs_storage(server)
+    turns = [{"type": "item_reference", "id": "msg_0000000000000000000000000000000000"}, user_message(SHORT)]
+    need_status(await server.respond(input=turns, max_output_tokens=16), REFUSED)
+
+
+@check_row("state.remembers", "The model knows what was said before", _PREVIOUS)
+async def _remembers(server: VerifiedServer) -> None:
+    """
+    Using `previous_response_id` is equivalent to continuing the conversation from the point where the prior response
+    ended.
+    """
+    await needs_storage(server)
+    for _ in range(3):
+        first = await server.respond(input="My name is Alice.", store=True, max_output_tokens=samples.LIMIT)
+        exchange = await server.respond(
+            input="What is my name?", previous_response_id=response_id(first), max_output_tokens=samples.LIMIT
+        )
+        if "alice" in samples.spoken(given(exchange, "previous_response_id")).lower():
+            return
+    raise Unclear("The model did not say the name that it was told, three times.", exchange)
+
+
+@check_row(
+    "state.failed-turn",
+    "A refused turn leaves the chain as it was",
+    f"{_PREVIOUS}; Open Responses specification, Errors",
+)
+async def _failed_turn(server: VerifiedServer) -> None:
+    """A request that is refused changes nothing: its previous response can be continued."""
+    second = response_id(given(await server.once(_continued), "previous_response_id", "store"))
+    refused = await server.respond(
+        input=[{"type": "message", "role": "nobody", "content": "x"}], previous_response_id=second, store=True
+    )
+    if refused.ok:
+        raise Unclear("The server accepts a message of an unknown role.", refused)
+    exchange = await server.respond(input=SHORT, previous_response_id=second, max_output_tokens=16)
+    if not exchange.ok:
+        raise Broken(f"After a refused turn, the chain is answered with {exchange.outcome()}", exchange)

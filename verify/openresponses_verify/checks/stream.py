@@ -1,0 +1,133 @@
+"""The event stream: its lines, and the laws of its events, held against every stream that the checks ask for."""
+
+from __future__ import annotations
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange, read_object
+from openresponses_verify.laws import STREAM_LAWS, StreamLaw
+from openresponses_verify.rows import CHECKS, Broken, Check, check_row, need
+from openresponses_verify.server import VerifiedServer, answered, given
+
+_HTTP = "Open Responses specification, Streaming HTTP Responses"
+
+
+async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
+    """Return the streams of the samples that came; raises if there is none."""
+    exchanges = [await server.once(sample) for sample in samples.STREAMS]
+    streams = [exchange for exchange in exchanges if exchange.ok and exchange.content_type == "text/event-stream"]
+    return streams or [given(exchanges[0], "stream")]
+
+
+@check_row(
+    "stream.answer", "A response can be streamed", f"{_HTTP}; OpenAI API reference, Create a model response, stream"
+)
+async def _answer(server: VerifiedServer) -> None:
+    """A request with `stream: true` is answered with an event stream."""
+    exchange = answered(await server.once(samples.text_stream), "stream")
+    need(exchange.events, "There is no event.", exchange, exchange.content[:300].decode(errors="replace"))
+
+
+@check_row("stream.content-type", "The content type is text/event-stream", _HTTP)
+async def _content_type(server: VerifiedServer) -> None:
+    """When streaming, servers MUST return header `Content-Type: text/event-stream`."""
+    exchange = given(await server.once(samples.text_stream), "stream")
+    need(exchange.content_type == "text/event-stream", f"The content type is {exchange.content_type!r}.", exchange)
+
+
+@check_row("stream.event-name", "The event field is the type", _HTTP)
+async def _event_name(server: VerifiedServer) -> None:
+    """The `event` field MUST match the `type` in the event body."""
+    for exchange in await _streams(server):
+        for event in exchange.server_sent:
+            event_type = read_object(event.data).get("type")
+            if event_type is not None:
+                told = "There is no event field" if event.name is None else f"The event field is {event.name!r}"
+                need(event.name == event_type, f"{told}, and the type {event_type!r}.", exchange, event.data)
+
+
+@check_row("stream.data", "Data is one JSON object", _HTTP)
+async def _data(server: VerifiedServer) -> None:
+    """Individual `data` objects are returned as JSON-encoded strings."""
+    for exchange in await _streams(server):
+        for event in exchange.server_sent:
+            good = event.data == "[DONE]" or isinstance(read_object(event.data).get("type"), str)
+            need(good, "The data of an event is no JSON object with a type.", exchange, event.data)
+
+
+@check_row("stream.done", "The stream ends with [DONE]", _HTTP)
+async def _done(server: VerifiedServer) -> None:
+    """The terminal event MUST be the literal string `[DONE]`."""
+    for exchange in await _streams(server):
+        data = [event.data for event in exchange.server_sent]
+        if exchange.events:
+            need(data[-1] == "[DONE]", "The last data is not [DONE].", exchange, data[-1])
+            need(data.count("[DONE]") == 1, "There is more than one [DONE].", exchange)
+
+
+@check_row("stream.framing", "Every event ends with a blank line", "HTML Living Standard, Interpreting an event stream")
+async def _framing(server: VerifiedServer) -> None:
+    """An event is dispatched at a blank line: what the stream ends with otherwise is discarded. It is UTF-8."""
+    for exchange in await _streams(server):
+        tail = exchange.content[-200:].decode(errors="replace")
+        ended = exchange.content.replace(b"\r\n", b"\n").endswith((b"\n\n", b"\r\r"))
+        need(ended, "The last event has no blank line after it.", exchange, tail)
+        try:
+            text = exchange.content.decode()
+        except UnicodeDecodeError as error:
+            raise Broken(f"The stream is not UTF-8: {error}.", exchange) from None
+        names = {line.partition(":")[0] for line in text.splitlines()}
+        odd = sorted(names - {"", "event", "data", "id", "retry"})
+        need(not odd, f"There are lines that are no fields of an event: {odd[:3]}.", exchange)
+
+
+def _of_law(law: StreamLaw) -> Check:
+    async def run(server: VerifiedServer) -> None:
+        for exchange in await _streams(server):
+            events = [event for event in exchange.events if event.get("type") != "keepalive" or "sequence" in law.name]
+            for breach in law.breaches(events):
+                raise Broken(breach.message, exchange, None if breach.event is None else events[breach.event])
+
+    return Check(f"stream.{law.name}", law.title, law.law, law.source, run)
+
+
+CHECKS.extend(map(_of_law, STREAM_LAWS))
+
+
+@check_row(
+    "stream.like-json",
+    "Streamed and whole answers are alike",
+    "OpenAI API reference, Streaming events, response.completed",
+)
+async def _like_json(server: VerifiedServer) -> None:
+    """
+    A streamed response is the same resource as one that is not: it has the same fields, items of the same types, and
+    the same `input_tokens`.
+    """
+    for whole, streamed in ((samples.text, samples.text_stream), (samples.call, samples.call_stream)):
+        one, other = await server.once(whole), await server.once(streamed)
+        if not (one.ok and other.ok and other.events and one.response.get("status") == other.response.get("status")):
+            continue
+        different = sorted({*one.response} ^ {*other.response})
+        need(not different, f"Only one of the two has the fields {different}.", other)
+        tokens = [exchange.usage.get("input_tokens") for exchange in (one, other)]
+        same = None in tokens or tokens[0] == tokens[1]
+        need(same, f"input_tokens is {tokens[0]!r} as JSON, and {tokens[1]!r} streamed.", other)
+        for item, twin in zip(one.output, other.output, strict=False):
+            different = sorted({*item} ^ {*twin}) if item.get("type") == twin.get("type") else []
+            need(not different, f"Only one of the two items has the fields {different}.", other, twin)
+
+
+@check_row(
+    "stream.echo",
+    "The response repeats the request from the beginning",
+    "OpenAI API reference, Streaming events, response.created",
+)
+async def _echo(server: VerifiedServer) -> None:
+    """`response.created` has the response as it is then: its model, its instructions, its tools."""
+    exchange = given(await server.once(samples.call_stream), "tools")
+    created = exchange.events[0].get("response") if exchange.events else None
+    if not isinstance(created, dict):
+        raise Broken("The first event has no response.", exchange)
+    for name in ("model", "tools", "tool_choice", "instructions", "metadata"):
+        first, last = created.get(name), exchange.response.get(name)
+        need(first == last, f"{name} is {first!r} in the first event, and {last!r} in the last.", exchange)

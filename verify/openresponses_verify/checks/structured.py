@@ -1,0 +1,251 @@
+"""Structured output, and reasoning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange, read_json, read_object
+from openresponses_verify.expect import INVALID, NO_FAILURE, need_status, request_row
+from openresponses_verify.rows import Broken, Unclear, Unsupported, check_row, need
+from openresponses_verify.samples import LIMIT, PERSON, spoken, user_message
+from openresponses_verify.server import VerifiedServer, answered, cooperating, given
+
+_TEXT = "OpenAI API reference, Create a model response, text"
+_GUIDE = "OpenAI guide, Structured model outputs"
+_REASONING = "Open Responses specification, Reasoning"
+_CREATE = "OpenAI API reference, Create a model response, "
+
+
+def _is_person(exchange: HTTPExchange) -> bool:
+    found = read_object(spoken(exchange))
+    return set(found) == {"name", "age"} and isinstance(found["age"], int)
+
+
+@check_row("structured.schema", "The text follows the JSON schema", f"{_TEXT}.format")
+async def _schema(server: VerifiedServer) -> None:
+    """`json_schema` with `strict: true`: the model will always follow the exact schema."""
+    first = answered(await server.once(samples.person), "text", "format", "json_schema")
+    if not _is_person(first):
+        await cooperating(
+            lambda: server.respond(input="Give me a person as JSON.", text={"format": PERSON}, max_output_tokens=LIMIT),
+            _is_person,
+            "answer in the JSON schema",
+        )
+
+
+@check_row("structured.schema-stream", "The streamed text follows it, too", _GUIDE)
+async def _stream(server: VerifiedServer) -> None:
+    """A streamed answer has the same format."""
+    exchange = answered(await server.once(samples.person_stream), "text", "format", "json_schema")
+    if not _is_person(exchange):
+        raise Unclear("The model does not follow the schema.", exchange)
+
+
+def _format(exchange: HTTPExchange) -> dict[str, Any]:
+    text = samples.repeated(exchange, "text")
+    found = text.get("format") if isinstance(text, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+@check_row("structured.echo", "The response has the format", "Open Responses schema, ResponseResource.text")
+async def _echo(server: VerifiedServer) -> None:
+    """`text` of the response: configuration options for text output that were used."""
+    exchange = given(await server.once(samples.person), "text", "format", "json_schema")
+    found = _format(exchange)
+    same = (found.get("type"), found.get("name"), found.get("strict")) == ("json_schema", "person", True)
+    need(same, "The format is not as sent.", exchange, exchange.response.get("text"))
+
+
+@check_row("structured.default", "The default format is text", f"{_TEXT}.format")
+async def _default(server: VerifiedServer) -> None:
+    """The default format is `{type: 'text'}`."""
+    exchange = given(await server.once(samples.text))
+    need(_format(exchange).get("type") == "text", "The format is another.", exchange, exchange.response.get("text"))
+
+
+@check_row("structured.json-object", "json_object gives JSON", f"{_TEXT}.format")
+async def _json_object(server: VerifiedServer) -> None:
+    """`json_object`: ensures the message the model generates is valid JSON."""
+
+    def is_object(exchange: HTTPExchange) -> bool:
+        return isinstance(read_json(spoken(exchange)), dict)
+
+    text_format = {"type": "json_object"}
+    fields: dict[str, Any] = {"text": {"format": text_format}, "max_output_tokens": LIMIT}
+    first = await server.respond(input="Give me a person as a JSON object.", **fields)
+    if not is_object(answered(first, "text", "format", "json_object")):
+        await cooperating(
+            lambda: server.respond(input="Answer with a JSON object.", **fields), is_object, "answer with a JSON object"
+        )
+
+
+@check_row(
+    "structured.schema-type",
+    "A schema that is no object is refused",
+    "Open Responses schema, JsonSchemaResponseFormatParam.schema",
+)
+async def _schema_type(server: VerifiedServer) -> None:
+    """`schema`: the schema for the response format, described as a JSON Schema object."""
+    given(await server.once(samples.person), "text", "format", "json_schema")
+    need_status(await server.respond(text={"format": {**PERSON, "schema": "a person"}}, max_output_tokens=16), INVALID)
+
+
+request_row(
+    "structured.unknown",
+    "An unknown format is refused",
+    "`format` is one of `text`, `json_schema` and `json_object`.",
+    "Open Responses schema, TextFormatParam",
+    INVALID,
+    text={"format": {"type": "no_such_format"}},
+)
+
+
+@check_row("structured.verbosity", "Verbosity is taken, and is in the response", f"{_TEXT}.verbosity")
+async def _verbosity(server: VerifiedServer) -> None:
+    """`verbosity` constrains the verbosity of the model's response."""
+    exchange = answered(await server.respond(text={"verbosity": "low"}, max_output_tokens=LIMIT), "text", "verbosity")
+    text = samples.repeated(exchange, "text")
+    found = text.get("verbosity") if isinstance(text, dict) else None
+    need(found == "low", f"The verbosity is {found!r}.", exchange, text)
+
+
+_NO_REASONING = ("reasoning", "effort", "reasoning_effort", "think", "thinking")
+
+
+@check_row(
+    "reasoning.effort",
+    "An effort is taken, and is in the response",
+    "Open Responses schema, ResponseResource.reasoning",
+)
+async def _effort(server: VerifiedServer) -> None:
+    """`reasoning`: the configuration options for reasoning models that were used."""
+    exchange = answered(await server.once(samples.thought), *_NO_REASONING)
+    found = samples.repeated(exchange, "reasoning")
+    effort = found.get("effort") if isinstance(found, dict) else None
+    need(effort == "low", f"The reasoning is {found!r}.", exchange)
+
+
+request_row(
+    "reasoning.effort-unknown",
+    "An unknown effort is refused",
+    "`effort` is one of `none`, `minimal`, `low`, `medium`, `high` and `xhigh`.",
+    "Open Responses schema, ReasoningEffortEnum",
+    INVALID,
+    reasoning={"effort": "no_such_effort"},
+)
+
+
+def _thoughts(exchange: HTTPExchange) -> list[dict[str, Any]]:
+    given(exchange, *_NO_REASONING)
+    found = [item for item in exchange.output if item.get("type") == "reasoning"]
+    if not found:
+        raise Unclear("The model did not think, or does not show it.", exchange)
+    return found
+
+
+@check_row("reasoning.item", "Reasoning is an item before the answer", _REASONING)
+async def _item(server: VerifiedServer) -> None:
+    """Reasoning items expose the model's internal thought process: `content`, `encrypted_content` or `summary`."""
+    exchange = await server.once(samples.thought)
+    for item in _thoughts(exchange):
+        need(isinstance(item.get("summary"), list), "The summary is no list.", exchange, item)
+    types = [item.get("type") for item in exchange.output]
+    if "message" in types:
+        need(types.index("reasoning") < types.index("message"), f"The items are {types}.", exchange)
+
+
+@check_row("reasoning.stream", "Reasoning is streamed as its own", _REASONING)
+async def _stream_reasoning(server: VerifiedServer) -> None:
+    """
+    Raw reasoning follows the same delta semantics as other text-like content parts: `response.reasoning.delta`, or
+    OpenAI's `response.reasoning_text.delta`.
+    """
+    exchange = await server.once(samples.thought_stream)
+    items = _thoughts(exchange)
+    if any(item.get("content") or item.get("summary") for item in items):
+        types = {str(event.get("type")) for event in exchange.events}
+        deltas = {
+            event_type
+            for event_type in types
+            if event_type.startswith("response.reasoning") and event_type.endswith(".delta")
+        }
+        need(deltas, "The reasoning has text, and there is no delta of it.", exchange)
+
+
+@check_row("reasoning.not-in-text", "Reasoning is not in the text", _REASONING)
+async def _not_in_text(server: VerifiedServer) -> None:
+    """The message is what the model answers: marks of thinking in it are shown to the user."""
+    exchange = given(await server.once(samples.thought), *_NO_REASONING)
+    text = spoken(exchange)
+    need("<think>" not in text and "</think>" not in text, "The text has marks of thinking.", exchange, text)
+
+
+@check_row("reasoning.tokens", "Thinking is counted", "Open Responses schema, OutputTokensDetails.reasoning_tokens")
+async def _tokens(server: VerifiedServer) -> None:
+    """`output_tokens_details.reasoning_tokens`: the number of reasoning tokens, which are output tokens."""
+    exchange = await server.once(samples.thought)
+    _thoughts(exchange)
+    details = exchange.usage.get("output_tokens_details")
+    if not isinstance(details, dict):
+        raise Unclear("The usage has no output_tokens_details.", exchange)
+    tokens, output = details.get("reasoning_tokens"), exchange.usage.get("output_tokens")
+    good = isinstance(tokens, int) and isinstance(output, int) and 0 <= tokens <= output
+    need(good, "The reasoning tokens are not among the output tokens.", exchange, exchange.usage)
+
+
+@check_row("reasoning.replay", "Reasoning can be sent back", "Open Responses specification, Items")
+async def _replay(server: VerifiedServer) -> None:
+    """Items are bidirectional: a reasoning item of an answer is an item of the next request."""
+    exchange = await server.once(samples.thought)
+    _thoughts(exchange)
+    turns = [user_message("What is 2+2?"), *exchange.output, user_message("And 3+3?")]
+    answered(await server.respond(input=turns, max_output_tokens=LIMIT))
+
+
+@check_row("reasoning.encrypted", "Encrypted reasoning comes where it is asked for", f"{_CREATE}include; Codex")
+async def _encrypted(server: VerifiedServer) -> None:
+    """`reasoning.encrypted_content`: includes an encrypted version of reasoning tokens in reasoning item outputs."""
+    exchange = await server.once(samples.thought)
+    contents = [item.get("encrypted_content") for item in _thoughts(exchange)]
+    if not any(contents):
+        raise Unsupported("The reasoning has no encrypted_content, though it was included.", exchange)
+
+
+@check_row("reasoning.encrypted-opaque", "Encrypted reasoning cannot be read", _REASONING)
+async def _opaque(server: VerifiedServer) -> None:
+    """`encrypted_content` protects reasoning: it is opaque and non-inspectable."""
+    exchange = await server.once(samples.thought)
+    for item in _thoughts(exchange):
+        encrypted = item.get("encrypted_content")
+        parts = [*(item.get("content") or []), *(item.get("summary") or [])]
+        for part in parts:
+            text = _letters(str(part.get("text") or ""))[:30]
+            if encrypted and len(text) > 10 and text in _letters(str(encrypted)):
+                raise Broken("encrypted_content has the text of the reasoning.", exchange, item)
+
+
+def _letters(text: str) -> str:
+    """Return the letters of a text alone, which stay what they are in JSON."""
+    return "".join(filter(str.isalpha, text))
+
+
+@check_row("reasoning.encrypted-asked", "Encrypted reasoning comes only where it is asked for", f"{_CREATE}include")
+async def _not_asked(server: VerifiedServer) -> None:
+    """`encrypted_content` is populated when a response is generated with `reasoning.encrypted_content` in `include`."""
+    exchange = await server.once(samples.thought_stream)
+    for item in _thoughts(exchange):
+        if item.get("encrypted_content"):
+            raise Broken("There is encrypted_content, which was not included.", exchange, item)
+
+
+_FOREIGN = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABnot-made-by-this-server"}
+request_row(
+    "reasoning.encrypted-tampered",
+    "Encrypted reasoning that was changed is no text",
+    "`encrypted_content` that the server did not make is refused, or left out; it is no 500.",
+    _REASONING,
+    NO_FAILURE,
+    input=[user_message("Hi."), _FOREIGN, user_message("Say hello.")],
+    max_output_tokens=LIMIT,
+)

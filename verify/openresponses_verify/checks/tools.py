@@ -1,0 +1,382 @@
+"""Tools that the caller runs: functions, custom tools and namespaces, how they are chosen, and their outputs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange, read_json
+from openresponses_verify.expect import INVALID, REFUSED, need_longer, need_status, request_row
+from openresponses_verify.rows import Broken, Unclear, check_row, need
+from openresponses_verify.samples import (
+    LIMIT,
+    TIME_TOOL,
+    WEATHER_TOOL,
+    call_output,
+    called,
+    input_tokens,
+    repeated,
+    response_id,
+    the_call,
+    user_message,
+)
+from openresponses_verify.server import VerifiedServer, answered, given
+
+_CALLING = "Open Responses specification, Tool Calling"
+_CHOICE = "Open Responses specification, tool_choice"
+_ALLOWED = "Open Responses specification, allowed_tools"
+_CREATE = "OpenAI API reference, Create a model response, "
+_FUNCTIONS = "OpenAI guide, Function calling"
+_CUSTOM = "OpenAI guide, Function calling, Custom tools"
+_CODEX = "Codex CLI 0.169, the tools that it sends"
+_RESULT = "Sunny, 21C"
+
+
+@check_row("tools.call", "A function that has to be called is called", _CALLING)
+async def _call(server: VerifiedServer) -> None:
+    """
+    When the model chooses a function, the response output includes a `function_call` item with a `call_id`, `name`, and
+    JSON-string `arguments`.
+    """
+    exchange = answered(await server.once(samples.call), "tools", "tool_choice")
+    item = the_call(exchange)
+    need(item.get("name") == "get_weather", f"The name is {item.get('name')!r}.", exchange, item)
+    need(isinstance(item.get("call_id"), str) and item["call_id"], "There is no call_id.", exchange, item)
+
+
+@check_row(
+    "tools.arguments", "Arguments are JSON of an object, as a string", "Open Responses schema, FunctionCall.arguments"
+)
+async def _arguments(server: VerifiedServer) -> None:
+    """`arguments`: the arguments JSON string that was generated."""
+    exchange = given(await server.once(samples.call), "tools")
+    item = the_call(exchange)
+    if item.get("status") == "incomplete":
+        raise Unclear("The arguments were cut.", exchange)
+    arguments = item.get("arguments")
+    need(isinstance(arguments, str), f"The arguments are {type(arguments).__name__}.", exchange, item)
+    try:
+        found = json.loads(str(arguments))
+    except ValueError:
+        raise Broken("The arguments of a completed call are not JSON.", exchange, item) from None
+    need(isinstance(found, dict), "The arguments are no object.", exchange, item)
+
+
+@check_row("tools.call-stream", "A call is streamed", "Open Responses specification, Items are streamable")
+async def _call_stream(server: VerifiedServer) -> None:
+    """
+    A `function_call` is added with its `name`; its arguments come as `response.function_call_arguments.delta` and
+    `.done`.
+    """
+    exchange = answered(await server.once(samples.call_stream), "tools", "stream")
+    the_call(exchange)
+    types = [event.get("type") for event in exchange.events]
+    for name in ("response.function_call_arguments.delta", "response.function_call_arguments.done"):
+        need(name in types, f"There is no {name}.", exchange)
+    added = [event.get("item") for event in exchange.events if event.get("type") == "response.output_item.added"]
+    named = [item.get("name") for item in added if isinstance(item, dict) and item.get("type") == "function_call"]
+    need(all(named), "The call is added without its name.", exchange, added)
+
+
+@check_row("tools.echo", "The response has the tools and the choice", "Open Responses schema, ResponseResource.tools")
+async def _echo(server: VerifiedServer) -> None:
+    """`tools`: the tools that were available to the model during response generation."""
+    exchange = given(await server.once(samples.call), "tools", "tool_choice")
+    tools, choice = repeated(exchange, "tools"), repeated(exchange, "tool_choice")
+    tool: Any = tools[0] if isinstance(tools, list) and len(tools) == 1 else {}
+    need(isinstance(tool, dict) and tool.get("name") == "get_weather", "The tools are not as sent.", exchange, tools)
+    same = tool.get("parameters") == WEATHER_TOOL["parameters"]
+    need(same, "The parameters of the tool are not as sent.", exchange, tool)
+    need(choice == "required", f"tool_choice is {choice!r}.", exchange)
+
+
+@check_row("tools.named", "A named function is the one that is called", _CHOICE)
+async def _named(server: VerifiedServer) -> None:
+    """`{type: 'function', name}`: the model is required to call the specified function tool."""
+    choice = {"type": "function", "name": "get_time"}
+    exchange = await server.respond(
+        input=samples.ASK_WEATHER, tools=[WEATHER_TOOL, TIME_TOOL], tool_choice=choice, max_output_tokens=LIMIT
+    )
+    names = [item.get("name") for item in called(answered(exchange, "tool_choice"))]
+    if not names:
+        raise Unclear("The model did not call.", exchange)
+    need(set(names) == {"get_time"}, f"The model was to call get_time, and called {names}.", exchange)
+
+
+@check_row("tools.none", "None is called with tool_choice none", _CHOICE)
+async def _none(server: VerifiedServer) -> None:
+    """`none`: the model MUST NOT call any tools."""
+    exchange = await server.respond(
+        input=samples.ASK_WEATHER, tools=[WEATHER_TOOL], tool_choice="none", max_output_tokens=LIMIT
+    )
+    calls = called(answered(exchange, "tool_choice"))
+    need(not calls, "The model called a tool.", exchange, calls)
+
+
+async def _allowed_call(server: VerifiedServer) -> HTTPExchange:
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_time"}]}
+    return await server.respond(
+        input=samples.ASK_WEATHER, tools=[WEATHER_TOOL, TIME_TOOL], tool_choice=choice, max_output_tokens=LIMIT
+    )
+
+
+@check_row("tools.allowed", "Only allowed tools are called", _ALLOWED)
+async def _allowed(server: VerifiedServer) -> None:
+    """
+    Servers MUST enforce `allowed_tools` as a hard constraint: any tool call to a tool not listed MUST be rejected or
+    suppressed by the server.
+    """
+    exchange = answered(await server.once(_allowed_call), "tool_choice", "allowed_tools")
+    names = {item.get("name") for item in called(exchange)}
+    need(names <= {"get_time"}, f"Only get_time was allowed, and the model called {sorted(map(str, names))}.", exchange)
+
+
+@check_row("tools.allowed-tools", "allowed_tools leaves the tools as they are", _ALLOWED)
+async def _allowed_list(server: VerifiedServer) -> None:
+    """`allowed_tools` limits which tools the model may invoke, without changing the `tools` list itself."""
+    exchange = given(await server.once(_allowed_call), "tool_choice", "allowed_tools")
+    names = [tool.get("name") for tool in repeated(exchange, "tools") or [] if isinstance(tool, dict)]
+    need(names == ["get_weather", "get_time"], f"The tools of the response are {names}.", exchange)
+
+
+async def _two_calls(server: VerifiedServer, *, parallel: bool) -> HTTPExchange:
+    return await server.respond(
+        input="What is the weather in Paris and Tokyo?",
+        tools=[WEATHER_TOOL],
+        tool_choice="required",
+        parallel_tool_calls=parallel,
+        max_output_tokens=LIMIT,
+    )
+
+
+@check_row("tools.parallel", "Parallel calls are items of their own", f"{_CREATE}parallel_tool_calls")
+async def _parallel(server: VerifiedServer) -> None:
+    """
+    `parallel_tool_calls`: whether to allow the model to run tool calls in parallel; each is an item with its own
+    `call_id`.
+    """
+    exchange = answered(await _two_calls(server, parallel=True), "parallel_tool_calls")
+    calls = called(exchange)
+    if len(calls) < 2:
+        raise Unclear("The model did not make two calls at once.", exchange)
+    need(len({item.get("call_id") for item in calls}) == len(calls), "Two calls have one call_id.", exchange, calls)
+
+
+@check_row("tools.not-parallel", "One call at most without parallel calls", _FUNCTIONS)
+async def _not_parallel(server: VerifiedServer) -> None:
+    """`parallel_tool_calls: false` ensures exactly zero or one tool is called."""
+    exchange = answered(await _two_calls(server, parallel=False), "parallel_tool_calls")
+    calls = called(exchange)
+    need(len(calls) <= 1, f"There are {len(calls)} calls.", exchange, calls)
+
+
+def _history(output: object = _RESULT) -> list[dict[str, Any]]:
+    call = {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"location": "Paris"}'}
+    result = call_output("call_1", output)
+    return [user_message(samples.ASK_WEATHER), call, result]
+
+
+@check_row("tools.output", "The output of a call is taken", _CALLING)
+async def _output(server: VerifiedServer) -> None:
+    """
+    Clients execute the function out of band and send the result back as a `function_call_output` item with the same
+    `call_id`.
+    """
+    exchange = await server.respond(input=_history(), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
+    need(answered(exchange, "function_call_output").output, "There is no output.", exchange)
+
+
+@check_row("tools.output-reaches", "The output of a call reaches the model", _FUNCTIONS)
+async def _output_reaches(server: VerifiedServer) -> None:
+    """The model continues with the result of the function."""
+    short = given(await server.respond(input=_history("1"), tools=[WEATHER_TOOL], max_output_tokens=LIMIT))
+    exchange = await server.respond(input=_history(samples.WORDS), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
+    need_longer(given(exchange), short, 10, "an output of many words")
+
+
+@check_row(
+    "tools.output-previous",
+    "The output continues a stored call",
+    "Open Responses specification, previous_response_id; openai-agents",
+)
+async def _output_previous(server: VerifiedServer) -> None:
+    """The result of a function is sent with `previous_response_id`, and the call is in the response before."""
+    first = await server.respond(
+        input=samples.ASK_WEATHER, tools=[WEATHER_TOOL], tool_choice="required", store=True, max_output_tokens=LIMIT
+    )
+    result = call_output(the_call(first).get("call_id"), _RESULT)
+    exchange = await server.respond(
+        input=[result], previous_response_id=response_id(first), tools=[WEATHER_TOOL], max_output_tokens=LIMIT
+    )
+    answered(exchange, "previous_response_id")
+
+
+@check_row("tools.output-unknown", "An output that answers no call is refused", _FUNCTIONS)
+async def _output_unknown(server: VerifiedServer) -> None:
+    """
+    No tool call found for function call output: in a chain, an output with an unknown `call_id` is an error of the
+    request.
+    """
+    first = await server.respond(input="Say hello.", store=True, max_output_tokens=LIMIT)
+    identifier = response_id(first)
+    given(await server.respond(previous_response_id=identifier, max_output_tokens=16), "previous_response_id", "store")
+    result = call_output("call_of_nobody", _RESULT)
+    need_status(await server.respond(input=[result], previous_response_id=identifier, max_output_tokens=16), REFUSED)
+
+
+@check_row(
+    "tools.output-list",
+    "An output may be a list of parts",
+    "Open Responses schema, FunctionCallOutputItemParam.output; openai-agents with MCP",
+)
+async def _output_list(server: VerifiedServer) -> None:
+    """`output` of a `function_call_output` is a text, or a list of `input_text`, `input_image` and `input_file`."""
+    parts = [{"type": "input_text", "text": "Sunny,"}, {"type": "input_text", "text": "21C"}]
+    exchange = await server.respond(input=_history(parts), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
+    answered(exchange, "output", "input_text")
+
+
+@check_row(
+    "tools.output-image",
+    "An output may be an image",
+    "Open Responses schema, FunctionCallOutputItemParam.output; Codex",
+)
+async def _output_image(server: VerifiedServer) -> None:
+    """`output` of a `function_call_output` may have an `input_image`, as Codex's `view_image` gives."""
+    parts = [{"type": "input_text", "text": "A picture:"}, {"type": "input_image", "image_url": samples.HEART}]
+    exchange = await server.respond(input=_history(parts), tools=[WEATHER_TOOL], max_output_tokens=LIMIT)
+    answered(exchange, *samples.IMAGE_WORDS)
+
+
+@check_row("tools.history-parallel", "Calls and outputs may be interleaved", "Open Responses specification, Items")
+async def _interleaved(server: VerifiedServer) -> None:
+    """Items are sent back as they came: two calls, then their outputs in any order."""
+    calls = [
+        {
+            "type": "function_call",
+            "call_id": f"call_{n}",
+            "name": "get_weather",
+            "arguments": f'{{"location": "{city}"}}',
+        }
+        for n, city in enumerate(("Paris", "Tokyo"))
+    ]
+    outputs = [call_output(f"call_{n}", _RESULT) for n in (1, 0)]
+    exchange = await server.respond(
+        input=[user_message("Paris and Tokyo?"), *calls, *outputs], tools=[WEATHER_TOOL], max_output_tokens=LIMIT
+    )
+    answered(exchange)
+
+
+request_row(
+    "tools.choice-unknown",
+    "A choice that is not among the tools is refused",
+    "`tool_choice` names a tool of the request: another name is an error of it.",
+    f"{_CREATE}tool_choice",
+    REFUSED,
+    tools=[WEATHER_TOOL],
+    tool_choice={"type": "function", "name": "no_such_tool"},
+)
+
+
+@check_row(
+    "tools.no-parameters",
+    "A function without parameters has an object of arguments",
+    "Open Responses schema, FunctionCall.arguments; openai-agents",
+)
+async def _no_parameters(server: VerifiedServer) -> None:
+    """The arguments of a call are JSON, which the empty string is not."""
+    exchange = await server.respond(
+        input="What time is it?", tools=[TIME_TOOL], tool_choice="required", max_output_tokens=LIMIT
+    )
+    item = the_call(exchange)
+    found = read_json(str(item.get("arguments")))
+    cut = item.get("status") == "incomplete"
+    need(isinstance(found, dict) or cut, f"The arguments are {item.get('arguments')!r}.", exchange, item)
+
+
+@check_row("tools.nulls", "Optional fields of a tool may be null", "Open Responses schema, FunctionToolParam; litellm")
+async def _nulls(server: VerifiedServer) -> None:
+    """`strict`, `description` and `parameters` of a function are nullable."""
+    tool = {"type": "function", "name": "get_time", "description": None, "parameters": None, "strict": None}
+    answered(await server.respond(tools=[tool], max_output_tokens=LIMIT), "strict", "description", "parameters")
+
+
+@check_row("tools.custom", "A custom tool is called with plain text", _CUSTOM)
+async def _custom(server: VerifiedServer) -> None:
+    """Custom tools work in much the same way as functions, but have a text of any kind as input: `custom_tool_call`."""
+    exchange = answered(await server.once(samples.custom), "custom", "tools", "type")
+    if not called(exchange, "custom_tool_call"):
+        calls = called(exchange)
+        need(not calls, "The custom tool is called as a function.", exchange, calls)
+        await _need_custom_tool(server, exchange)
+        raise Unclear("The model did not call the custom tool.", exchange)
+    item = the_call(exchange, "custom_tool_call")
+    need(isinstance(item.get("input"), str), "The call has no text as input.", exchange, item)
+    need(item.get("name") == "write_note" and item.get("call_id"), "The call has no name or call_id.", exchange, item)
+
+
+async def _need_custom_tool(server: VerifiedServer, exchange: HTTPExchange) -> None:
+    """Raise `Broken` if the server lost the custom tool on the way to the model."""
+    tools = exchange.response.get("tools")
+    listed = [tool.get("type") for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else ["custom"]
+    need("custom" in listed, "The custom tool is lost: the response does not have it.", exchange, tools)
+    found, without = input_tokens(exchange), input_tokens(await server.once(samples.no_tool))
+    need(
+        found > without,
+        f"The custom tool is lost: the model was given {found} tokens with it and without it.",
+        exchange,
+    )
+
+
+@check_row(
+    "tools.custom-stream",
+    "A custom call is streamed as such",
+    "OpenAI API reference, Streaming events, response.custom_tool_call_input.delta",
+)
+async def _custom_stream(server: VerifiedServer) -> None:
+    """The input of a custom call comes as `response.custom_tool_call_input.delta` and `.done`."""
+    exchange = given(await server.once(samples.custom_stream), "custom", "tools", "type")
+    the_call(exchange, "custom_tool_call")
+    types = {event.get("type") for event in exchange.events}
+    for name in ("response.custom_tool_call_input.delta", "response.custom_tool_call_input.done"):
+        need(name in types, f"There is no {name}.", exchange)
+
+
+@check_row("tools.custom-output", "A custom call and its output can be sent back", _CUSTOM)
+async def _custom_output(server: VerifiedServer) -> None:
+    """`custom_tool_call` and `custom_tool_call_output` are items of the input."""
+    the_call(await server.once(samples.custom), "custom_tool_call")
+    turns = [
+        user_message("Write the note: hello."),
+        {"type": "custom_tool_call", "call_id": "call_1", "name": "write_note", "input": "hello"},
+        {"type": "custom_tool_call_output", "call_id": "call_1", "output": "Written."},
+    ]
+    answered(await server.respond(input=turns, tools=[samples.CUSTOM_TOOL], max_output_tokens=LIMIT))
+
+
+@check_row(
+    "tools.namespace",
+    "A function in a namespace comes back in it",
+    f"OpenAI API reference, Create a model response, tools; {_CODEX}",
+)
+async def _namespace(server: VerifiedServer) -> None:
+    """A function of a `namespace` is called by its own name, with `namespace` beside: Codex calls MCP tools so."""
+    function = {name: value for name, value in TIME_TOOL.items() if name != "strict"}
+    tool = {"type": "namespace", "name": "mcp__clock", "description": "A clock.", "tools": [function]}
+    exchange = await server.respond(
+        input="What time is it?", tools=[tool], tool_choice="required", max_output_tokens=LIMIT
+    )
+    item = the_call(answered(exchange, "namespace", "tools", "type"))
+    found = item.get("namespace"), item.get("name")
+    need(found == ("mcp__clock", "get_time"), f"The namespace and name are {found}.", exchange, item)
+
+
+request_row(
+    "tools.name-invalid",
+    "A function needs a name",
+    "`name` of a function tool is required.",
+    "Open Responses schema, FunctionToolParam.name",
+    INVALID,
+    tools=[{"type": "function", "parameters": {}}],
+)

@@ -1,0 +1,201 @@
+"""One request and what came back, as it came: for the checks, and for whoever has to repeat it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from openresponses_verify.laws.law import TERMINAL_STATUS
+
+_SHOWN = 2000  # characters of a request that are printed
+_KEPT = 64  # answers that stay parsed
+
+
+class ServerSentEvent(NamedTuple):
+    """An event of an event stream: its fields, and what was wrong with its lines."""
+
+    name: str | None
+    data: str
+    id: str | None = None
+
+
+@dataclass
+class HTTPExchange:
+    """A request and its answer. `error` says why there is no answer, or not all of it."""
+
+    method: str
+    url: str
+    body: object = None  # bytes are sent as they are, anything else as JSON
+    key: str | None = None  # the name of the variable with the key
+    status: int = 0  # 0: there was no answer
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes = b""
+    error: str = ""
+    frames: list[dict[str, Any]] = field(default_factory=list)  # of a WebSocket
+    sent: list[object] = field(default_factory=list)  # on a WebSocket
+    added: tuple[str, ...] = ()  # the names of headers that the caller added, whose values may be secret
+
+    @property
+    def ok(self) -> bool:
+        """Whether the server answered with success."""
+        return 200 <= self.status < 300 and not self.error
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON, None if it is none."""
+        return _document(self.content)
+
+    @property
+    def object(self) -> dict[str, Any]:
+        """The body as a JSON object, {} if it is none."""
+        document = self.json
+        return document if isinstance(document, dict) else {}
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the body."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def server_sent(self) -> list[ServerSentEvent]:
+        """The events of the body as an event stream."""
+        return list(_server_sent(self.content))
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The events of a stream or of a WebSocket that are JSON objects."""
+        if self.frames:
+            return self.frames
+        return list(_event_documents(self.content))
+
+    @property
+    def response(self) -> dict[str, Any]:
+        """The response: the body, or that of the last event that has one; {} if there is none."""
+        if not self.frames and (self.content_type == "application/json" or self.object):
+            return self.object
+        found = [event for event in self.events if isinstance(event.get("response"), dict)]
+        ends = [event for event in found if str(event.get("type")) in TERMINAL_STATUS]
+        return dict((ends or found)[-1]["response"]) if found else {}
+
+    @property
+    def output(self) -> list[dict[str, Any]]:
+        """The output items of the response."""
+        items = self.response.get("output")
+        return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """The usage of the response; {} if there is none."""
+        usage = self.response.get("usage")
+        return usage if isinstance(usage, dict) else {}
+
+    @property
+    def listed(self) -> list[dict[str, Any]]:
+        """The objects of a list, as `GET` of a collection returns it; [] if it is none."""
+        data = self.object.get("data")
+        return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+
+    @property
+    def listed_ids(self) -> list[Any]:
+        """Their ids."""
+        return [one.get("id") for one in self.listed]
+
+    @property
+    def refusal(self) -> dict[str, Any]:
+        """The error of the answer: that of the body, of a WebSocket's frame, or of a failed response."""
+        for document in (self.object, *self.frames[-1:], self.response):
+            if isinstance(document.get("error"), dict):
+                return dict(document["error"])
+        detail = self.object.get("detail") or self.object.get("error") or self.object.get("message")
+        return {"message": detail if isinstance(detail, str) else json.dumps(detail) if detail else ""}
+
+    def curl(self) -> str:
+        """Return the request as a command of a shell."""
+        if self.sent:
+            lines = "\n".join(f"> {_shortened(json.dumps(frame, ensure_ascii=False))}" for frame in self.sent)
+            return f"websocat {self.url}{self._authorization()}\n{lines}"
+        words = ["curl", "-sN"] + (["-X", self.method] if self.method not in ("GET", "POST") else [])
+        data = ""
+        if self.body is not None:
+            text = self.body.decode(errors="replace") if isinstance(self.body, bytes) else _written(self.body)
+            data = f" -H 'Content-Type: application/json' -d {shlex.quote(_shortened(text))}"
+        elif self.method == "POST":
+            words += ["-X", "POST"]
+        return f"{' '.join(words)} {shlex.quote(self.url)}{self._authorization()}{data}"
+
+    def _authorization(self) -> str:
+        names = [f"Authorization: Bearer ${self.key}"] if self.key else []
+        names += [f"{name}: ${re.sub(r'[^A-Z0-9]', '_', name.upper())}" for name in self.added]
+        return "".join(f' -H "{name}"' for name in names)
+
+    def outcome(self) -> str:
+        """Return what came, in one line."""
+        if self.error:
+            return self.error
+        message = str(self.refusal.get("message") or "")
+        return f"HTTP {self.status}{f': {message[:200]}' if message else ''}"
+
+
+def _written(body: object) -> str:
+    """Return a body as JSON; lone surrogates are escaped."""
+    text = json.dumps(body, ensure_ascii=False)
+    return text if text.isprintable() else json.dumps(body)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text):,} characters)"
+
+
+def read_json(text: str | bytes) -> Any:
+    """Return a JSON document, None if the text is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def read_object(text: str | bytes) -> dict[str, Any]:
+    """Return a JSON object, {} if the text is none."""
+    document = read_json(text)
+    return document if isinstance(document, dict) else {}
+
+
+def read_events(content: bytes) -> Iterator[ServerSentEvent]:
+    """Yield the events of an event stream, as the HTML standard reads it; one without a blank line after it is none."""
+    text = content.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    fields: dict[str, list[str]] = {}
+    for line in lines[:-1]:
+        if line == "":
+            if "data" in fields:
+                names, ids = fields.get("event"), fields.get("id")
+                data = "\n".join(fields["data"])
+                yield ServerSentEvent(names[-1] if names else None, data, ids[-1] if ids else None)
+            fields = {}
+        elif not line.startswith(":"):
+            name, _, value = line.partition(":")
+            fields.setdefault(name, []).append(value.removeprefix(" "))
+
+
+# Many checks read the same answer: each is parsed once, and what is returned must not be changed.
+
+
+@lru_cache(_KEPT)
+def _document(content: bytes) -> Any:
+    return read_json(content)
+
+
+@lru_cache(_KEPT)
+def _server_sent(content: bytes) -> tuple[ServerSentEvent, ...]:
+    return tuple(read_events(content))
+
+
+@lru_cache(_KEPT)
+def _event_documents(content: bytes) -> tuple[dict[str, Any], ...]:
+    documents = (read_json(event.data) for event in _server_sent(content))
+    return tuple(document for document in documents if isinstance(document, dict))

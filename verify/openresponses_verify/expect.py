@@ -1,0 +1,84 @@
+"""What checks expect of an answer; each of these raises `Broken` in the same words. And checks that are one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable
+
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.laws import STREAM_LAWS
+from openresponses_verify.rows import CHECKS, Broken, Check, Unclear, need
+from openresponses_verify.samples import input_tokens, spoken_in
+from openresponses_verify.schema import SchemaIssue, schema_issues
+from openresponses_verify.server import VerifiedServer
+
+INVALID = (400, 422)  # the request is malformed
+REFUSED = range(400, 500)  # it is the caller's mistake
+NOT_FOUND = (404,)
+NO_FAILURE = range(200, 500)  # answered or refused
+
+
+def need_status(exchange: HTTPExchange, statuses: Container[int], what: str = "The request") -> None:
+    """Raise `Broken` unless the answer has one of these statuses, and has come whole."""
+    need(exchange.status in statuses and not exchange.error, f"{what} is answered with {exchange.outcome()}", exchange)
+
+
+def need_unknown_previous(exchange: HTTPExchange) -> None:
+    """Raise `Broken` unless the error says that the response to continue is not known."""
+    found = exchange.refusal.get("code")
+    detail = f"The code is {found!r}: {exchange.outcome()}"
+    need(found == "previous_response_not_found", detail, exchange, exchange.frames[-1:] or None)
+
+
+def need_turn(exchange: HTTPExchange, what: str = "The turn") -> None:
+    """Raise `Broken` unless a turn on a WebSocket is answered by a response."""
+    need(exchange.response, f"{what} is answered with {exchange.outcome()}", exchange, exchange.frames[-1:])
+
+
+def need_laws(exchange: HTTPExchange, events: Iterable[dict[str, object]]) -> None:
+    """Raise `Broken` if events break a law of the stream."""
+    kept = list(events)
+    for law in STREAM_LAWS:
+        for breach in law.breaches(kept):
+            raise Broken(f"{law.title}: {breach.message}", exchange)
+
+
+def need_schema(
+    name: str,
+    value: object,
+    exchange: HTTPExchange,
+    shown: object = None,
+    but: Callable[[SchemaIssue], bool] = lambda issue: False,
+    prefix: str = "",
+) -> None:
+    """Raise `Broken` if a value does not fit a schema, but for unknown types of a union and issues that are `but`."""
+    for issue in schema_issues(name, value):
+        if issue.kind != "unknown" and not but(issue):
+            raise Broken(f"{prefix}{issue.where} {issue.message}.", exchange, shown)
+
+
+def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: str) -> None:
+    """Raise `Broken` unless the model was given at least so many more tokens than by another request, for `what`."""
+    found, alone = input_tokens(exchange), input_tokens(short)
+    need(found >= alone + least, f"The model was given {found} tokens, and {alone} without {what}.", exchange)
+
+
+def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) -> None:
+    """Raise `Broken` unless one list has the messages with these texts, and the other has them in reverse order."""
+    if not all(isinstance(identifier, str) for identifier in (*rising.listed_ids, *falling.listed_ids)):
+        raise Unclear("The items of the list have no ids.", rising)
+    found = [spoken_in(item) for item in rising.listed]
+    need(rising.ok and len(found) == len(texts), f"The list has {len(found)} of {len(texts)} items.", rising)
+    same = rising.listed_ids == falling.listed_ids
+    need(not same, "The query `order=asc` is ignored: the list is the same without it.", rising)
+    need((found[0], found[-1]) == (texts[0], texts[-1]), "With `order=asc`, the first item is not first.", rising)
+    back = falling.listed_ids == rising.listed_ids[::-1]
+    need(back, "Without `order`, the list is not the reverse of `order=asc`.", falling)
+
+
+def request_row(row_id: str, title: str, law: str, source: str, statuses: Container[int], **fields: object) -> None:
+    """Register a check that a request with these fields is answered with one of these statuses."""
+
+    async def run(server: VerifiedServer) -> None:
+        need_status(await server.respond(**{"max_output_tokens": 16, **fields}), statuses)
+
+    CHECKS.append(Check(row_id, title, law, source, run))

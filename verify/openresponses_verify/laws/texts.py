@@ -1,0 +1,193 @@
+"""Parts of items, and their texts: deltas, the whole, and the item have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from openresponses_verify.laws.law import (
+    Breach,
+    StreamEvent,
+    StreamEvents,
+    event_type,
+    item_of,
+    items_done,
+    stream_law,
+)
+
+_TEXTS = ("text", "refusal", "arguments", "input", "code", "diff")
+_POSITIONS = ("content_index", "summary_index")
+# What commands print comes as two streams at once, which the item has as one list of objects.
+_PRINTED = "response.shell_call_output"
+_ITEMS = "Open Responses specification, Items are streamable"
+_EVENTS = "Open Responses specification, Streaming"
+_NODE = "openai-node 7, ResponseAccumulator"
+
+
+def _positions(event: StreamEvent) -> Iterator[tuple[object, str, object]]:
+    for name in _POSITIONS:
+        if name in event and "item_id" in event:
+            yield event["item_id"], name, event[name]
+
+
+@stream_law("part-added", "Parts are added before their text", _ITEMS)
+def _part_added(events: StreamEvents) -> Iterator[Breach]:
+    """Streamable content MUST be backed by a content part. The first event MUST be `response.content_part.added`."""
+    opened: set[object] = set()
+    told: set[object] = set()
+    for at, event in enumerate(events):
+        for place in _positions(event):
+            if event_type(event).endswith("part.added"):
+                if place in opened:
+                    yield Breach(f"The part at {place[1]} {place[2]!r} is added a second time.", at)
+                opened.add(place)
+            elif place not in opened | told:
+                told.add(place)
+                yield Breach(f"{event_type(event)} is for a part that was not added.", at)
+
+
+@stream_law("part-done", "Parts are done once", _ITEMS)
+def _part_done(events: StreamEvents) -> Iterator[Breach]:
+    """The content part is then closed with `response.content_part.done`."""
+    opened: dict[object, int] = {}
+    done: set[object] = set()
+    for at, event in enumerate(events):
+        for place in _positions(event):
+            if event_type(event).endswith("part.added"):
+                opened[place] = at
+            elif event_type(event).endswith("part.done"):
+                if place in done:
+                    yield Breach(f"The part at {place[1]} {place[2]!r} is done a second time.", at)
+                done.add(place)
+            elif place in done:
+                yield Breach(f"{event_type(event)} comes after its part was done.", at)
+    for missing in opened.keys() - done:
+        yield Breach("A part is added and never done.", opened[missing])
+
+
+@stream_law(
+    "content-index",
+    "Parts are numbered in order",
+    f"Open Responses schema, ResponseContentPartAddedStreamingEvent; {_NODE}",
+)
+def _content_index(events: StreamEvents) -> Iterator[Breach]:
+    """`content_index` is the index of the content part: the parts of an item are added at 0, 1, 2, and so on."""
+    counts: dict[tuple[object, str], int] = {}
+    for at, event in enumerate(events):
+        for identifier, name, index in _positions(event):
+            if event_type(event).endswith("part.added"):
+                expected = counts.get((identifier, name), 0)
+                if index != expected:
+                    yield Breach(f"Part {expected} of the item is added with the {name} {index!r}.", at)
+                counts[identifier, name] = expected + 1
+
+
+def _place(event: StreamEvent) -> tuple[object, ...]:
+    kind = event_type(event).rpartition(".")[0]
+    return (kind, *(event.get(name) for name in ("item_id", *_POSITIONS)))
+
+
+def _printed(event: StreamEvent) -> bool:
+    return event_type(event).startswith(_PRINTED)
+
+
+def _whole(event: StreamEvent) -> str | None:
+    """Return the text of a `...done` event of a text, None for other events."""
+    if not event_type(event).endswith(".done") or "item_id" not in event or "part" in event:
+        return None
+    return next((event[name] for name in _TEXTS if isinstance(event.get(name), str)), None)
+
+
+def _texts(events: StreamEvents) -> tuple[dict[tuple[object, ...], str], dict[tuple[object, ...], int]]:
+    """Return the joined deltas of each text, and the index of the event that is its last delta."""
+    pieces: dict[tuple[object, ...], list[str]] = {}
+    ends = {}
+    for at, event in enumerate(events):
+        delta = event.get("delta")
+        if (
+            event_type(event).endswith(".delta")
+            and "item_id" in event
+            and isinstance(delta, str)
+            and not _printed(event)
+        ):
+            pieces.setdefault(_place(event), []).append(delta)
+            ends[_place(event)] = at
+    return {place: "".join(texts) for place, texts in pieces.items()}, ends
+
+
+@stream_law("text-done", "Deltas end with a done event", _ITEMS)
+def _text_done(events: StreamEvents) -> Iterator[Breach]:
+    """The delta events MAY be repeated many times, and end with `response.<content_type>.done`."""
+    wholes: dict[tuple[object, ...], list[int]] = {}
+    for at, event in enumerate(events):
+        if _whole(event) is not None:
+            wholes.setdefault(_place(event), []).append(at)
+    _, ends = _texts(events)
+    for place, at in ends.items():
+        done = wholes.get(place, [])
+        if len(done) != 1:
+            yield Breach(f"There are {len(done)} {place[0]}.done for these deltas.", at)
+        elif at > done[0]:
+            yield Breach(f"{place[0]}.delta follows {place[0]}.done.", at)
+
+
+@stream_law("deltas-joined", "Deltas join to the whole", _EVENTS)
+def _deltas_joined(events: StreamEvents) -> Iterator[Breach]:
+    """A delta event represents a change to an object since its last update: deltas joined are the text of `done`."""
+    joined, _ = _texts(events)
+    for at, event in enumerate(events):
+        text = _whole(event)
+        if text is None or _printed(event):
+            continue
+        # A call without arguments may have no delta.
+        if joined.get(_place(event), "" if text != "{}" else text) != text:
+            shown = joined.get(_place(event), "")
+            yield Breach(f"The deltas join to {_short(shown)}, and {event_type(event)} says {_short(text)}.", at)
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:25]}...{text[-25:]}")
+
+
+@stream_law("done-text", "The done text is the item's", _ITEMS)
+def _done_is_the_item(events: StreamEvents) -> Iterator[Breach]:
+    """The text of a `done` event is the text of the item."""
+    items = {item_of(event).get("id"): item_of(event) for _, event in items_done(events)}
+    for at, event in enumerate(events):
+        text, item = _whole(event), items.get(event.get("item_id"))
+        if text is None or item is None or _printed(event):
+            continue
+        found = _text_of(item, event)
+        if found is not None and found != text:
+            yield Breach(f"{event_type(event)} says {_short(text)}, and its item has {_short(found)}.", at)
+
+
+def _text_of(item: Mapping[str, Any], event: StreamEvent) -> str | None:
+    """Return the text of an item that an event is about, None if there is none."""
+    for name, parts in (("content_index", item.get("content")), ("summary_index", item.get("summary"))):
+        index = event.get(name)
+        if isinstance(index, int):
+            part = parts[index] if isinstance(parts, list) and index < len(parts) else {}
+            return next((part[key] for key in ("text", "refusal") if isinstance(part.get(key), str)), "")
+    operation = item.get("operation")
+    fields = {**item, **operation} if isinstance(operation, Mapping) else item  # of an apply_patch_call
+    texts = (fields.get(key) for key in ("arguments", "input", "code", "diff"))
+    return next((text for text in texts if isinstance(text, str)), None)
+
+
+@stream_law("part-text", "The done part is the item's", _ITEMS)
+def _part_is_the_item(events: StreamEvents) -> Iterator[Breach]:
+    """The part of `response.content_part.done` is the part of the item."""
+    items = {item_of(event).get("id"): item_of(event) for _, event in items_done(events)}
+    for at, event in enumerate(events):
+        if not event_type(event).endswith("part.done") or event.get("item_id") not in items:
+            continue
+        item = items[event["item_id"]]
+        index, parts = (
+            (event["content_index"], item.get("content"))
+            if "content_index" in event
+            else (event.get("summary_index"), item.get("summary"))
+        )
+        part = parts[index] if isinstance(parts, list) and isinstance(index, int) and index < len(parts) else None
+        if part != event.get("part"):
+            yield Breach(f"The part of {event_type(event)} differs from that of its item.", at)

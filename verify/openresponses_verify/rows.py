@@ -1,0 +1,100 @@
+"""What a check is: a row with its sentence, and the ways in which it can end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.laws.law import docstring_of
+
+if TYPE_CHECKING:
+    from openresponses_verify.server import VerifiedServer
+
+Verdict: TypeAlias = Literal["pass", "fail", "unsupported", "unclear"]
+CheckFunction: TypeAlias = Callable[["VerifiedServer"], Awaitable[None]]
+
+
+class Ended(Exception):
+    """A check did not pass: why, and the exchange that shows it."""
+
+    verdict: Verdict
+
+    def __init__(self, detail: str, exchange: HTTPExchange | None = None, event: object = None) -> None:
+        super().__init__(detail)
+        self.detail = f"{detail}\n{_shown(event)}" if event is not None else detail
+        self.exchange = exchange
+
+
+class Broken(Ended):
+    """The server breaks the rule; `event` is the event or the object that does."""
+
+    verdict = "fail"
+
+
+class Unsupported(Ended):
+    """The server says plainly that it does not have this."""
+
+    verdict = "unsupported"
+
+
+class Unclear(Ended):
+    """The rule could not be tried: the model did not do as it was told, or there was no answer to judge."""
+
+    verdict = "unclear"
+
+
+class Check(NamedTuple):
+    """A row: a stable id, what it is called, the sentence that it checks, and where that stands."""
+
+    id: str
+    title: str
+    law: str
+    source: str
+    run: CheckFunction
+
+    @property
+    def group(self) -> str:
+        """The first part of the id."""
+        return self.id.partition(".")[0]
+
+
+CHECKS: list[Check] = []
+
+
+def check_row(row_id: str, title: str, source: str) -> Callable[[CheckFunction], CheckFunction]:
+    """
+    Register a function as a check of the rule that is its docstring.
+
+    It returns if the rule is kept, and raises how it ended otherwise.
+    """
+
+    def register(run: CheckFunction) -> CheckFunction:
+        CHECKS.append(Check(row_id, title, docstring_of(run), source, run))
+        return run
+
+    return register
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A row with its result."""
+
+    check: Check
+    verdict: Verdict
+    detail: str = ""
+    request: str = ""
+    seconds: float = 0.0
+
+
+def _shown(event: object) -> str:
+    text = event if isinstance(event, str) else json.dumps(event, ensure_ascii=False, default=str)
+    return text if len(text) <= 600 else f"{text[:597]}..."
+
+
+def need(condition: object, detail: str, exchange: HTTPExchange | None = None, event: object = None) -> None:
+    """Raise `Broken` unless a condition holds."""
+    if not condition:
+        raise Broken(detail, exchange, event)

@@ -1,0 +1,154 @@
+"""Runs the checks: which of them, side by side, and what came of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+from openresponses_verify import samples
+from openresponses_verify.checks import ALL_CHECKS
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.rows import Check, CheckResult, Ended, Verdict
+from openresponses_verify.server import LAST_EXCHANGE, ServerAccess, VerifiedServer
+
+VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "unsupported", "unclear")
+
+
+class NothingToVerify(Exception):
+    """There is no Responses server, or no model to ask, or no check was chosen; the message says which."""
+
+
+@dataclass
+class VerifyReport:
+    """What came of the checks of one server."""
+
+    url: str
+    model: str
+    started_at: str  # ISO 8601, UTC
+    seconds: float = 0.0
+    requests: int = 0
+    results: list[CheckResult] = field(default_factory=list)  # in the order of the table
+    not_deleted: list[str] = field(default_factory=list)  # paths of what the server still stores
+    interrupted: bool = False  # by Ctrl-C, so that checks are missing
+
+    @property
+    def summary(self) -> dict[str, int]:
+        """How many checks ended in which way."""
+        return {verdict: sum(result.verdict == verdict for result in self.results) for verdict in VERDICTS}
+
+
+def chosen_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Check]:
+    """
+    Return the checks whose ids fit any of the patterns `only` and none of `skip`, in the order of the table.
+
+    Raises `NothingToVerify` for a pattern in `only` that matches no check.
+    """
+    for pattern in only:
+        if not any(fnmatchcase(check.id, pattern) for check in ALL_CHECKS):
+            raise NothingToVerify(f"Invalid --only {pattern!r}: must match the id of a check, such as 'stream.*'.")
+    return [
+        check
+        for check in ALL_CHECKS
+        if (not only or any(fnmatchcase(check.id, pattern) for pattern in only))
+        and not any(fnmatchcase(check.id, pattern) for pattern in skip)
+    ]
+
+
+async def verify_server(
+    access: ServerAccess,
+    checks: Sequence[Check] = ALL_CHECKS,
+    progress: Callable[[CheckResult, int], None] = lambda result, total: None,
+) -> VerifyReport:
+    """
+    Check a server; `progress` is called with each result and the number of checks.
+
+    The base URL may lack its `/v1`, and the model its name. A cancellation of the checks ends them: what the server
+    stored is deleted, and the report has the results so far. Raises `NothingToVerify`.
+    """
+    if not checks:
+        raise NothingToVerify("No check is left to run.")
+    began = time.monotonic()
+    report = VerifyReport("", "", datetime.now(UTC).isoformat(timespec="seconds"))
+    server = VerifiedServer(access)
+    try:
+        await _find(server)
+        report.url, report.model = server.url, server.model
+        report.interrupted = not await _run_all(server, checks, access.concurrency, progress, report.results)
+        report.not_deleted = await server.clean_up()
+    finally:
+        await server.aclose()
+    report.requests, report.seconds = server.requests, round(time.monotonic() - began, 3)
+    return report
+
+
+async def _find(server: VerifiedServer) -> None:
+    """Find the model if none is named, and the base URL; raises `NothingToVerify`."""
+    given = server.url
+    for server.url in dict.fromkeys((given, f"{given}/v1")):
+        exchange = await server.get("/models")
+        named = server.model or _first_model(exchange)
+        if not named:
+            continue
+        server.model = named
+        exchange = await server.once(samples.text)
+        if exchange.ok:
+            return
+        server.forget()
+        if exchange.error or exchange.status not in (404, 405):
+            break
+    server.url = given
+    if exchange.ok:
+        raise NothingToVerify(f"{given} lists no model: name one with --model.")
+    raise NothingToVerify(f"{exchange.method} {exchange.url}: {exchange.outcome()}")
+
+
+def _first_model(exchange: HTTPExchange) -> str:
+    return next((identifier for identifier in exchange.listed_ids if isinstance(identifier, str)), "")
+
+
+async def _run_all(
+    server: VerifiedServer,
+    checks: Sequence[Check],
+    concurrency: int,
+    progress: Callable[[CheckResult, int], None],
+    results: list[CheckResult],
+) -> bool:
+    """Run the checks, and append their results in the order of the table; False if a cancellation ended them early."""
+    waiting = list(reversed(checks))
+    ended: dict[str, CheckResult] = {}
+
+    async def work() -> None:
+        while waiting:
+            result = await _one(server, waiting.pop())
+            ended[result.check.id] = result
+            progress(result, len(checks))
+
+    try:
+        await asyncio.gather(*(work() for _ in range(max(1, concurrency))))
+    except asyncio.CancelledError:
+        if task := asyncio.current_task():
+            task.uncancel()
+        await server.cancel_requests()
+    results += [ended[check.id] for check in checks if check.id in ended]
+    return len(ended) == len(checks)
+
+
+async def _one(server: VerifiedServer, check: Check) -> CheckResult:
+    began = time.monotonic()
+    verdict: Verdict = "pass"
+    detail = ""
+    LAST_EXCHANGE.set(None)
+    exchange = None
+    try:
+        await check.run(server)
+    except Ended as ended:
+        verdict, detail, exchange = ended.verdict, ended.detail, ended.exchange
+    except Exception as error:
+        verdict, detail = "unclear", f"The check cannot read the answer: {type(error).__name__}: {error}"
+    exchange = exchange or LAST_EXCHANGE.get()
+    request = exchange.curl() if exchange else ""
+    return CheckResult(check, verdict, detail, request, round(time.monotonic() - began, 3))

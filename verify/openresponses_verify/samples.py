@@ -1,0 +1,211 @@
+"""
+What many checks look at: each is asked for once (`await server.once(samples.text)`), so that all checks together send
+few requests. Prompts are such that any model follows them, as far as a model has to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.rows import Unclear
+from openresponses_verify.server import VerifiedServer, given
+
+Sample: TypeAlias = Callable[[VerifiedServer], Awaitable[HTTPExchange]]
+
+SAY_HELLO = "Say hello."
+COUNT = "Count from 1 to 200, separated by commas."
+ASK_WEATHER = "What is the weather in Paris?"
+WORDS = "Remember these words: alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november."
+SHORT = "Answer with one word."
+NO_RESPONSE = f"resp_{'0' * 50}"
+LIMIT = 400  # tokens of an answer: more than anything here needs, for a model that goes on for ever
+
+WEATHER_TOOL: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather for a location.",
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string", "description": "A city, such as Paris."}},
+        "required": ["location"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+TIME_TOOL: dict[str, Any] = {
+    "type": "function",
+    "name": "get_time",
+    "description": "Get the current time in UTC.",
+    "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    "strict": True,
+}
+CUSTOM_TOOL: dict[str, Any] = {"type": "custom", "name": "write_note", "description": "Write a note of plain text."}
+PERSON: dict[str, Any] = {
+    "type": "json_schema",
+    "name": "person",
+    "strict": True,
+    "schema": {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    },
+}
+# A red heart on white, of 32 pixels: some models refuse smaller images.
+HEART = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgAQMAAABJtOi3AAAABlBMVEX////dIjPI8VIrAAAAVElEQVR42oXOsQ3AIB"
+    "BDUSMKSkZgFEYLozEKI1BSoPxcQEqkNHHxKuvO0hM3UlE4j6YIXQnGJsP84S0v1oFFgCYPVQ7KRmDv8jTSMGI3fL0nFH1yASOGRCOmsQZtAAAAAE"
+    "lFTkSuQmCC"
+)
+# A page with one line, "Tides of the harbour".
+PDF = (
+    "data:application/pdf;base64,JVBERi0xLjQKMSAwIG9iajw8L1R5cGUvQ2F0YWxvZy9QYWdlcyAyIDAgUj4+IGVuZG9iagoyIDAgb2JqPDwv"
+    "VHlwZS9QYWdlcy9LaWRzWzMgMCBSXS9Db3VudCAxPj4gZW5kb2JqCjMgMCBvYmo8PC9UeXBlL1BhZ2UvUGFyZW50IDIgMCBSL01lZGlhQm94WzAg"
+    "MCAyNDAgOTldL0NvbnRlbnRzIDQgMCBSL1Jlc291cmNlczw8L0ZvbnQ8PC9GMSA1IDAgUj4+Pj4+PiBlbmRvYmoKNCAwIG9iajw8L0xlbmd0aCA1"
+    "MD4+c3RyZWFtCkJUIC9GMSAxOCBUZiAyMCA2MCBUZCAoVGlkZXMgb2YgdGhlIGhhcmJvdXIpIFRqIEVUCmVuZHN0cmVhbSBlbmRvYmoKNSAwIG9i"
+    "ajw8L1R5cGUvRm9udC9TdWJ0eXBlL1R5cGUxL0Jhc2VGb250L0hlbHZldGljYT4+IGVuZG9iagp4cmVmCjAgNgowMDAwMDAwMDAwIDY1NTM1IGYg"
+    "CjAwMDAwMDAwMDkgMDAwMDAgbiAKMDAwMDAwMDA1MyAwMDAwMCBuIAowMDAwMDAwMTAzIDAwMDAwIG4gCjAwMDAwMDAyMTMgMDAwMDAgbiAKMDAw"
+    "MDAwMDMwOSAwMDAwMCBuIAp0cmFpbGVyPDwvU2l6ZSA2L1Jvb3QgMSAwIFI+PgpzdGFydHhyZWYKMzcxCiUlRU9GCg=="
+)
+# Words of errors by which a server says that it, or its model, takes no images or no files.
+IMAGE_WORDS = ("image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal", "modality")
+FILE_WORDS = ("file", "files", "input_file", "file_data", "pdf", "document")
+
+
+def message(role: str, content: object, **fields: object) -> dict[str, Any]:
+    """Return a message of the input."""
+    return {"type": "message", "role": role, "content": content, **fields}
+
+
+def user_message(content: object) -> dict[str, Any]:
+    """Return a message of the user."""
+    return message("user", content)
+
+
+def assistant_message(content: object, **fields: object) -> dict[str, Any]:
+    """Return a message of the assistant."""
+    return message("assistant", content, **fields)
+
+
+def call_output(call_id: object, output: object) -> dict[str, Any]:
+    """Return the output of a call of a function."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def called(exchange: HTTPExchange, item_type: str = "function_call") -> list[dict[str, Any]]:
+    """Return the calls in the output of a response."""
+    return [item for item in exchange.output if item.get("type") == item_type]
+
+
+def spoken(exchange: HTTPExchange) -> str:
+    """Return the text of the messages of a response."""
+    parts = [part for item in exchange.output if item.get("type") == "message" for part in _parts(item.get("content"))]
+    return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
+
+
+def spoken_in(item: dict[str, Any]) -> str:
+    """Return the text of a message of the input or of the output."""
+    content = item.get("content")
+    return content if isinstance(content, str) else "".join(str(part.get("text") or "") for part in _parts(content))
+
+
+def _parts(content: object) -> list[dict[str, Any]]:
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
+def input_tokens(exchange: HTTPExchange) -> int:
+    """Return how many tokens the model was given; raises `Unclear` if the server does not say."""
+    tokens = exchange.usage.get("input_tokens")
+    if not isinstance(tokens, int) or not tokens:
+        raise Unclear("The usage has no input_tokens, by which one could see what the model was given.", exchange)
+    return tokens
+
+
+def repeated(exchange: HTTPExchange, name: str) -> Any:
+    """Return a field of a response; raises `Unclear` if the response does not have it."""
+    if name not in exchange.response:
+        raise Unclear(f"The response has no field {name}: see schema.required.", exchange)
+    return exchange.response[name]
+
+
+def response_id(exchange: HTTPExchange) -> str:
+    """Return the id of a response; raises `Unclear` if it has none."""
+    return _identifier(given(exchange).response, exchange)
+
+
+def object_id(exchange: HTTPExchange) -> str:
+    """Return the id of a JSON object, such as a conversation; raises `Unclear` if it has none."""
+    return _identifier(given(exchange).object, exchange)
+
+
+def _identifier(document: dict[str, Any], exchange: HTTPExchange) -> str:
+    identifier = document.get("id")
+    if not identifier or not isinstance(identifier, str):
+        raise Unclear(f"The {document.get('object') or 'object'} has no id.", exchange)
+    return identifier
+
+
+def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[str, Any]:
+    """Return the call of a response; raises `Unclear` if the model did not call."""
+    calls = called(given(exchange, "tools", "tool_choice"), item_type)
+    if not calls:
+        raise Unclear("The model did not call the tool that it had to call.", exchange)
+    return calls[0]
+
+
+def _asking(**fields: object) -> Sample:
+    """Return a function that asks for a response with these fields."""
+
+    async def ask(server: VerifiedServer) -> HTTPExchange:
+        return await server.respond(**{"max_output_tokens": LIMIT, **fields})
+
+    return ask
+
+
+def _both(**fields: object) -> tuple[Sample, Sample]:
+    """Return functions that ask for a response with these fields as JSON, and as a stream."""
+    return _asking(**fields), _asking(**fields, stream=True)
+
+
+def _calling(*, stream: bool) -> Sample:
+    """Return a function that asks until the model calls, three times at most."""
+
+    async def ask(server: VerifiedServer) -> HTTPExchange:
+        for _ in range(3):
+            exchange = await server.respond(
+                input=ASK_WEATHER, tools=[WEATHER_TOOL], tool_choice="required", max_output_tokens=LIMIT, stream=stream
+            )
+            if called(exchange) or not exchange.ok:
+                break
+        return exchange
+
+    return ask
+
+
+_THINK: dict[str, Any] = {
+    "input": "Think, then answer: what is 2+2?",
+    "reasoning": {"effort": "low"},
+    "max_output_tokens": 4 * LIMIT,
+}
+text, text_stream = _both(input=[user_message(SAY_HELLO)])
+cut_off, cut_off_stream = _both(input=COUNT, max_output_tokens=16)
+call, call_stream = _calling(stream=False), _calling(stream=True)
+custom, custom_stream = _both(input="Write the note: hello.", tools=[CUSTOM_TOOL], tool_choice="required")
+no_tool = _asking(input="Write the note: hello.")
+person, person_stream = _both(input="Give me a person as JSON.", text={"format": PERSON})
+thought = _asking(**_THINK, include=["reasoning.encrypted_content"])
+thought_stream = _asking(**_THINK, stream=True)
+stored = _asking(
+    input=[user_message(WORDS)],
+    instructions="Answer in one short sentence.",
+    store=True,
+    metadata={"purpose": "verify"},
+)
+stored_stream = _asking(input=[user_message(WORDS)], store=True, stream=True)
+alone = _asking(input=SHORT)  # a turn with nothing before it: what the model is given beyond this is its context
+
+# What the laws of the stream are held against.
+STREAMS = (text_stream, cut_off_stream, call_stream, custom_stream, person_stream, thought_stream, stored_stream)
+RESPONSES = (text, cut_off, call, person, thought, stored)

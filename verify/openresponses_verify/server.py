@@ -1,0 +1,331 @@
+"""The server that is verified: how it is asked, what was asked before, and what it stores and has to delete again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+
+from openresponses_verify.exchange import HTTPExchange, read_json
+from openresponses_verify.laws.law import TERMINAL_STATUS
+from openresponses_verify.rows import Broken, Ended, Unclear, Unsupported
+
+RequestFields = dict[str, Any]
+
+_TRIES = 3
+_LONGEST_WAIT = 20.0  # seconds to wait when the server says that it is busy
+_NOT_THERE = (404, 405, 426, 501)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PLAIN = re.compile(
+    r"\b(un|not |n't |not yet )(supported|implemented|available|enabled|support)|not ?implemented", re.I
+)
+KEY, SECOND_KEY = "API_KEY", "SECOND_API_KEY"
+# The exchange that a check looked at last: the report has its request. Each check runs in a context of its own.
+LAST_EXCHANGE: ContextVar[HTTPExchange | None] = ContextVar("last_exchange", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccess:
+    """How a server is reached and asked."""
+
+    url: str  # its base URL
+    model: str | None = None  # None: the first one listed
+    key: str | None = None
+    second_key: str | None = None  # of another user
+    timeout: float = 60  # seconds for a whole answer
+    concurrency: int = 4  # requests that are open at once
+    headers: Mapping[str, str] = field(default_factory=dict)  # to send with every request, such as a gateway's key
+
+
+def read_headers(lines: Iterable[str]) -> dict[str, str]:
+    """Read headers as `NAME:VALUE`; raises `ValueError` for other lines."""
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not _HEADER_NAME.fullmatch(name.strip()) or not value.strip().isprintable():
+            raise ValueError("must be NAME:VALUE, such as 'api-key: x'")
+        headers[name.strip()] = value.strip()
+    return headers
+
+
+class VerifiedServer:
+    """
+    A Responses server at a base URL.
+
+    `requests` counts what was sent. Everything that the server stored is in `stored` until it is deleted.
+    """
+
+    def __init__(self, access: ServerAccess) -> None:
+        self.url = access.url.rstrip("/")
+        self.model = access.model or ""
+        self.requests = 0
+        self.stored: dict[str, None] = {}
+        self.keys = {name: value for name, value in ((KEY, access.key), (SECOND_KEY, access.second_key)) if value}
+        self._timeout = access.timeout
+        self._headers = {name.lower(): value for name, value in access.headers.items()}
+        self._free = asyncio.Semaphore(access.concurrency)
+        self._once: dict[Callable[..., Any], asyncio.Future[Any]] = {}
+        self._http = httpx.AsyncClient(timeout=httpx.Timeout(access.timeout, connect=10), follow_redirects=True)
+
+    async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
+        """Return what a function of this server returns, calling it once for all checks."""
+        if ask not in self._once:
+            self._once[ask] = asyncio.ensure_future(ask(self))
+        exchange: HTTPExchange = await asyncio.shield(self._once[ask])
+        LAST_EXCHANGE.set(exchange)
+        return exchange
+
+    def forget(self) -> None:
+        """Forget what was asked once, as it was asked in vain."""
+        self._once.clear()
+
+    def body(self, **fields: object) -> RequestFields:
+        """Return the body of a request for a response. It is not stored unless `store` says so."""
+        return {"model": self.model, "input": "Say hello.", "store": False, **fields}
+
+    async def respond(self, **fields: object) -> HTTPExchange:
+        """Ask for a response, as one JSON document unless `stream` says otherwise."""
+        return await self.send("POST", "/responses", self.body(**fields))
+
+    async def stream(self, **fields: Any) -> HTTPExchange:
+        """Ask for a response as a stream."""
+        return await self.respond(**fields, stream=True)
+
+    async def get(self, path: str, *, key: str | None = KEY) -> HTTPExchange:
+        """Ask for a resource."""
+        return await self.send("GET", path, key=key)
+
+    async def delete(self, path: str, *, key: str | None = KEY) -> HTTPExchange:
+        """Delete a resource."""
+        return await self.send("DELETE", path, key=key)
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        key: str | None = KEY,
+        headers: dict[str, str] | None = None,
+    ) -> HTTPExchange:
+        """
+        Send a request and return the exchange, whatever comes; a busy server is asked again.
+
+        `key` is the name of the key to show.
+        """
+        for last in range(_TRIES):
+            exchange = HTTPExchange(method, f"{self.url}{path}", body, key if key in self.keys else None)
+            exchange.added = self.added_headers
+            LAST_EXCHANGE.set(exchange)
+            try:
+                async with self._free:
+                    await self._exchange(exchange, headers or {})
+            finally:
+                self._note(exchange, path)
+            wait = exchange.headers.get("retry-after", "")
+            if exchange.status not in (429, 503) or not wait.isdigit() or last == _TRIES - 1:
+                break
+            await asyncio.sleep(min(int(wait), _LONGEST_WAIT))
+        return exchange
+
+    async def _exchange(self, exchange: HTTPExchange, headers: dict[str, str]) -> None:
+        self.requests += 1
+        content = exchange.body if isinstance(exchange.body, bytes) else None
+        if exchange.body is not None and content is None:
+            content = json.dumps(exchange.body).encode()
+        sent = {"accept": "*/*"} | ({"content-type": "application/json"} if content is not None else {})
+        sent |= {"authorization": f"Bearer {self.keys[exchange.key]}"} if exchange.key else {}
+        sent |= self._headers
+        try:
+            async with (
+                asyncio.timeout(self._timeout),
+                self._http.stream(exchange.method, exchange.url, content=content, headers=sent | headers) as answer,
+            ):
+                exchange.status, exchange.headers = answer.status_code, answer.headers
+                async for data in answer.aiter_bytes():
+                    exchange.content += data
+        except TimeoutError:
+            exchange.error = f"There was no end of the answer within {self._timeout:g} seconds."
+        except httpx.HTTPError as error:
+            exchange.error = f"The connection failed: {type(error).__name__}{f': {error}' if str(error) else ''}."
+
+    def _note(self, exchange: HTTPExchange, path: str) -> None:
+        """Remember what the server has stored now."""
+        if exchange.method != "POST" or not exchange.ok:
+            return
+        if path == "/responses":
+            self.note_response(exchange.response)
+        elif path == "/conversations" and isinstance(exchange.object.get("id"), str):
+            self.stored[f"/conversations/{exchange.object['id']}"] = None
+
+    def note_response(self, response: dict[str, Any]) -> None:
+        """Remember a response that the server has stored, if it has."""
+        if isinstance(response.get("id"), str) and response.get("store") is not False:
+            self.stored[f"/responses/{response['id']}"] = None
+
+    @asynccontextmanager
+    async def websocket(self) -> AsyncIterator[SocketTurns]:
+        """Open a WebSocket. Raises `Unsupported` if the server has none, and `Unclear` if there is no answer."""
+        url = re.sub(r"^http", "ws", f"{self.url}/responses")
+        name = KEY if KEY in self.keys else None
+        headers = {"authorization": f"Bearer {self.keys[name]}"} if name else {}
+        headers |= self._headers
+        exchange = HTTPExchange("GET", url, key=name, sent=["(the handshake)"], added=self.added_headers)
+        LAST_EXCHANGE.set(exchange)
+        self.requests += 1
+        try:
+            socket = await connect(
+                url, additional_headers=headers, max_size=None, open_timeout=self._timeout, proxy=None
+            )
+        except InvalidStatus as error:
+            exchange.status = error.response.status_code
+            refused = Unsupported if exchange.status in (*_NOT_THERE, 400, 403) else Broken
+            raise refused(f"The handshake is answered with HTTP {exchange.status}.", exchange) from None
+        except InvalidHandshake as error:
+            raise Broken(f"The handshake is no WebSocket's: {error}.", exchange) from None
+        except (OSError, TimeoutError) as error:
+            raise Unclear(f"There is no connection: {type(error).__name__}.", exchange) from None
+        try:
+            yield SocketTurns(self, socket, url, name)
+        finally:
+            await socket.close()
+
+    @property
+    def added_headers(self) -> tuple[str, ...]:
+        """The names of the headers that are sent with every request."""
+        return tuple(self._headers)
+
+    @property
+    def timeout(self) -> float:
+        """Seconds for a whole answer."""
+        return self._timeout
+
+    async def clean_up(self) -> list[str]:
+        """Delete what was stored, and return the paths of what could not be deleted."""
+        left: list[str] = []
+
+        async def remove(path: str) -> None:
+            if (await self.delete(path)).status not in (200, 202, 204, 404):
+                left.append(path)
+
+        paths = list(self.stored)
+        if paths:
+            await remove(paths[0])
+        if left:  # it deletes nothing
+            return paths
+        await asyncio.gather(*map(remove, paths[1:]))
+        return left
+
+    async def cancel_requests(self) -> None:
+        """Cancel the requests that `once` has open."""
+        for asked in self._once.values():
+            asked.cancel()
+        await asyncio.gather(*self._once.values(), return_exceptions=True)
+
+    async def aclose(self) -> None:
+        await self.cancel_requests()
+        await self._http.aclose()
+
+
+class SocketTurns:
+    """A WebSocket to the server, on which one turn follows another."""
+
+    def __init__(self, server: VerifiedServer, socket: ClientConnection, url: str, key: str | None) -> None:
+        self._server = server
+        self._socket = socket
+        self._url = url
+        self._key = key
+
+    async def turn(self, **fields: object) -> HTTPExchange:
+        """Ask for a response, and return everything up to its terminal event, or the error."""
+        return await self.frames({"type": "response.create", **self._server.body(**fields)})
+
+    async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
+        """Send messages, text as it is and anything else as JSON; return the frames of the turns that follow."""
+        exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages), added=self._server.added_headers)
+        LAST_EXCHANGE.set(exchange)
+        self._server.requests += 1
+        try:
+            async with asyncio.timeout(self._server.timeout):
+                for message in messages:
+                    await self._socket.send(message if isinstance(message, str) else json.dumps(message))
+                while turns:
+                    frame = await self._socket.recv()
+                    exchange.content += frame.encode() if isinstance(frame, str) else frame
+                    document = _document(frame)
+                    exchange.frames.append(document)
+                    ended = str(document.get("type")) in TERMINAL_STATUS or _refuses(document)
+                    turns -= ended
+        except TimeoutError:
+            exchange.error = f"There was no end of the turn within {self._server.timeout:g} seconds."
+        except WebSocketException as error:
+            exchange.error = f"The connection ended: {error}."
+        status = exchange.frames[-1].get("status") if exchange.frames else 0
+        exchange.status = 200 if exchange.response else status if isinstance(status, int) else 0
+        self._server.note_response(exchange.response)
+        return exchange
+
+
+def _refuses(frame: dict[str, object]) -> bool:
+    """Tell whether a frame refuses a turn; an error within a response is followed by its terminal event."""
+    return frame.get("type") == "error" and ("status" in frame or "sequence_number" not in frame)
+
+
+def _document(frame: str | bytes) -> dict[str, Any]:
+    document = read_json(frame)
+    return document if isinstance(document, dict) else {"type": f"(not a JSON object) {frame[:200]!r}"}
+
+
+def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
+    """Return whether a server says plainly that it does not have something: by its status, or naming a field."""
+    refusal = exchange.refusal
+    told = " ".join(str(refusal.get(name) or "") for name in ("message", "param", "code", "type"))
+    if exchange.status in _NOT_THERE:
+        return True
+    if exchange.status in (400, 403, 422):
+        return bool(_PLAIN.search(told)) or any(re.search(rf"\b{re.escape(field)}\b", told) for field in fields)
+    return exchange.status >= 500 and bool(_PLAIN.search(told))
+
+
+def answered(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
+    """
+    Return an exchange that a check is about if the server answered it with success.
+
+    Raises `Unsupported` if it says plainly that it has no such thing, which `fields` name, and `Broken` otherwise.
+    """
+    return _success(exchange, fields, Broken(f"The request is answered with {exchange.outcome()}", exchange))
+
+
+def given(exchange: HTTPExchange, *fields: str) -> HTTPExchange:
+    """Return an exchange that a check needs, and another check is about; raises `Unsupported` or `Unclear`."""
+    return _success(exchange, fields, Unclear(f"There is no answer to judge: {exchange.outcome()}", exchange))
+
+
+def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: Ended) -> HTTPExchange:
+    if not exchange.ok:
+        raise Unsupported(exchange.outcome(), exchange) if says_unsupported(exchange, *fields) else otherwise
+    body = exchange.body
+    whole = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
+    if whole and not exchange.response:
+        raise Unclear("The answer is no JSON object: see schema.json.", exchange)
+    return exchange
+
+
+async def cooperating(
+    ask: Callable[[], Awaitable[HTTPExchange]], did: Callable[[HTTPExchange], bool], told: str, *fields: str
+) -> HTTPExchange:
+    """Ask up to three times, until the model did as it was told; raises `Unclear` if it never did."""
+    for _ in range(_TRIES):
+        exchange = given(await ask(), *fields)
+        if did(exchange):
+            return exchange
+    raise Unclear(f"The model was told to {told}, and did not, {_TRIES} times.", exchange)

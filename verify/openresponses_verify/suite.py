@@ -1,0 +1,272 @@
+"""
+The 17 scenarios of the official compliance suite, under its names: the same requests, and the same assertions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from openresponses_verify import samples
+from openresponses_verify.exchange import HTTPExchange
+from openresponses_verify.expect import INVALID, need_schema, need_status, need_turn, need_unknown_previous
+from openresponses_verify.rows import CHECKS, Check, CheckFunction, Unclear, check_row, need
+from openresponses_verify.samples import assistant_message, call_output, message, response_id, user_message
+from openresponses_verify.schema import FORMAT_SCHEMA, event_schemas
+from openresponses_verify.server import SocketTurns, VerifiedServer, answered, given
+
+_SUITE = "Open Responses compliance suite"
+_WEATHER: dict[str, Any] = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the current weather for a location",
+    "parameters": {
+        "type": "object",
+        "properties": {"location": {"type": "string", "description": "The city and state, e.g. San Francisco, CA"}},
+        "required": ["location"],
+    },
+}
+_ASK_WEATHER = {"input": [user_message("What's the weather like in San Francisco?")], "tools": [_WEATHER]}
+_NONE = "resp_openresponses_missing_0"
+
+
+def _fits(exchange: HTTPExchange) -> HTTPExchange:
+    """Return an exchange whose response and events have the schema's form; raises `Broken` for others."""
+    for event in exchange.events:
+        refusal = event.get("type") == "error" and exchange.frames
+        name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))
+        if name:
+            need_schema(
+                name, event, exchange, event, lambda issue: issue.path[:1] == ("response",), f"{event['type']}: "
+            )
+    if exchange.response:
+        need_schema("ResponseResource", exchange.response, exchange, but=lambda issue: issue.path == FORMAT_SCHEMA)
+    return exchange
+
+
+def _completed(exchange: HTTPExchange) -> None:
+    status = exchange.response.get("status")
+    if status == "incomplete":
+        raise Unclear("The model did not end its answer.", exchange)
+    need(status == "completed", f"The status is {status!r}.", exchange)
+
+
+def _completed_with_output(exchange: HTTPExchange) -> None:
+    need(exchange.output, "The response has no output items.", exchange)
+    _completed(exchange)
+
+
+def _calls(exchange: HTTPExchange) -> None:
+    if not samples.called(exchange):
+        raise Unclear("The model did not call the tool, which it may.", exchange)
+
+
+def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:
+    return check_row(f"suite.{name}", name, f"{_SUITE}, {name}")
+
+
+async def _ask(server: VerifiedServer, fields: dict[str, Any], *optional: str) -> HTTPExchange:
+    """Ask for a response with these fields and no others, and return the exchange if the response has its form."""
+    body = {"model": server.model, "stream": False, **fields}
+    return _fits(answered(await server.send("POST", "/responses", body), *optional))
+
+
+def _scenario(
+    name: str,
+    law: str,
+    fields: dict[str, Any],
+    *optional: str,
+    then: Callable[[HTTPExchange], None] = _completed_with_output,
+) -> None:
+    async def run(server: VerifiedServer) -> None:
+        then(await _ask(server, fields, *optional))
+
+    CHECKS.append(Check(f"suite.{name}", name, law, f"{_SUITE}, {name}", run))
+
+
+_scenario(
+    "basic-response",
+    "A user message is answered by a completed ResponseResource.",
+    {"input": [user_message("Say hello in exactly 3 words.")]},
+)
+_scenario(
+    "assistant-phase",
+    "Messages of the assistant may be labelled with a phase.",
+    {
+        "input": [
+            assistant_message("I should answer with the saved number.", phase="commentary"),
+            assistant_message("The number is four.", phase="final_answer"),
+            user_message("Repeat only the number."),
+        ]
+    },
+)
+
+
+@_suite_row("response-output-phase-schema")
+async def _phase(server: VerifiedServer) -> None:
+    """
+    The phase of a message in the output is one of the schema's. The suite itself asks no server for it, but holds an
+    example of its own against the schema.
+    """
+    exchange = given(await server.once(samples.text))
+    for item in exchange.output:
+        phase = item.get("phase", "final_answer")
+        need(phase in ("commentary", "final_answer"), f"The phase is {phase!r}.", exchange, item)
+
+
+_scenario(
+    "streaming-response",
+    "A streamed answer has events of the schema, and ends with a completed ResponseResource.",
+    {"input": [user_message("Count from 1 to 5.")], "stream": True},
+    then=_completed,
+)
+_scenario(
+    "system-prompt",
+    "A system message is taken.",
+    {
+        "input": [
+            message("system", "You are a pirate. Always respond in pirate speak."),
+            user_message("Say hello."),
+        ]
+    },
+)
+_scenario("tool-calling", "A function is declared, and called by the model.", _ASK_WEATHER, "tools", then=_calls)
+_scenario(
+    "image-input",
+    "An image in a user message is taken.",
+    {
+        "input": [
+            user_message(
+                [
+                    {"type": "input_text", "text": "What do you see in this image? Answer in one sentence."},
+                    {"type": "input_image", "image_url": samples.HEART},
+                ]
+            )
+        ]
+    },
+    *samples.IMAGE_WORDS,
+)
+_scenario(
+    "multi-turn",
+    "A conversation is sent as history.",
+    {
+        "input": [
+            user_message("My name is Alice."),
+            assistant_message("Hello Alice! Nice to meet you. How can I help you today?"),
+            user_message("What is my name?"),
+        ]
+    },
+)
+
+
+@_suite_row("compact-response")
+async def _compact(server: VerifiedServer) -> None:
+    """A conversation is compacted, with a `prompt_cache_key`."""
+    conversation = [
+        user_message("We agreed to launch on Tuesday and notify support first."),
+        assistant_message("Understood. The launch is Tuesday, with support notified beforehand."),
+    ]
+    body = {"model": server.model, "prompt_cache_key": "openresponses-compact-test", "input": conversation}
+    exchange = answered(await server.send("POST", "/responses/compact", body), "prompt_cache_key")
+    need_schema("CompactResource", exchange.object, exchange)
+    types = [item.get("type") for item in exchange.output]
+    need("compaction" in types, f"The output has items of the types {types}.", exchange)
+
+
+@_suite_row("compact-missing-model")
+async def _compact_no_model(server: VerifiedServer) -> None:
+    """A compaction without a model is refused with 400 or 422."""
+    body = {"input": [user_message("Compact this conversation.")]}
+    exchange = await server.send("POST", "/responses/compact", body)
+    if exchange.status not in INVALID:
+        answered(exchange)
+    need_status(exchange, INVALID)
+
+
+async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
+    """Ask for a response with these fields and no others on a WebSocket."""
+    return _fits(await socket.frames({"type": "response.create", "model": server.model, **fields}))
+
+
+async def _turn_completed(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
+    exchange = await _turn(socket, server, **fields)
+    need_turn(exchange)
+    _completed(exchange)
+    return exchange
+
+
+@_suite_row("websocket-response")
+async def _websocket(server: VerifiedServer) -> None:
+    """A turn on a WebSocket is answered."""
+    async with server.websocket() as socket:
+        await _turn_completed(socket, server, input=[user_message("Count from 1 to 3.")])
+
+
+@_suite_row("websocket-sequential-responses")
+async def _sequential(server: VerifiedServer) -> None:
+    """Two turns on one connection are answered."""
+    async with server.websocket() as socket:
+        for word in ("first", "second"):
+            await _turn_completed(socket, server, store=False, input=f"Reply with exactly: {word}")
+
+
+@_suite_row("websocket-continuation")
+async def _continuation(server: VerifiedServer) -> None:
+    """A turn with `store: false` is continued on its connection."""
+    async with server.websocket() as socket:
+        word = "Remember the code word: cobalt. Reply with OK."
+        first = await _turn_completed(socket, server, store=False, input=word)
+        question = "What is the code word? Reply with only the code word."
+        await _turn_completed(socket, server, store=False, previous_response_id=response_id(first), input=question)
+
+
+@_suite_row("websocket-reconnect-store-false-recovery")
+async def _reconnect(server: VerifiedServer) -> None:
+    """On another connection it is `previous_response_not_found`, after which a new turn is answered."""
+    async with server.websocket() as socket:
+        word = "Remember the code word: copper. Reply with OK."
+        first = response_id(await _turn_completed(socket, server, store=False, input=word))
+    async with server.websocket() as socket:
+        again = "Try to continue after reconnect. Reply with exactly: reconnected"
+        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+        anew = "The previous store:false chain could not continue after reconnect. Start a new response and reply with "
+        turn = await _turn(socket, server, store=False, input=[user_message(f"{anew}exactly: recovered")])
+        need_turn(turn, "The new turn")
+
+
+@_suite_row("websocket-previous-response-not-found")
+async def _unknown(server: VerifiedServer) -> None:
+    """An unknown previous response is `previous_response_not_found`."""
+    async with server.websocket() as socket:
+        question = "This should fail because the previous response is missing."
+        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=_NONE, input=question))
+
+
+@_suite_row("websocket-failed-continuation-evicts-cache")
+async def _evicts(server: VerifiedServer) -> None:
+    """A failed continuation evicts what it continued."""
+    output = call_output("call_openresponses_missing", "No matching tool call exists in the previous response.")
+    async with server.websocket() as socket:
+        word = "Remember the code word: ember. Reply with OK."
+        first = response_id(await _turn_completed(socket, server, store=False, input=word))
+        failed = await _turn(socket, server, store=False, previous_response_id=first, input=[output])
+        refused = failed.refusal or failed.response.get("status") == "failed"
+        need(refused, f"An output that answers no call is answered with {failed.outcome()}", failed)
+        again = "Try to continue after the failed turn. Reply with exactly: stale"
+        need_unknown_previous(await _turn(socket, server, store=False, previous_response_id=first, input=again))
+
+
+@_suite_row("websocket-compact-new-chain")
+async def _new_chain(server: VerifiedServer) -> None:
+    """A compacted conversation begins a new chain."""
+    conversation = [
+        user_message([{"type": "input_text", "text": "Remember the compaction code word: slate."}]),
+        assistant_message([{"type": "output_text", "text": "OK."}]),
+        user_message([{"type": "input_text", "text": "Compress this conversation for later continuation."}]),
+    ]
+    body = {"model": server.model, "input": conversation}
+    compacted = answered(await server.send("POST", "/responses/compact", body))
+    need(compacted.output, "The compaction has no output.", compacted)
+    turns = [*compacted.output, user_message("Continue from here. Reply with exactly: compacted")]
+    async with server.websocket() as socket:
+        await _turn_completed(socket, server, store=False, input=turns, tools=[])
