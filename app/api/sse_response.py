@@ -8,9 +8,8 @@ wait for the client is written by a task.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from starlette.responses import Response
@@ -18,9 +17,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from app.api.uvicorn.disconnect import DisconnectWatch
 from app.core.types.frozen import frozen
-from app.errors import APIError
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -33,17 +29,16 @@ WRITTEN: Any = object()  # a write that waits for nothing
 class StreamEncoding(Generic[T]):
     """The bytes of a stream."""
 
-    encode: Callable[[T], bytes | AsyncIterator[bytes]]  # an item; a large one in pieces
+    encode: Callable[[T], bytes | list[T]]  # an item, or the items to send in place of a large one
     beat: Callable[[], bytes] = lambda: b""  # a heartbeat
     last: bytes = b""  # the end
 
 
 class EventStream(Response, Generic[T]):
     """
-    Sends the items that `make` passes to `send`, each in one write, and the end. A large item is sent in pieces.
+    Sends the items that `make` passes to `send`, each in one write, and the end.
 
-    `make` is started by `begin` or with the response. If the pieces of an item end with an `APIError`, the stream is
-    cut off.
+    `make` is started by `begin` or with the response.
 
     After `heartbeat` seconds without a write (0: never) it sends a heartbeat. If the client disconnects, `make` is
     cancelled at once. If the server shuts down and its grace period is over, `make` is cancelled and the bytes that
@@ -80,7 +75,6 @@ class EventStream(Response, Generic[T]):
         self._last_write = 0.0  # in loop time
         self._waiting: deque[T] = deque()  # items that have to wait
         self._unsent = b""  # what a slow client blocks
-        self._rest: AsyncIterator[bytes] | None = None  # of a large item
         self._writing: asyncio.Future[None] | None = None  # the task that waits for the client
         self._failure: Exception | None = None  # of a write
         self._begun = False  # whether the head of the response was sent
@@ -106,7 +100,8 @@ class EventStream(Response, Generic[T]):
             self._last_write = clock()
             self._write(encoded)
         else:
-            self._write_slowly(self._send_pieces(encoded))
+            self._waiting.extendleft(reversed(encoded))
+            self._write_slowly(asyncio.sleep(0))  # first, the event loop serves other requests
         return self
 
     async def ready(self) -> None:
@@ -204,21 +199,14 @@ class EventStream(Response, Generic[T]):
         last = await farewell()
         if not self._begun or self._ended or self._failure:
             return
-        if self._rest:
-            await self._write_rest(self._rest)
-        for item in self._waiting:
-            encoded = self._encode(item)
+        while self._waiting:
+            encoded = self._encode(self._waiting.popleft())
             if isinstance(encoded, bytes):
                 self._unsent += encoded
             else:
-                await self._write_rest(encoded)
+                self._waiting.extendleft(reversed(encoded))
         await self._write_now(self._unsent + last)
         await self._write_now(b"", more=False)
-
-    async def _write_rest(self, pieces: AsyncIterator[bytes]) -> None:
-        async for piece in pieces:
-            await self._write_now(self._unsent)
-            self._unsent = piece
 
     def _continue(self) -> None:
         """Send the items that wait, as far as the client is ready."""
@@ -251,10 +239,7 @@ class EventStream(Response, Generic[T]):
         self._writing = None
         if write.cancelled():
             return
-        if isinstance(error := write.exception(), APIError):  # the rest of a large item cannot be read
-            logger.warning("stream cut off", extra={"reason": str(error)})
-            self._cut_off()
-        elif isinstance(error, Exception):
+        if isinstance(error := write.exception(), Exception):
             self._fail(error)
         else:
             self._unsent = b""
@@ -269,16 +254,6 @@ class EventStream(Response, Generic[T]):
         self.full = True
         if self._making:
             self._making.cancel()
-
-    async def _send_pieces(self, pieces: AsyncIterator[bytes]) -> None:
-        """Send a large item, with time for other tasks between its pieces."""
-        self._rest = pieces
-        async for self._unsent in pieces:
-            await self._write_now(self._unsent)
-            self._unsent = b""
-            self._last_write = self._clock()
-            await asyncio.sleep(0)
-        self._rest = None
 
     async def _write_now(self, data: bytes, *, more: bool = True) -> None:
         await self._send_piece({"type": "http.response.body", "body": data, "more_body": more})

@@ -6,9 +6,7 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
-from app.core.size import LARGE
-from app.core.sse.late_events import weight_of_deltas
-from app.core.stream.event_batch import EventBatch
+from app.core.stream.event_batch import DeltaEvents, EventBatch
 
 
 class EventWriter(Protocol):
@@ -45,11 +43,20 @@ class NoDelivery:
         """Return."""
 
 
+_MOST_UNSENT = 1024 * 1024  # characters of delta events
+_FRAME = 200  # characters of a delta event besides its text
+
+
+def _weight(run: DeltaEvents) -> int:
+    """Return about how many characters delta events have when they are encoded."""
+    return sum(map(len, run[2])) + _FRAME * len(run[2])
+
+
 class Outbox:
     """
     A delivery whose events a task takes when it has time, batch by batch; what came meanwhile is one batch.
 
-    It is full while the untaken events are large.
+    It is full while more than `_MOST_UNSENT` characters of deltas wait.
     """
 
     def __init__(self) -> None:
@@ -64,8 +71,8 @@ class Outbox:
             self._batches[-1].extend(events)
         else:
             self._batches.append(events)
-        self._size += sum(weight_of_deltas(entry) for entry in events.entries if isinstance(entry, tuple))
-        self.full = self._size > LARGE
+        self._size += sum(_weight(entry) for entry in events.entries if isinstance(entry, tuple))
+        self.full = self._size > _MOST_UNSENT
         self._has_news.set()
         return self
 

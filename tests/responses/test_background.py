@@ -18,22 +18,19 @@ import pytest
 from openresponses_types.types import ResponseResource
 
 from app.assembly.parts import build_store
-from app.core import size
-from app.core.dialects import DIALECTS, Dialect
+from app.core.dialects import DIALECTS
 from app.core.history.resource import new_response
 from app.core.history.turns import Turn
-from app.core.sse import late_events
 from app.core.sse import log as frames
-from app.core.sse.late_events import LogEncoder, split_batch
-from app.core.stream.event_batch import DeltaFields, EventBatch
+from app.core.stream import event_batch
 from app.core.types.request import TERMINAL, CreateResponse, Event
-from app.errors import BackendError, NotFound
+from app.errors import BackendError
 from app.responses.background import EventSubscription, worker
 from app.responses.background.subscription import GONE
 from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
 from tests.support import laws
-from tests.support.build import builder, call, delta, finish, story, whole
+from tests.support.build import call, delta, finish, story, whole
 from tests.support.logs import records_of
 from tests.support.redis_server import RedisServer
 from tests.support.scripted import Scripted, Step
@@ -380,24 +377,11 @@ def test_background_text_is_not_taken_for_an_event() -> None:
     assert frames.events_after(trap * 3, 7, 8) == trap
 
 
-@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
-def test_background_large_events_are_translated_in_pieces(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
-    event = b'event: response.reasoning%b.delta\ndata: {"type":"response.reasoning%b.delta","delta":"%b"}\n\n'
-    data = b"".join(event % (name, name, b"Hm " * length) for name in (b"", b"_text") for length in (1, 100, 1000))
-    monkeypatch.setattr(frames, "_PIECE", 100)
-    for logged in (data, data[:-2]):
-        pieces = [*frames.pieces_in_dialect(logged, dialect)]
-        assert b"".join(pieces) == frames.translate_dialect(logged, dialect)
-        assert max(map(len, pieces)) <= 256 + len("_text") * 2
-
-
 @pytest.mark.parametrize("name", ["memory", "sqlite"])
 async def test_background_large_texts_are_in_every_event_for_followers(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (size, late_events):
-        monkeypatch.setattr(module, "LARGE", 1000)
-        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
+    monkeypatch.setattr(event_batch, "LARGE", 1000)
     text = "A large answer. " * 100
     store_url = f"sqlite:///{tmp_path}/store.db" if name == "sqlite" else "memory://"
     async with serving(Scripted([delta(content=text)]), store_url=store_url) as http:
@@ -407,61 +391,6 @@ async def test_background_large_texts_are_in_every_event_for_followers(
         assert events[-1]["response"]["output"][0]["content"][0]["text"] == text
         for number in range(len(events)):
             assert await events_of(http, created["id"], starting_after=number) == events[number + 1 :]
-
-
-async def test_background_late_events_of_large_texts_are_sent_when_the_response_has_ended(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for module in (size, late_events):
-        monkeypatch.setattr(module, "LARGE", 1000)
-        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
-    go, text = asyncio.Event(), "A large answer. " * 100
-    backend = Scripted([delta(content=text), call(0, "c", "f", "{}"), go])
-    async with serving(backend, {"user-agent": "OpenAI/Python 2"}, heartbeat=0.05) as http:
-        created = (await http.post("/responses", json=ASK)).json()
-        async with http.stream("GET", f"/responses/{created['id']}?stream=true") as following:
-            body = ""
-            async for piece in following.aiter_text():
-                body += piece
-                if (
-                    not go.is_set() and body.count("event: keepalive") > 1
-                ):  # the text has ended, but the response has not
-                    assert "response.output_text.delta" in body
-                    assert "response.output_text.done" not in body
-                    go.set()
-        events = [event for event in parsed(body) if event["type"] != "keepalive"]
-        assert events == await events_of(http, created["id"])
-    laws.check(events)
-    assert [item["type"] for item in events[-1]["response"]["output"]] == ["message", "function_call"]
-
-
-def test_background_batch_parts_are_small_or_one_large_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (size, late_events):
-        monkeypatch.setattr(module, "LARGE", 1000)
-        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
-    made = builder()
-    made.start()
-    for length in (100, 300, 300, 2000, 100):
-        made.text("x" * length)
-    made.complete()
-    batch = made.take()
-    events = [*batch]
-    parts = [*split_batch(batch)]
-    assert [event for part in parts for event in part] == events
-    deltas = [[len(event["delta"]) for event in part if "delta" in event] for part in parts]
-    assert [lengths for lengths in deltas if lengths] == [[100], [300, 300], [2000], [100]]
-    done = [part for part in parts if part.last["type"] == "response.output_text.done"]
-    assert [(part.size.large, len(part.entries)) for part in done] == [(True, 1)]
-
-
-def test_background_batch_with_many_deltas_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late_events, "TEXT_PIECE", 1000)
-    batch = EventBatch()
-    batch.entries = [(DeltaFields("response.output_text.delta", {"item_id": "msg_1"}, {}), 7, ["x" * 300] * 5)]
-    events = [*batch]
-    parts = [*split_batch(batch)]
-    assert [event for part in parts for event in part] == events
-    assert [len([*part]) for part in parts] == [2, 1, 2]
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "\u0661"])
@@ -664,41 +593,6 @@ async def test_restart_finds_runs_left_behind(tmp_path: Path) -> None:
     assert events[-1]["response"] == failed
 
 
-async def test_run_ended_for_a_dead_worker_has_its_large_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (size, late_events):
-        monkeypatch.setattr(module, "LARGE", 1000)
-        monkeypatch.setattr(module, "TEXT_PIECE", 1000)
-    url = f"sqlite:///{tmp_path}/antiphon.db"
-    store = build_store(settings(store_url=url))
-    assert isinstance(store, LoggingStore)
-    log, encoder = store.log(ttl=1000, lease=0.001), LogEncoder(lambda: made.response)
-    run = RunKey(f"anonymous:{'c0ffee' * 4}", f"resp_{'0' * 16}{'c0ffee' * 4}")
-    request = CreateResponse(model="m", input="Hi", background=True)
-    made = builder(request)
-    made.response["id"] = run.id
-    await log.begin(run, "a worker that died")
-    made.queue()
-    made.start()
-    await store.put(*run, Turn(made.response, [], {}).record())
-    texts = ["A large answer. " * 100, "Another one. " * 100]
-    for text in texts:
-        made.text(text)
-        made.close_item()
-    for part in split_batch(made.take()):
-        await log.append(run, "a worker that died", worker.batch_of(part, encoder.encode))
-    await log.aclose()
-    await store.aclose()
-
-    async with serving(Scripted(HELLO), store_url=url) as http:
-        events = await events_of(http, run.id)
-        failed = (await http.get(f"/responses/{run.id}")).json()
-
-    laws.check(events)
-    assert failed["status"] == "failed"
-    assert events[-1]["response"] == failed
-    assert [item["content"][0]["text"] for item in failed["output"]] == texts
-
-
 async def test_record_that_cannot_be_read_does_not_keep_others_from_their_end(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/antiphon.db"
     store = build_store(settings(store_url=url))
@@ -776,15 +670,12 @@ async def test_heartbeat_before_all_events_has_a_number_that_an_event_may_have()
 
 
 def subscription(log: EventLog, run: RunKey) -> EventSubscription:
-    """Return the events of a run that has not ended, and whose response is not stored."""
+    """Return the events of a run that has not ended."""
 
     async def ended(run: RunKey) -> bool:
         return False
 
-    async def response() -> None:
-        return None
-
-    return EventSubscription(log, run, -1, ended, response, 1)
+    return EventSubscription(log, run, -1, ended, 1)
 
 
 async def test_events_that_version_0_2_stored_with_references_end_the_stream_with_an_error() -> None:
@@ -796,21 +687,3 @@ async def test_events_that_version_0_2_stored_with_references_end_the_stream_wit
     events = frames.decode_events(sent)
     assert [event.get("type") for event in events] == [None, "error"]
     assert (events[1]["sequence_number"], events[1]["message"]) == (1, GONE)
-
-
-async def test_event_whose_texts_are_gone_with_the_response_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (size, late_events):
-        monkeypatch.setattr(module, "LARGE", 100)
-        monkeypatch.setattr(module, "TEXT_PIECE", 100)
-    made = builder()
-    made.start()
-    made.text("A large answer. " * 100)
-    made.complete()
-    made.end()
-    encoder = LogEncoder(lambda: made.response)
-    [*_, last] = [encoder.encode(part) for part in split_batch(made.take())]
-    following = subscription(MemoryStore(ttl=60).log(ttl=60, lease=60), RunKey("a", "resp_1"))
-    pieces = following.pieces(last, DIALECTS["openai"])
-    assert pieces
-    with pytest.raises(NotFound, match="no longer stored"):
-        await anext(pieces)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from app.api.json_response import json_response, sized_response
+from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import ItemsQuery, page_of_items
 from app.api.parts import ApiParts
@@ -85,7 +85,7 @@ def routes(api: ApiParts) -> APIRouter:
     async def add(request: Request, conversation_id: str, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateItems, limits)
         added = await conversations.add(conversation_id, caller.owner, _typed(body.items), caller.access)
-        return await sized_response(_page(added, Page(limit=100, descending=False)))
+        return json_response(_page(added, Page(limit=100, descending=False)))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")
     async def items(
@@ -93,11 +93,11 @@ def routes(api: ApiParts) -> APIRouter:
     ) -> Response:
         all_items, images = await conversations.items(conversation_id, owner)
         page = _page(all_items, query.page())
-        return await sized_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
+        return json_response({**page, "data": [await images.add_to(item) for item in page["data"]]})
 
     @router.get("/conversations/{conversation_id}/items/{item_id}", summary="Retrieve an item of a conversation")
     async def item(conversation_id: str, item_id: str, owner: str = owner_of) -> Response:
-        return await sized_response(await conversations.item(conversation_id, item_id, owner))
+        return json_response(await conversations.item(conversation_id, item_id, owner))
 
     @router.delete("/conversations/{conversation_id}/items/{item_id}", summary="Delete an item of a conversation")
     async def delete_item(conversation_id: str, item_id: str, owner: str = owner_of) -> Response:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from app.api.accounting.listing import DEFAULT_GROUPS, GROUPS, UsageQuery, list_usage
-from app.api.json_response import json_response, sized_response
+from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, response_example
 from app.api.pagination import parse_limit, parse_whole_number
 from app.api.parts import ApiParts
@@ -192,7 +192,7 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
         openapi_extra=response_example(_CHAIN),
     )
     async def chain(response_id: str, caller: Caller = caller_of) -> Response:
-        return await sized_response(await inspection.chain(response_id, caller))
+        return json_response(await inspection.chain(response_id, caller))
 
     @router.get(
         "/mcp/{server_label}",
@@ -211,7 +211,7 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
         openapi_extra=response_example(_TRANSLATION),
     )
     async def translation(response_id: str, caller: Caller = caller_of) -> Response:
-        return await sized_response(await inspection.translation(response_id, caller))
+        return json_response(await inspection.translation(response_id, caller))
 
     @router.post(
         "/translation",
@@ -220,7 +220,7 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
     )
     async def preview(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateResponse, api.body_limits)
-        return await sized_response(await inspection.preview(body, caller))
+        return json_response(await inspection.preview(body, caller))
 
     @router.get(
         "/usage",

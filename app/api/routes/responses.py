@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api import idempotency
 from app.api.auth import header_values
 from app.api.errors import api_error, is_of_anthropic_api, stopped
-from app.api.json_response import json_response, sized_response
+from app.api.json_response import json_response
 from app.api.openapi import CREATE, ERRORS, STREAMED
 from app.api.pagination import PageQuery, page_of_items, parse_whole_number
 from app.api.parts import ApiParts
@@ -27,7 +26,6 @@ from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, StreamEncoding
 from app.api.uvicorn.disconnect import DisconnectWatch
-from app.core.history.resource import response_size
 from app.core.size import Size
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
@@ -63,7 +61,7 @@ def routes(api: ApiParts) -> APIRouter:
         if stream.lower() in ("true", "1"):
             subscription = await stored.follow(response_id, caller, parse_starting_after(starting_after))
             return subscription_stream(subscription, caller, api)
-        return await sized_response(await stored.retrieve(response_id, caller))
+        return json_response(await stored.retrieve(response_id, caller))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
     async def delete(response_id: str, caller: Caller = caller_of) -> Response:
@@ -72,14 +70,14 @@ def routes(api: ApiParts) -> APIRouter:
 
     @router.post("/responses/{response_id}/cancel", summary="Cancel a background response")
     async def cancel(response_id: str, caller: Caller = caller_of) -> Response:
-        return await sized_response(await stored.cancel(response_id, caller))
+        return json_response(await stored.cancel(response_id, caller))
 
     @router.get("/responses/{response_id}/input_items", summary="List the input items of a response")
     async def input_items(
         response_id: str, query: Annotated[PageQuery, Depends(PageQuery)], caller: Caller = caller_of
     ) -> Response:
         items = await stored.input_items(response_id, caller)
-        return await sized_response(page_of_items(items, query.page()))
+        return json_response(page_of_items(items, query.page()))
 
     @router.post("/responses/compact", summary="Compact a conversation", openapi_extra=CREATE)
     async def compact(request: Request, caller: Caller = caller_of) -> Response:
@@ -214,7 +212,7 @@ async def replayed(api: ApiParts, response_id: str, body: CreateResponse, caller
             message, param="Idempotency-Key", code="idempotent_response_not_found", status=409
         ) from error
     if not body.stream:
-        return await sized_response(stored, headers)
+        return json_response(stored, headers)
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.stored.follow(response_id, caller), caller, api, headers)
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
@@ -229,12 +227,12 @@ async def _send(events: EventBatch, stream: EventStream[EventBatch]) -> None:
 async def complete_response(run: Run) -> Response:
     """Return the finished response as JSON."""
     response = await run.drain()
-    return await sized_response(response, warning_headers(run.warnings), response_size(response))
+    return json_response(response, warning_headers(run.warnings))
 
 
 async def compacted_response(run: Run) -> Response:
     """Return the result of a compaction as JSON."""
-    return await sized_response(await run.compacted(), warning_headers(run.warnings))
+    return json_response(await run.compacted(), warning_headers(run.warnings))
 
 
 async def event_stream(run: Run, caller: Caller, api: ApiParts) -> Response:
@@ -255,16 +253,11 @@ def _encoding(beat: Callable[[], bytes]) -> StreamEncoding[EventBatch]:
     return StreamEncoding(_encode, beat, encoder.DONE_FRAME)
 
 
-def _encode(events: EventBatch) -> bytes | AsyncIterator[bytes]:
-    """Encode events; large ones in pieces."""
-    if events.characters and (pieces := events.pieces(encoder.event_pieces)):  # most batches are deltas alone
-        return _each(itertools.chain.from_iterable(pieces))
+def _encode(events: EventBatch) -> bytes | list[EventBatch]:
+    """Encode events, or return them in parts if they are large."""
+    if events.characters and len(parts := events.parts()) > 1:  # most batches have deltas alone
+        return parts
     return encoder.encode_sse(events)
-
-
-async def _each(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for piece in pieces:
-        yield piece
 
 
 async def _farewell(run: Run) -> bytes:
@@ -279,7 +272,7 @@ async def background_response(body: CreateResponse, run: Run, caller: Caller, ap
     """Start a run in the background, and return the queued response, or a stream of its events."""
     response = await api.responses.stored.launch(body, run)
     if not body.stream:
-        return await sized_response(response, warning_headers(run.warnings))
+        return json_response(response, warning_headers(run.warnings))
     subscription = await api.responses.stored.follow(response["id"], caller)
     return subscription_stream(subscription, caller, api, warning_headers(run.warnings))
 
@@ -289,10 +282,8 @@ def subscription_stream(
 ) -> Response:
     """Return a stream of the events of a background response, in the caller's dialect."""
 
-    def encode(data: bytes) -> bytes | AsyncIterator[bytes]:
-        return subscription.pieces(data, caller.dialect) or log.translate_dialect(data, caller.dialect)
-
-    encoding = StreamEncoding(encode, _beat(caller, subscription.keepalive), encoder.DONE_FRAME)
+    encode = partial(log.translate_dialect, dialect=caller.dialect)
+    encoding = StreamEncoding[bytes](encode, _beat(caller, subscription.keepalive), encoder.DONE_FRAME)
     return EventStream(partial(_follow, subscription), encoding, heartbeat=api.heartbeat, headers=headers)
 
 

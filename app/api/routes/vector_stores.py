@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from app.api.json_response import json_response, sized_response
+from app.api.json_response import json_response
 from app.api.openapi import ERRORS, request_body
 from app.api.pagination import PageQuery
 from app.api.parts import ApiParts
@@ -71,7 +71,7 @@ def routes(api: ApiParts, stores: VectorStores) -> APIRouter:
         caller = api.caller(request.headers, "file_search")
         admission = await api.admit(caller, request)
         body = await read_body(request, SearchVectorStore, limits)
-        return await sized_response(await stores.search(caller.owner, vector_store_id, body, caller.access, admission))
+        return json_response(await stores.search(caller.owner, vector_store_id, body, caller.access, admission))
 
     _add_files(router, api, stores)
     _add_batches(router, api, stores)
@@ -118,7 +118,7 @@ def _add_files(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:
 
     @router.get("/vector_stores/{vector_store_id}/files/{file_id}/content", summary="Retrieve the text of a file")
     async def content(vector_store_id: str, file_id: str, owner: str = owner_of) -> Response:
-        return await sized_response(await stores.file_content(owner, vector_store_id, file_id))
+        return json_response(await stores.file_content(owner, vector_store_id, file_id))
 
 
 def _add_batches(router: APIRouter, api: ApiParts, stores: VectorStores) -> None:

@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
@@ -24,7 +24,7 @@ from app.api.parts import ApiParts
 from app.api.request_body import body_too_large
 from app.api.routes.websocket_frames import CANCEL, STEER, ControlFrame, Create, envelope, read_frame, steer_failure
 from app.api.uvicorn.websocket import SERVICE_RESTART
-from app.core.bounded_json import dumps, pieces_of_json
+from app.core.bounded_json import dumps
 from app.core.dialects import dialect_of
 from app.core.ids import bucket_of
 from app.core.size import Size
@@ -84,12 +84,6 @@ def _headers(websocket: WebSocket) -> Mapping[str, str]:
     if not keys or "authorization" in websocket.headers:
         return websocket.headers
     return {**websocket.headers, "authorization": f"Bearer {keys[0]}"}
-
-
-class SendFragment(Protocol):
-    """Sends a piece of a text message; raises `OSError` if the client has disconnected."""
-
-    async def __call__(self, data: bytes, *, first: bool, last: bool) -> None: ...
 
 
 class Lane:
@@ -160,9 +154,6 @@ class WebSocketConnection:
         self._turns = 0  # running and waiting
         self._turns_size = 0  # bytes of their frames
         self._finishing = False  # whether no more turns begin
-        # Sends a piece of a message, where the server can do so.
-        self._send_fragment: SendFragment | None = websocket.scope.get("state", {}).get("send_fragment")
-        self._in_message = False  # whether a message was sent in part
         self._send_lock = asyncio.Lock()  # held for a batch of events, so that no other message comes between them
         self._last_sent = 0.0  # in loop time
         self._steers = 0  # `response.steer` frames so far
@@ -350,14 +341,9 @@ class WebSocketConnection:
 
     async def _send_events(self, events: EventBatch, stream_id: str | None) -> None:
         more = {} if stream_id is None else {"stream_id": stream_id}
-        messages = events.pieces(lambda event: pieces_of_json({**event, **more})) if self._send_fragment else None
         async with self._send_lock:
-            if messages is None:
-                for event in events:
-                    await self._send({**event, **more} if more else event)
-            else:
-                for message in messages:
-                    await self._send_in_pieces(message)
+            for event in events:
+                await self._send({**event, **more} if more else event)
             self._last_sent = asyncio.get_running_loop().time()
 
     async def _send_frame(self, frame: Mapping[str, object]) -> None:
@@ -370,22 +356,6 @@ class WebSocketConnection:
             await self._websocket.send_text(dumps(frame).decode())
         except RuntimeError as error:  # the other task has received the disconnect
             raise WebSocketDisconnect(1006) from error
-
-    async def _send_in_pieces(self, pieces: Iterator[bytes]) -> None:
-        """Send a message as fragments, with time for other tasks between them."""
-        assert self._send_fragment
-        piece = next(pieces)
-        self._in_message = True
-        try:
-            first = True
-            for following in pieces:
-                await self._send_fragment(piece, first=first, last=False)
-                first, piece = False, following
-                await asyncio.sleep(0)
-            await self._send_fragment(piece, first=first, last=True)
-        except OSError as error:
-            raise WebSocketDisconnect(1006) from error
-        self._in_message = False
 
     def _refused(self, error: Exception, stream_id: str | None = None) -> dict[str, object]:
         """Note that a frame was refused, and return the error to send."""
@@ -416,7 +386,7 @@ class WebSocketConnection:
     async def _close(self, code: int, last: dict[str, object] | None = None) -> None:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
             async with asyncio.timeout(CLOSING_TIMEOUT):
-                if last and not self._in_message:
+                if last:
                     await self._send(last)
                 await self._websocket.close(code)
 

@@ -1,6 +1,5 @@
 """
-uvicorn's WebSocket protocol, with limits on received frames, changes to shutdown and to the keepalive timeout, and
-outgoing messages in fragments.
+uvicorn's WebSocket protocol, with limits on received frames, and changes to shutdown and to the keepalive timeout.
 
     uvicorn.run(..., ws="app.api.uvicorn.websocket:Socket")
 """
@@ -10,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame
 from websockets.streams import StreamReader
 
@@ -145,26 +142,6 @@ class Socket(WebSocketsSansIOProtocol):
             super().shutdown()
         else:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": SERVICE_RESTART})
-
-    async def run_asgi(self) -> None:
-        """Run the application, which can send a large message in fragments by `send_fragment` of its scope's state."""
-        state: dict[str, object] = self.scope["state"]
-        state["send_fragment"] = self.send_fragment
-        try:
-            await super().run_asgi()
-        finally:
-            del state["send_fragment"]  # breaks a reference cycle
-
-    async def send_fragment(self, data: bytes, *, first: bool, last: bool) -> None:
-        """Send a piece of a text message; raises `OSError` if the client has disconnected."""
-        await self.writable.wait()
-        if self.disconnected or self.close_sent:
-            raise ClientDisconnected
-        try:
-            (self.conn.send_text if first else self.conn.send_continuation)(data, last)
-        except InvalidState as error:
-            raise ClientDisconnected from error
-        self.transport.write(b"".join(self.conn.data_to_send()))
 
     def handle_text(self, event: Frame) -> None:
         """Queue a message, and free its bytes: the parser refers to a frame until the next one comes."""

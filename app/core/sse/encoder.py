@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from app.core.bounded_json import dumps, pieces_of_json
+from app.core.bounded_json import dumps
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import Event
 
 DONE_FRAME = b"data: [DONE]\n\n"
 COMMENT = b": keepalive\n\n"
-
-
-def event_pieces(event: Event) -> Iterator[bytes]:
-    """Encode an event in pieces."""
-    yield b"event: %b\ndata: " % event["type"].encode()
-    yield from pieces_of_json(event)
-    yield b"\n\n"
 
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import orjson
 
 from app.core.dialects import Dialect
-from app.core.sse.encoder import event_pieces
 from app.core.types.request import Event
 
 # Encoded JSON has no line breaks, so a blank line ends a frame.
 _END = b"\n\n"
-_HEAD = 256  # bytes in which the names of an event's type are
-_PIECE = 256 * 1024  # bytes
 # The begin of an event, since only there are two fields in two lines; with `^` it takes many times as long.
 _REASONING = re.compile(
     rb'event: response\.reasoning(?:_text)?\.(delta|done)\ndata: \{"type":"response\.reasoning(?:_text)?\.\1"'
@@ -30,25 +26,6 @@ def events_after(data: bytes, first: int, after: int) -> bytes:
     """Return the events after sequence number `after`; `first` is that of the first event in `data`."""
     skipped = after - first + 1
     return data if skipped <= 0 else data.split(_END, skipped)[-1]
-
-
-def pieces_in_dialect(data: bytes, dialect: Dialect) -> Iterator[bytes]:
-    """Yield what `translate_dialect` returns for large data, in pieces."""
-    at = 0
-    while at < len(data):
-        end = data.find(_END, at)
-        end = len(data) if end < 0 else end + len(_END)
-        yield translate_dialect(data[at : min(at + _HEAD, end)], dialect)
-        for begin in range(at + _HEAD, end, _PIECE):
-            yield data[begin : min(begin + _PIECE, end)]
-        at = end
-
-
-def event_in_dialect(event: Event, dialect: Dialect) -> Iterator[bytes]:
-    """Yield an event in a dialect, in pieces."""
-    pieces = event_pieces(event)
-    yield translate_dialect(next(pieces) + next(pieces), dialect)
-    yield from pieces
 
 
 def translate_dialect(data: bytes, dialect: Dialect) -> bytes:

@@ -7,12 +7,12 @@ event; the shared fields are encoded once per part. Iterating over a batch yield
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
 import orjson
 
-from app.core.size import Size
+from app.core.size import LARGE
 from app.core.types import JSONMapping
 from app.core.types.request import Event
 
@@ -65,8 +65,8 @@ class EventBatch:
 
     __slots__ = ("characters", "entries")
 
-    def __init__(self) -> None:
-        self.entries: list[Event | DeltaEvents] = []
+    def __init__(self, entries: list[Event | DeltaEvents] | None = None) -> None:
+        self.entries = [] if entries is None else entries
         self.characters = 0  # of the texts in its events, other than deltas
 
     def __bool__(self) -> bool:
@@ -84,18 +84,11 @@ class EventBatch:
         self.entries += later.entries
         self.characters += later.characters
 
-    @property
-    def size(self) -> Size:
-        """The size of its events, in which a text may be several times."""
-        return Size(self.characters)
-
-    def pieces(self, encode: Callable[[Event], Iterator[bytes]]) -> Iterator[Iterator[bytes]] | None:
-        """
-        Return what `encode` yields for each event, each when it is taken, so that their JSON takes no memory.
-
-        Returns None if they are not large: they are encoded whole.
-        """
-        return map(encode, self) if self.size.large else None
+    def parts(self) -> list[EventBatch]:
+        """Return the batch, or one batch per entry if it is large: the final events repeat a text up to four times."""
+        if self.characters <= LARGE or len(self.entries) == 1:
+            return [self]
+        return [EventBatch([entry]) for entry in self.entries]
 
     @property
     def first(self) -> Event:

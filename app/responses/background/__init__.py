@@ -18,7 +18,6 @@ import math
 import random
 import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from functools import partial
 
 from app.core.history.turns import Turn
 from app.core.size import Size
@@ -145,8 +144,7 @@ class Background:
         """Return the events of a run after a sequence number; None if they are not stored."""
         if await self._log.state(run) == "absent":
             return None
-        response = partial(self._response, run, self._workers.get(run))
-        return EventSubscription(self._log, run, after, self.ended, response, self._lease)
+        return EventSubscription(self._log, run, after, self.ended, self._lease)
 
     async def aclose(self, grace: float = 0) -> None:
         """Wait up to `grace` seconds for the runs and fail the rest. To be called before the store is closed."""
@@ -237,13 +235,6 @@ class Background:
         if self.webhooks:
             await self.webhooks.announce(builder.response)
         await self._log.append(run, self._worker, batch_of(builder.take()))
-
-    async def _response(self, run: RunKey, work: RunWorker | None) -> Response | None:
-        """Return the response of a run: that of its worker, if it ended in this process, or the stored one."""
-        if work and work.response["status"] in TERMINAL:
-            return work.response
-        turn = await self._turn(run)
-        return turn.response if turn else None
 
     async def _turn(self, run: RunKey) -> Turn | None:
         """Return the stored turn of a run, with its images."""

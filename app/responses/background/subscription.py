@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from app.core.dialects import Dialect
 from app.core.sse import encoder
 from app.core.sse import log as frames
-from app.core.sse.late_events import is_sent_in_pieces, lacks_texts, with_texts
-from app.core.types.request import Event, Response
+from app.core.types.request import Event
 from app.errors import APIError, NotFound, StoreUnavailable
 from app.responses.background.worker import persist
 from app.stores.event_log import Batch, EventLog, RunKey
 
 logger = logging.getLogger(__name__)
-
-_POLL = 0.1  # seconds
 
 GONE = "The events of this response are no longer stored."
 
@@ -32,19 +26,15 @@ class EventSubscription:
         run: RunKey,
         after: int,
         ended: Callable[[RunKey], Awaitable[bool]],
-        response: Callable[[], Awaitable[Response | None]],
         lease: float,
     ) -> None:
         """
-        `ended` returns whether a run has ended, and ends it if its worker has died; `response` returns its response.
-
-        `lease` is in seconds.
+        `ended` returns whether a run has ended, and ends it if its worker has died. `lease` is in seconds.
         """
         self.last = after  # sequence number of the last event so far
         self._log = log
         self._run = run
         self._ended = ended
-        self._response = response
         self._lease = lease  # seconds; also the timeout of store operations
 
     def keepalive(self) -> list[Event]:
@@ -63,8 +53,6 @@ class EventSubscription:
                     first, last, data, ends = batches.pop()
                     if b"\0" in data:  # version 0.2.0 had references there, and its logs live for an hour
                         raise NotFound(GONE)
-                    if lacks_texts(data) and "response" not in frames.decode_events(data)[0]:
-                        await self._wait_until_ended()
                     yield frames.events_after(data, first, self.last)
                     del data
                     self.last = last
@@ -80,32 +68,6 @@ class EventSubscription:
         except Exception:
             logger.exception("unexpected error", extra={"response_id": self._run.id})
             yield self._error(APIError("The server had an error while it was reading the events of this response."))
-
-    def pieces(self, data: bytes, dialect: Dialect) -> AsyncGenerator[bytes, None] | None:
-        """
-        Return an iterator over the pieces of large events in a dialect, None for others.
-
-        It raises `NotFound` and `StoreUnavailable` if the response with the texts of an event cannot be read.
-        """
-        return self._pieces(data, dialect) if is_sent_in_pieces(data) else None
-
-    async def _pieces(self, data: bytes, dialect: Dialect) -> AsyncGenerator[bytes, None]:
-        if not lacks_texts(data):
-            pieces = frames.pieces_in_dialect(data, dialect)
-        elif response := await persist(self._response, self._lease):
-            pieces = frames.event_in_dialect(with_texts(frames.decode_events(data)[0], response), dialect)
-            del response
-        else:
-            raise NotFound(GONE)
-        for piece in pieces:
-            yield piece
-
-    async def _wait_until_ended(self) -> None:
-        """Wait for the stored response to have the items whose events are without their texts."""
-        for pause in itertools.repeat(_POLL):
-            if await persist(lambda: self._ended(self._run), self._lease):
-                break
-            await asyncio.sleep(pause)
 
     async def _read(self, wait: float) -> list[Batch]:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)

@@ -10,11 +10,9 @@ from typing import Any, Protocol, TypeVar
 
 from app.core.history.turns import Turn
 from app.core.sse.encoder import encode_sse
-from app.core.sse.late_events import LogEncoder, split_batch
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, StoreUnavailable
-from app.off_loop import off_loop
 from app.responses.delivery import EventWriter, Outbox
 from app.responses.images import turn_changes
 from app.stores import Change, Store, apply_with
@@ -94,7 +92,6 @@ class RunWorker:
         self._timeout = timeout
         self._announce = announce
         self._stopped: asyncio.Future[APIError | None] = asyncio.get_running_loop().create_future()
-        self._encoder = LogEncoder(lambda: run.response)
         self._unwritten = Outbox()
 
     @property
@@ -155,9 +152,9 @@ class RunWorker:
 
     async def _write_batch(self) -> None:
         """Append the events that are not written yet."""
-        for part in split_batch(self._unwritten.take()):
-            await self._append(await off_loop(part.size, batch_of, part, self._encoder.encode))
-            await asyncio.sleep(0)  # for other requests: a store in memory does not
+        for part in self._unwritten.take().parts():
+            await self._append(batch_of(part))
+            await asyncio.sleep(0)  # for other requests: appending to a log in memory does not yield
 
     async def _append(self, batch: Batch) -> None:
         if batch.ends and (announce := self._announce):
@@ -239,7 +236,7 @@ async def persist(attempt: Callable[[], Awaitable[T]], seconds: float) -> T:
         pause = min(2 * pause, 1)
 
 
-def batch_of(events: EventBatch, encode: Callable[[EventBatch], bytes] = encode_sse) -> Batch:
+def batch_of(events: EventBatch) -> Batch:
     """Encode consecutive events."""
     first, last = events.first, events.last
-    return Batch(first["sequence_number"], last["sequence_number"], encode(events), ends=last["type"] in _LAST)
+    return Batch(first["sequence_number"], last["sequence_number"], encode_sse(events), ends=last["type"] in _LAST)

@@ -265,50 +265,6 @@ async def test_client_that_neither_reads_nor_answers_pings_is_disconnected() -> 
         client.transport.abort()
 
 
-# Events that are sent in fragments.
-
-
-def large() -> Scripted:
-    """A backend with more text than any buffer holds."""
-    return Scripted([delta(content=f"{number:64}" * 4096) for number in range(64)])
-
-
-async def begun(client: Any) -> tuple[str, AsyncIterator[str]]:
-    """Take messages until one comes in fragments, and return its first fragment and the others."""
-    async with asyncio.timeout(120):
-        while True:
-            fragments = client.recv_streaming()
-            first = await anext(fragments)
-            if not first.endswith("}"):
-                return first, fragments
-            assert not [fragment async for fragment in fragments]
-
-
-async def test_event_in_fragments_has_no_other_message_between_them() -> None:
-    async with listening(large(), websocket_queue=1) as url, dial(url, sock=narrow(url)) as client:
-        await send(client)
-        first, others = await begun(client)
-        await send(client, input="waits")
-        await send(client, input="is refused")
-        events = [json.loads(first + "".join([fragment async for fragment in others]))]
-        events += [await hear(client) for _ in range(4)]
-        done = ["output_text.done", "content_part.done", "output_item.done", "completed"]
-        assert [event["type"] for event in events] == [*(f"response.{name}" for name in done), "error"]
-        assert len(events[0]["text"]) == 64 * 64 * 4096
-
-
-async def test_connection_closed_within_an_event_sends_no_other_message() -> None:
-    async with listening(large(), websocket_lifetime=2, shutdown_grace=0.1) as url:
-        async with dial(url, sock=narrow(url)) as client:
-            await send(client)
-            _, others = await begun(client)
-            await asyncio.sleep(2.5)
-            with pytest.raises(ConnectionClosed):
-                async for fragment in others:
-                    assert LIMIT not in fragment
-            assert client.close_code == 1001
-
-
 # A client that has to hear something.
 
 
