@@ -193,15 +193,11 @@ class AnswerReceiver(Protocol):
 
     @property
     def slow(self) -> bool:
-        """Whether chunks have to be passed to `receive_slowly`, since the client or the work is slow."""
+        """Whether the client is slow, so that `ready` has to be awaited before more chunks are passed on."""
         ...
 
     def receive(self, chunks: Sequence[ChunkOrRun]) -> bool:
-        """Take the next chunks, while it is not slow; return whether more may follow at once."""
-        ...
-
-    async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
-        """Take the next chunks, and return when more may follow."""
+        """Take the next chunks; return whether more may follow at once, without `ready`."""
         ...
 
     async def ready(self) -> None:
@@ -264,7 +260,8 @@ class GeneratedExchange(BackendExchange):
     async def receive(self, receiver: AnswerReceiver) -> None:
         async for chunks in self._chunks:
             if chunks:
-                await receiver.receive_slowly(chunks)
+                receiver.receive(chunks)
+                await receiver.ready()
 
 
 class Backend(Protocol):

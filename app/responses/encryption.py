@@ -18,17 +18,17 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
+import orjson
 import zstandard
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from app.core.bounded_json import dumps_sized, loads_in_pieces
+from app.core.bounded_json import dumps
 from app.core.history.compaction import CONTENT_MARK
 from app.core.ids import new_id
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
-from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.stream.reasoning_encryption import EARLIER_UPSTREAM, UPSTREAM
 from app.core.types import JSONMapping, JSONObject
@@ -90,7 +90,7 @@ class ContentCipher:
                 "ANTIPHON_SECRET_KEY is not set: encrypted_content can be read only by this process, until it ends"
             )
         nonce = secrets.token_bytes(_NONCE)
-        packed = zstandard.ZstdCompressor(write_checksum=False).compress(_json(content))
+        packed = zstandard.ZstdCompressor(write_checksum=False).compress(dumps(content))
         ciphertext = self._ciphers[self._first].encrypt(nonce, packed, _associated_data(kind, owner))
         return CONTENT_MARK + _encoded(self._first + nonce + ciphertext)
 
@@ -116,7 +116,7 @@ class ContentCipher:
             raise TamperedError from None
         if budget:
             budget.take(zstandard.frame_content_size(packed))
-        content: JSONObject = loads_in_pieces(zstandard.ZstdDecompressor().decompress(packed))
+        content: JSONObject = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
         return content
 
 
@@ -131,24 +131,11 @@ def _associated_data(kind: str, owner: str) -> bytes:
     return f"{CONTENT_MARK}\n{kind}\n{owner}".encode()
 
 
-def _json(content: JSONMapping) -> bytes:
-    return dumps_sized(content, Size.of(content))
-
-
-_PIECE = 512 * 1024  # characters of base64, four for three bytes, in a piece: each holds the GIL
-
-
 def _encoded(data: bytes) -> str:
-    size = _PIECE // 4 * 3
-    pieces = (base64.urlsafe_b64encode(data[at : at + size]) for at in range(0, len(data), size))
-    return b"".join(pieces).rstrip(b"=").decode()
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def _decoded(text: str) -> bytes:
-    return b"".join(_decoded_piece(text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
-
-
-def _decoded_piece(text: str) -> bytes:
     try:
         # Strict: other encodings of the same bytes are rejected.
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

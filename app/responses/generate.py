@@ -14,8 +14,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from app.backends import Backend, BackendExchange, ChunkOrRun, EncodedQuestion, Question
-from app.core.stream.answer import Answer, in_pieces
+from app.backends import Backend, BackendExchange, EncodedQuestion, Question
+from app.core.stream.answer import Answer
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, JSONObject, Usage
@@ -172,7 +172,6 @@ class DeliveredAnswer(Answer):
         self.started = False  # whether the response has started with this answer
         self.limit: asyncio.Timeout | None = None  # of the task that awaits the answer
         self._builder = builder
-        self._encrypts = builder.encrypts
         self._delivery = delivery
         self._deadline = deadline
         self._step: str | None = None
@@ -210,19 +209,8 @@ class DeliveredAnswer(Answer):
 
     @property
     def slow(self) -> bool:
-        """Whether the client is slow, or the next item slow to close."""
-        return self._delivery.full or (self._encrypts and self._builder.slow_to_close)
-
-    async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
-        """Read chunks, and wait until the client is ready for more."""
-        if self._builder.slow_to_close:
-            for chunk in in_pieces(chunks):
-                if self.reader.is_slow(chunk):
-                    await asyncio.to_thread(self.reader.prepare_end)
-                self.receive([chunk])
-        else:
-            self.receive(chunks)
-        await self.ready()
+        """Whether events are waiting for the client."""
+        return self._delivery.full
 
     async def ready(self) -> None:
         if self._delivery.full:
@@ -239,7 +227,7 @@ class DeliveredAnswer(Answer):
         delivery = self._delivery
         if (events := self._builder.take()).entries:
             delivery = self._delivery = delivery.send(events)
-        return not (delivery.full or (self._encrypts and self._builder.slow_to_close))
+        return not delivery.full
 
 
 async def respond(
@@ -296,8 +284,6 @@ async def respond(
 async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     try:
         await _estimate_prompt(query)
-        if query.reader.slow_to_end:
-            await asyncio.to_thread(query.reader.prepare_end)
         end(builder, query, failure)
     except Exception:
         logger.exception("an answer could not be ended")

@@ -20,7 +20,6 @@ from app.core.history.images import (
 )
 from app.core.history.turns import Turn
 from app.core.ids import bucket_of
-from app.core.size import Size
 from app.core.types.frozen import frozen
 from app.core.types.request import Item
 from app.off_loop import off_loop
@@ -42,18 +41,15 @@ async def turn_changes(
     `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
     turn is put with an entry.
     """
-    size = turn.size
-    return await off_loop(size, _turn_changes, bucket, turn, size, name, requires, listed)
+    return await off_loop(turn.size, _turn_changes, bucket, turn, name, requires, listed)
 
 
-def _turn_changes(
-    bucket: str, turn: Turn, size: Size, name: str | None, requires: str | None, listed: bool
-) -> list[Change]:
+def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:
     response_id = turn.response["id"]
     images = images_bucket(bucket)
     stored, record = detach_images(turn, images.split(":", 2)[2])
     entries = {response_id: stored.entry()} if listed else {}
-    change = Change(bucket, {name or response_id: stored.record(size)}, requires=requires, entries=entries)
+    change = Change(bucket, {name or response_id: stored.record()}, requires=requires, entries=entries)
     return [change, Change(images, {response_id: record})] if record else [change]
 
 

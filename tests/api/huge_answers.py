@@ -31,7 +31,7 @@ from tests.api.huge_bodies import prepare, reset_peak, status_of
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings
 
-SIZE = int(os.environ.get("HUGE_ANSWERS_MB", "8")) * 1024 * 1024
+SIZE = int(os.environ.get("HUGE_ANSWERS_MB", "16")) * 1024 * 1024
 
 _END = b"data: [DONE]\n\n"
 

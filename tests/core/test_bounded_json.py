@@ -1,4 +1,4 @@
-"""JSON of any size is read and written in pieces, and says the same as at once."""
+"""Limits on the values and texts of a JSON document, and encoding of values without a form in JSON."""
 
 from __future__ import annotations
 
@@ -19,14 +19,9 @@ from app.core.bounded_json import (
     TooManyValues,
     check_values,
     dumps,
-    dumps_in_pieces,
-    dumps_sized,
     dumps_strictly,
-    loads_in_pieces,
     loads_mended,
-    outline,
 )
-from app.core.size import LARGE, Size
 from app.errors import InvalidRequest
 
 TEXTS = st.text(
@@ -44,45 +39,11 @@ VALUES = st.recursive(
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_json, "LARGE", 0)
-    for limit in ("_PIECE", "_COUNTED", "TEXT_PIECE"):
-        monkeypatch.setattr(bounded_json, limit, 12)
-    monkeypatch.setattr(bounded_json, "_SHORT", 8)
+    monkeypatch.setattr(bounded_json, "_COUNTED", 12)
 
 
 def refused(piece: bytes) -> bytes:
     raise AssertionError(piece)
-
-
-@settings(max_examples=200)
-@given(VALUES, st.booleans())
-def test_document_is_read_as_by_orjson(value: Any, ascii: bool) -> None:
-    document = json.dumps(value, ensure_ascii=ascii).encode()
-    assert loads_mended(document, refused) == loads_in_pieces(document) == orjson.loads(document) == value
-
-
-@settings(max_examples=200)
-@given(VALUES, st.booleans())
-def test_outline_lacks_only_long_texts(value: Any, ascii: bool) -> None:
-    assert _is_outline(outline(json.dumps(value, ensure_ascii=ascii)), value)
-
-
-def _is_outline(outlined: Any, value: Any) -> bool:
-    if isinstance(value, str):
-        return outlined in (value, "")
-    if isinstance(value, list):
-        return len(outlined) == len(value) and all(map(_is_outline, outlined, value))
-    if isinstance(value, dict):
-        return isinstance(outlined, dict) and all(
-            name == "" or _is_outline(inner, value[name]) for name, inner in outlined.items()
-        )
-    return outlined == value
-
-
-@settings(max_examples=200)
-@given(VALUES)
-def test_value_is_written_as_by_orjson(value: Any) -> None:
-    assert dumps_in_pieces(value) == orjson.dumps(value)
 
 
 @settings(max_examples=200)
@@ -99,20 +60,6 @@ def _count(value: Any) -> int:
     """Count the values; an empty object or array twice."""
     inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else None
     return 1 if inner is None else 2 if not inner else 1 + sum(map(_count, inner))
-
-
-@settings(max_examples=200)
-@given(st.one_of(st.binary(), st.text('"\\u[]{}:,a0 d8😀\n').map(str.encode)))
-def test_invalid_documents_are_refused_alike(document: bytes) -> None:
-    try:
-        value: Any = orjson.loads(document)
-    except orjson.JSONDecodeError:
-        with pytest.raises(orjson.JSONDecodeError):
-            loads_mended(document, lambda piece: piece)
-        with contextlib.suppress(UnicodeDecodeError), pytest.raises(orjson.JSONDecodeError):
-            outline(document.decode())
-    else:
-        assert loads_mended(document, refused) == value
 
 
 @settings(max_examples=200)
@@ -138,15 +85,8 @@ def _whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def test_names_of_any_length_are_read() -> None:
-    document = orjson.dumps({"a name of many letters": {"another one of them": 1}, "b": "a name of many letters"})
-    assert loads_mended(document, refused) == orjson.loads(document)
-    assert [*loads_mended(document, refused)] == ["a name of many letters", "b"]
-
-
 def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "_TEXT_BYTES", 1000)
-    monkeypatch.setattr(bounded_json, "_PIECE", 100)
     assert loads_mended(orjson.dumps(["a" * 10_000]), refused)
     assert loads_mended(orjson.dumps(["😀" * 1000]), refused)
     with pytest.raises(TextsTooLarge):
@@ -156,15 +96,14 @@ def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.M
     assert refusal.value.status == 413
 
 
-def test_encoded_json_is_a_part_of_a_document_of_any_size() -> None:
+def test_encoded_json_is_a_part_of_a_document() -> None:
     value = {"a": [EncodedJSON(b'{"b": 1},{}'), 2]}
-    for size in (Size(), Size(LARGE + 1)):
-        assert json.loads(dumps_sized(value, size, dumps_strictly)) == {"a": [{"b": 1}, {}, 2]}
+    assert json.loads(dumps_strictly(value)) == {"a": [{"b": 1}, {}, 2]}
     with pytest.raises(TypeError):
         dumps_strictly([object()])
 
 
-def test_value_without_a_form_in_json_is_mended_at_any_size() -> None:
+def test_value_without_a_form_in_json_is_mended() -> None:
     value = {
         "n": [2**70, -(2**70), 10**400, 1.5, True],
         "half \ud83d": ("\ude00", "\ud83d\ude00"),
@@ -176,7 +115,6 @@ def test_value_without_a_form_in_json_is_mended_at_any_size() -> None:
         "no": [None, None],
     }
     assert json.loads(dumps(value)) == mended
-    assert json.loads(dumps_in_pieces({"large": "x" * bounded_json.TEXT_PIECE * 2, **value}))["n"] == mended["n"]
     endless: list[Any] = []
     endless.append(endless)
     assert dumps(endless).startswith(b"[[[[")

@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core import size
 from app.core.history.compaction import CONTENT_MARK
 from app.core.history.resource import new_response
-from app.core.stream.answer import in_pieces
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
@@ -347,39 +345,3 @@ def test_encrypted_content_of_a_request_is_bounded() -> None:
     assert (error.value.status, error.value.code) == (400, "encrypted_content_too_large")
     assert error.value.param == f"input[{fitting}].encrypted_content"
     assert "32 MiB" in error.value.message
-
-
-@pytest.mark.parametrize("closing", ["text", "call", "signed call", "end"])
-def test_large_reasoning_is_encrypted_in_a_step_of_its_own(closing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size, "LARGE", 10)
-    encrypted: list[Any] = []
-
-    def encrypt(content: dict[str, Any]) -> str:
-        encrypted.append(content)
-        return CIPHER.encrypt("reasoning", "alice", content)
-
-    response = new_response(CreateResponse(model="m", input="hi"), response_id="resp_0", created_at=1, model="m")
-    builder = EventBuilder(response, new_id=counted(), clock=lambda: 2.0, encryption=ReasoningEncryption(encrypt))
-    reader = ChunkReader(builder)
-    builder.start()
-    last = {"text": delta(content="Hello."), "call": signed("c1", None), "signed call": signed("c1", "abc")}
-    rest = [last[closing]] if closing in last else []
-    chunks = normal(whole(delta(reasoning="Let me think."), delta(reasoning=" More."), *rest))
-    for one in in_pieces([*chunks]):
-        if reader.is_slow(one):
-            reader.prepare_end()
-            assert encrypted == [{"upstream": {"reasoning": "Let me think. More."}}]
-        reader.feed(one)
-    if reader.slow_to_end:
-        reader.prepare_end()
-    before = len(encrypted)
-    finish_response(builder, querying(reader), None)
-    builder.end()
-    assert len(encrypted) == before == (2 if closing == "signed call" else 1)
-
-    events = [*builder.take()]
-    laws.check(events)
-    items, said = replayed(events)
-    assert said[items[0]["id"]] == {"reasoning": "Let me think. More."}
-    if closing == "signed call":
-        assert said[items[-1]["id"]] == {"extra_content": {"google": {"thought_signature": "abc"}}}

@@ -32,9 +32,6 @@ class Received:
         self.news.set()
         return True
 
-    async def receive_slowly(self, chunks: list[ChunkOrRun]) -> None:
-        self.receive(chunks)
-
     async def ready(self) -> None:
         pass
 

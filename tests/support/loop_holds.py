@@ -17,7 +17,7 @@ class LoopHolds:
     """
     The `longest` time between two turns of a timer in the event loop, in seconds of this process's CPU.
 
-    Where it is long, it is what it would be on an ordinary machine, by how fast this one is as the watch ends.
+    It is divided by how slow this machine is as the watch ends, compared with an ordinary one.
 
     Other requests, such as `GET /healthz`, wait for so long. The wall time would count other processes too.
     """
@@ -48,5 +48,4 @@ async def watched_loop() -> AsyncIterator[LoopHolds]:
         watch.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watch
-    if holds.longest > HELD:
-        holds.longest /= slowness()
+    holds.longest /= slowness()

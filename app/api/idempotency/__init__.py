@@ -21,7 +21,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import NamedTuple
 
-from app.core.bounded_json import pieces_of_json
+import orjson
+
 from app.errors import InvalidRequest, StoreUnavailable
 from app.observability.lifecycle import ResponseLifecycle
 from app.stores import Change, Store
@@ -39,16 +40,7 @@ _REPLAYABLE = ("completed", "incomplete", "cancelled")  # a failed response is n
 
 def digest(fields: dict[str, object]) -> str:
     """Return the digest of a request's body; the order of its fields makes no difference."""
-    sha256 = hashlib.sha256()
-    for piece in pieces_of_json(_sorted(fields)):
-        sha256.update(piece)
-    return sha256.hexdigest()
-
-
-def _sorted(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _sorted(value[name]) for name in sorted(value)}
-    return [*map(_sorted, value)] if isinstance(value, list) else value
+    return hashlib.sha256(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 class _Record(NamedTuple):

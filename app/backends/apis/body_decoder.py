@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeAlias
 
 import orjson
 
-from app.core.bounded_json import loads_in_pieces
 from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.sse.repeats import RepeatDecoder
@@ -113,7 +112,7 @@ def _values(text: bytes) -> list[JSONObject]:
     """Parse consecutive JSON values, up to the first invalid one; a list is replaced by its items."""
     check_piece(text)
     try:
-        values = [loads_in_pieces(text)]
+        values = [orjson.loads(text)]
     except orjson.JSONDecodeError:
         values = _leading_values(text.decode(errors="replace"))
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]

@@ -22,7 +22,7 @@ from app.backends import DONE, Backend, Chunk, ChunkOrRun, EncodedQuestion, Gene
 from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
-from app.core.bounded_json import dumps_in_pieces
+from app.core.bounded_json import dumps
 from app.core.json_values import json_objects
 from app.core.profile import ContentOptions, Profile, RequestOptions
 from app.core.types import JSONObject
@@ -89,7 +89,7 @@ class DemoBackend(Backend):
 def demo_answer(body: JSONObject) -> tuple[float, Iterator[Chunk]]:
     """Return the pause before each chunk of an answer, in seconds, and the chunks."""
     answer = answer_to(body)
-    digest = hashlib.sha256(dumps_in_pieces(body)).hexdigest()[:24]
+    digest = hashlib.sha256(dumps(body)).hexdigest()[:24]
     return answer.pause, _chunks(body, answer, digest, _prompt_tokens(body))
 
 

@@ -16,12 +16,15 @@ import httpx
 from app.backends import AnswerReceiver
 from app.backends.server.errors.classification import failure
 from app.core.profile import Profile
-from app.core.size import TEXT_PIECE
-from app.core.stream.answer import AnswerDecoder, in_pieces
+from app.core.size import LARGE
+from app.core.stream.answer import AnswerDecoder
 from app.core.types import JSONObject
 from app.core.types.chunk import ChunkOrRun
 from app.errors import BackendError
 
+# Seconds for other requests between decoding a large event and reading its chunks, which take some 100 ms each. After
+# `sleep(0)`, the event loop would resume here before it looks at the sockets.
+_BREATH = 0.001
 _PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes
 
 IDLE_TOO_LONG = "The backend has been silent for too long."
@@ -32,9 +35,8 @@ class AnswerBody:
     """
     The body of an answer.
 
-    Its bytes are decoded in the call in which they are received, and their chunks passed on. Only large events, whose
-    texts are cut into ordinary chunks, and what comes while the receiver is slow are taken by the task that awaits
-    `receive`.
+    Its bytes are decoded in the call in which they are received, and their chunks passed on. Only bytes that arrive
+    while the receiver is slow, or that end a large event, are decoded by the task that awaits `receive`.
     """
 
     def __init__(self, response: httpx.Response, profile: Profile, decoder: AnswerDecoder) -> None:
@@ -50,7 +52,6 @@ class AnswerBody:
         self._started = False  # has anything been read?
         self._unread: bytes | None = None  # what the task has to decode
         self._held: list[ChunkOrRun] = []  # chunks that came before there was a receiver
-        self._held_large = False  # whether they are from a large event
         self._undecoded = 0  # bytes of reads that completed no event
         self._last_chunk = 0.0  # after the finish reason: when the last chunk came, in loop time
         # What to raise after the last chunk. Usually a class: an exception refers to the frames it has passed, so one
@@ -104,7 +105,7 @@ class AnswerBody:
         """
         self._receiver = receiver
         held, self._held = self._held, []
-        await self._pass_on(held, large=self._held_large)
+        await self._pass_on(held)
         while self._end is None:
             await self._read()
         if self._end is not StopAsyncIteration:
@@ -113,17 +114,16 @@ class AnswerBody:
     def _take(self, data: bytes) -> bool:
         """Decode a read and pass its chunks on; return whether the next one may follow without the task."""
         decoder, receiver = self._decoder, self._direct
-        if receiver is None:
+        if receiver is None or self._undecoded > LARGE:
             self._unread = data
             return False
+        goes_on = True
+        self._undecoded += len(data)
         if chunks := decoder.decode(data):
             self._undecoded = 0
             goes_on = receiver.receive(chunks)
             if decoder.finished:
                 self._last_chunk = self._loop.time()
-        else:
-            self._undecoded += len(data)
-            goes_on = self._undecoded <= TEXT_PIECE
         return goes_on and not (decoder.finished or decoder.done or decoder.failure)
 
     async def _read(self) -> None:
@@ -133,18 +133,18 @@ class AnswerBody:
             # After the finish reason, heartbeats no longer extend the timeout.
             grace = max(self._grace, self._idle) if decoder.resumed else self._grace
             self._reads.wait_at_most(max(0, self._last_chunk + grace - self._loop.time()))
-        receiver = self._receiver if self._started and self._undecoded <= TEXT_PIECE else None
+        receiver = self._receiver if self._started else None
         self._direct = None if receiver is None or receiver.slow else receiver
         try:
             await self._reads.deliver(self._take)
         except StopAsyncIteration:
-            await self._decode(decoder.end)
+            await self._pass_on(decoder.end())
             self._end = decoder.failure or StopAsyncIteration
         except (TimeoutError, httpx.ReadTimeout) as cause:
-            await self._decode(decoder.cut)
+            await self._pass_on(decoder.cut())
             self._end = self._incomplete("timeout", IDLE_TOO_LONG, cause)
         except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as cause:
-            await self._decode(decoder.cut)
+            await self._pass_on(decoder.cut())
             self._end = self._incomplete("failure", CONNECTION_BROKE, cause)
         else:
             if not self._started:
@@ -158,32 +158,25 @@ class AnswerBody:
         """Decode a read that `_take` has left to the task, if there is one, and wait until the receiver is ready."""
         data, self._unread = self._unread, None
         if data is not None:
-            await self._decode(self._decoder.decode, data)
+            self._undecoded += len(data)
+            await self._pass_on(self._decoder.decode(data))
         elif self._receiver:
             await self._receiver.ready()
 
-    async def _decode(self, decode: Callable[..., list[ChunkOrRun]], *data: bytes) -> None:
-        """Call a method of the decoder, in a thread if a large event may be complete, and pass the chunks on."""
-        large = self._undecoded > TEXT_PIECE
-        chunks = await asyncio.to_thread(decode, *data) if large else decode(*data)
-        if chunks:
-            self._undecoded = 0
-            if self._decoder.finished:
-                self._last_chunk = self._loop.time()
-            await self._pass_on(chunks, large=large)
-        else:
-            self._undecoded += sum(map(len, data))
-
-    async def _pass_on(self, chunks: list[ChunkOrRun], *, large: bool) -> None:
-        """Pass chunks on; those of a large event in pieces, with time for other requests between them."""
+    async def _pass_on(self, chunks: list[ChunkOrRun]) -> None:
+        """Pass chunks on, or hold them if there is no receiver yet; wait until the receiver is ready for more."""
+        if not chunks:
+            return
+        if self._undecoded > LARGE:
+            await asyncio.sleep(_BREATH)
+        self._undecoded = 0
+        if self._decoder.finished:
+            self._last_chunk = self._loop.time()
         if self._receiver is None:
-            self._held, self._held_large = [*self._held, *chunks], self._held_large or large
-        elif large:
-            for chunk in in_pieces(chunks):
-                await self._receiver.receive_slowly([chunk])
-                await asyncio.sleep(0)
-        elif chunks:
-            await self._receiver.receive_slowly(chunks)
+            self._held += chunks
+        else:
+            self._receiver.receive(chunks)
+            await self._receiver.ready()
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:
         """Return what to raise for an incomplete body: a failure, unless the finish reason has been received."""

@@ -40,11 +40,10 @@ from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import ForwardedAnswer, Forwarding, is_of_messages, session_header
 from app.backends.server.retries import BackendRefusal, Retries
 from app.backends.transport import HTTPToolsTransport
-from app.core.bounded_json import dumps_sized, dumps_strictly
+from app.core.bounded_json import dumps_strictly
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.request.question import EncodedMessages
-from app.core.size import Size
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.types import JSONObject
@@ -161,7 +160,7 @@ class ModelServer(Backend):
         endpoint = self._endpoints.current
 
         async def post(url: httpx.URL, body: JSONObject) -> Any:
-            content = await _encode(body, question.size)
+            content = _json(body)
             return await self._read_json(endpoint, "POST", url, content, question.caller_key, seconds=15)
 
         return await endpoint.tokenizer.count(encode(question, endpoint.profile).body, post)
@@ -257,7 +256,7 @@ class ModelServer(Backend):
         Raises `BackendError`, or the `BackendRefusal` of a server that lacks this endpoint and may have the next one.
         """
         adapted = endpoint.adaptation.adapt(body)
-        content = await _encode(endpoint.sent(adapted.body), question.size)
+        content = _json(endpoint.sent(adapted.body))
         url = endpoint.url(adapted.body.get("model"))
         headers = {**session_header(self._profile, question.conversation), **question.headers}
         while True:
@@ -267,7 +266,7 @@ class ModelServer(Backend):
                 if self._endpoints.lacks(endpoint, refusal.status, refusal.error):
                     raise
                 if adapted.drop_fields(refusal.error):
-                    content = await _encode(endpoint.sent(adapted.body), question.size)
+                    content = _json(endpoint.sent(adapted.body))
                     continue
                 if not await retries.wait(refusal.error, refusal.__cause__):
                     raise adapted.explain(refusal.error) from refusal.__cause__
@@ -484,16 +483,15 @@ def _unstreamed(body: JSONObject) -> JSONObject:
     return {**fields, "stream": False} if "stream" in body else fields
 
 
-async def _encode(body: JSONObject, size: Size) -> bytes:
-    """Return a body, of which what is not encoded yet has that size, as JSON."""
+def _json(body: JSONObject) -> bytes:
+    """Return a request body as JSON."""
     value = body
     for name, conversation in body.items():
         if isinstance(conversation, EncodedMessages):
-            size += Size(len(conversation.encoded))
             value = {**body, name: conversation.fragments}
             break
     try:
-        return await off_loop(size, dumps_sized, value, size, dumps_strictly)
+        return dumps_strictly(value)
     except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
         return json.dumps(body).encode()
 

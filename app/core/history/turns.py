@@ -12,7 +12,9 @@ import itertools
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from app.core.bounded_json import dumps, dumps_sized, loads_in_pieces
+import orjson
+
+from app.core.bounded_json import dumps
 from app.core.history.resource import declared_tool, response_size
 from app.core.ids import new_id
 from app.core.items import OUTPUTS, id_prefix
@@ -33,9 +35,9 @@ class Turn(NamedTuple):
     images: Mapping[str, str] | None = None  # of the items whose images are stored beside: see `history.images`
     measures: Mapping[str, object] | None = None  # times and cost of a response that has ended
 
-    def record(self, size: Size | None = None) -> bytes:
+    def record(self) -> bytes:
         """
-        Return the turn as it is stored; `size` is its size, if that is known.
+        Return the turn as it is stored.
 
         The text of a reasoning item is usually the text that the backend sent. Then it is stored once, in the item.
         """
@@ -44,7 +46,7 @@ class Turn(NamedTuple):
         if same := {item_id: name for item_id, text in texts if (name := _name_of(text, self.upstream.get(item_id)))}:
             others = {item_id: _without(name, self.upstream[item_id]) for item_id, name in same.items()}
             turn |= {"upstream": {**self.upstream, **others}, _TEXT_FIELDS: same}
-        return dumps_sized(turn, self.size if size is None else size)
+        return dumps(turn)
 
     def entry(self) -> bytes:
         """Return the entry of this turn in a list of responses, as JSON."""
@@ -61,7 +63,7 @@ class Turn(NamedTuple):
     @staticmethod
     def of(record: bytes) -> Turn:
         """Return the turn of a stored record."""
-        fields = loads_in_pieces(record)
+        fields = orjson.loads(record)
         if same := fields.get(_TEXT_FIELDS):
             for item_id, text in _reasoning(fields["response"]):
                 if item_id in same:

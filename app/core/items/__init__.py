@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
-from app.core.bounded_json import loads, outline, to_json
+from app.core.bounded_json import loads, to_json
 from app.core.items import readings
 from app.core.items.arguments import INPUT, ArgumentsReader, InputReader, ObjectReader
 from app.core.items.readings import Read
@@ -128,7 +128,7 @@ def as_json_object(written: str) -> str:
     if not written or written.isspace():
         return "{}"
     try:
-        value = outline(written)
+        value = loads(written)
     except ValueError:
         value = None
     if isinstance(value, dict):

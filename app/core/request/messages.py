@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import orjson
 
-from app.core.bounded_json import dumps_sized, size_of
+from app.core.bounded_json import size_of
 from app.core.items import ITEM_TYPES, as_json_object, is_by_user
 from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
@@ -40,7 +40,6 @@ from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, ReasoningFields, 
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
-from app.core.size import Size
 from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types import JSONObject
 from app.core.types.request import Item
@@ -489,7 +488,7 @@ def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> JSONO
     encoded = prefix.encoded if prefix else b""
     size = size_of(added)
     try:
-        more = dumps_sized(added, Size(size), orjson.dumps)[1:-1]
+        more = orjson.dumps(added)[1:-1]
         encoded = encoded if encoded is None or not more else b",".join(filter(None, (encoded, more)))
     except TypeError:  # unpaired surrogates
         encoded = None

@@ -8,14 +8,13 @@ them: `app.backends.server.answer` receives the bytes, and `app.responses.genera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeAlias, cast
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
-from app.core.size import TEXT_PIECE, pieces_of
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_batch import EventBatch
 from app.core.types import JSONObject
-from app.core.types.chunk import REASONING_CONTENT, CallFragment, ChunkDelta, ChunkOrRun, ChunkRun, RawChunk
+from app.core.types.chunk import ChunkOrRun, RawChunk
 from app.errors import BackendError
 
 # Returns the error that a part of an answer reports, if any: `{"error": ...}`, in the forms of all servers.
@@ -99,64 +98,3 @@ class Answer:
         To be overridden: here they wait for `events`.
         """
         return True
-
-
-_ARGUMENTS = 64 * 1024  # characters of arguments in a piece: with many escapes it takes some 30 ms to read
-
-# The fields of a delta, in the order in which they are read.
-_FIELDS = (
-    *("starts_item", "starts_part", "passed"),
-    *(REASONING_CONTENT, "reasoning_summary", "reasoning_fragments", "reasoning_upstream"),
-    *("content", "refusal", "annotations", "tool_calls"),
-)
-
-
-def in_pieces(chunks: list[ChunkOrRun]) -> Iterator[ChunkOrRun]:
-    """
-    Yield chunks that say the same in texts of bounded length, each field in one of its own; removes them from the list.
-
-    A text with logprobs, which belong to the whole of it, stays in one piece.
-    """
-    chunks.reverse()
-    while chunks:
-        chunk = chunks.pop()
-        if isinstance(chunk, ChunkRun):
-            size = _ARGUMENTS if chunk.field == "arguments" else TEXT_PIECE
-            for text in chunk.texts:
-                for piece in pieces_of(text, size):
-                    yield ChunkRun(chunk.like, chunk.field, [piece])
-        elif not (choices := chunk.get("choices")) or choices[0].get("logprobs"):
-            yield chunk
-        else:
-            for delta in _deltas(choices[0]["delta"]):
-                yield {"choices": [{"delta": delta}]}
-            yield {**chunk, "choices": [{**choices[0], "delta": {}}]}
-
-
-def _deltas(delta: ChunkDelta) -> Iterator[ChunkDelta]:
-    for name in _FIELDS:
-        value = delta.get(name)
-        if name == "tool_calls":
-            for fragment in delta.get("tool_calls") or ():
-                for piece in _fragments(fragment):
-                    yield {"tool_calls": [piece]}
-        elif isinstance(value, str):
-            source = {"reasoning_field": delta.get("reasoning_field", name)} if name == REASONING_CONTENT else {}
-            for text in pieces_of(value):
-                yield cast(ChunkDelta, {name: text, **source})
-        elif value:
-            yield cast(ChunkDelta, {name: value})
-
-
-def _fragments(fragment: CallFragment) -> Iterator[CallFragment]:
-    """Yield fragments of the same call with pieces of its arguments; they have the index and the id of the first."""
-    function = fragment["function"]
-    whole = function.get("arguments") or ""
-    pieces = pieces_of(whole, _ARGUMENTS)
-    first = next(pieces, "")
-    if len(first) == len(whole):
-        yield fragment
-        return
-    yield {**fragment, "function": {**function, "arguments": first, "whole": whole}}
-    for piece in pieces:
-        yield {"index": fragment.get("index"), "id": fragment.get("id"), "function": {"arguments": piece}}

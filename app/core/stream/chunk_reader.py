@@ -20,9 +20,6 @@ from app.core.types.chunk import (
     PassedItem,
 )
 
-# Fields of a delta (or texts of `TEXT_PATHS`) that close an open reasoning item.
-_CLOSING = ("content", "refusal", "annotations", "tool_calls", "arguments", "starts_item", "starts_part", "passed")
-
 # Finish reasons of a truncated answer, with its ending. Any other reason means that the model finished.
 _ENDINGS = {"length": "max_output_tokens", "content_filter": "content_filter", "error": "error"}
 
@@ -167,25 +164,6 @@ class ChunkReader:
             for source in self._sources:
                 self.builder.annotation(whole_citation(source))
             self._sources = []
-
-    def is_slow(self, chunk: ChunkOrRun) -> bool:
-        """Return whether a chunk closes an item that takes long to close, unless `prepare_end` is called before."""
-        if not self.builder.slow_to_close:
-            return False
-        if isinstance(chunk, ChunkRun):
-            return chunk.field in _CLOSING
-        return any(any(map(choice["delta"].get, _CLOSING)) for choice in chunk.get("choices") or ())
-
-    @property
-    def slow_to_end(self) -> bool:
-        """Whether the end of the answer takes long, unless `prepare_end` is called before."""
-        return self.builder.slow_to_close or self.calls.slow_to_end
-
-    def prepare_end(self) -> None:
-        """Compute what closing the open items needs; may take long, and may be called in a thread."""
-        if self.builder.slow_to_close:
-            self.builder.prepare_close()
-        self.calls.prepare_end()
 
     @property
     def ended(self) -> str | None:

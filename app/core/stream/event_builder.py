@@ -94,11 +94,6 @@ class EventBuilder:
         self._phase: str | None = None  # of the next message
         self._held_logprobs: list[Any] = []  # of text that is held back because it may be a citation mark
 
-    @property
-    def encrypts(self) -> bool:
-        """Whether reasoning items get an encrypted copy of the reasoning when they are closed."""
-        return self._encryption is not None
-
     def take(self) -> EventBatch:
         """Return the events built since the last call."""
         events, self._events = self._events, EventBatch()
@@ -232,14 +227,10 @@ class EventBuilder:
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
         """Write reasoning; `source` is the backend's field that it came in."""
         self._write(self._reasoning, deltas).source = source
-        if self._encryption:
-            self._encryption.note_text(deltas)
 
     def reasoning_summary(self, *deltas: str) -> None:
         """Write a summary that the backend made of its reasoning, which is shown as one whatever was asked for."""
         self._write(SUMMARY_REASONING, deltas)
-        if self._encryption:
-            self._encryption.note_text(deltas)
 
     def reasoning_upstream(self) -> Upstream:
         """
@@ -399,8 +390,6 @@ class EventBuilder:
 
     def _encrypt_with_reasoning(self, encryption: ReasoningEncryption, call_id: str, upstream: Upstream) -> None:
         """Encrypt the fields of a call with the reasoning before it, or with a reasoning item of their own."""
-        if encryption.prepared:
-            self.close_item()
         encryption.hold(call_id, upstream)
         if not self._open_reasoning:
             self._add_encrypted(encryption)
@@ -411,16 +400,6 @@ class EventBuilder:
         item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
         index = self._add(item)
         self._done(index, {**item, "status": "completed", "encrypted_content": encryption.content({})})
-
-    @property
-    def slow_to_close(self) -> bool:
-        """Whether closing the open item takes long, unless `prepare_close` was called."""
-        return self._encryption is not None and self._encryption.slow
-
-    def prepare_close(self) -> None:
-        """Compute what closing the open item needs; may take long, and may be called in a thread."""
-        if self._encryption and (open_ := self._open_reasoning):
-            self._encryption.prepare(resolve_upstream(self._upstream_of(open_)))
 
     def begin_step(self, kind: str) -> str | None:
         """Emit `antiphon:step_started`; returns the id of the step for `end_step`, None without `framework_events`."""

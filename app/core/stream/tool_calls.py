@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 
 from app.core.items import FUNCTION_CALL
 from app.core.items.arguments import ArgumentsReader, ObjectReader
-from app.core.size import pieces_of
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
@@ -108,16 +107,6 @@ class ToolCalls:
         """Whether an open call has incomplete arguments."""
         return any(call.reader.cut(open_.pieces, broken=False) for call, open_ in self._open())
 
-    @property
-    def slow_to_end(self) -> bool:
-        """Whether `end` takes long, unless `prepare_end` is called before."""
-        return any(call.reader.slow for call, _ in self._open())
-
-    def prepare_end(self) -> None:
-        """Compute what `end` needs; may take long, and may be called in a thread."""
-        for call, _ in self._open():
-            call.reader.prepare()
-
     def _open(self) -> Iterator[tuple[_Assembly, OpenCall]]:
         """Yield the calls that were opened and have not ended."""
         for call in self._calls:
@@ -130,7 +119,7 @@ class ToolCalls:
             function = fragment["function"]
             name, call_id = function.get("name") or None, fragment.get("id") or None
             arguments = function.get("arguments") or ""
-            call = self._find(fragment.get("index"), call_id, name, function.get("whole") or arguments)
+            call = self._find(fragment.get("index"), call_id, name, arguments)
             if upstream := fragment.get("upstream"):
                 call.extra |= upstream
             self._identify(call, call_id, name)
@@ -161,7 +150,7 @@ class ToolCalls:
                 continue
             last = call.open.index in (None, len(self._builder.response["output"]) - 1)
             if call.reader.cut(call.open.pieces, broken=cut and last):
-                self._write_rest(call, call.reader.held())
+                self._write_arguments(call, call.reader.held())
             else:
                 self._finish(call)
 
@@ -280,14 +269,9 @@ class ToolCalls:
         if call.open and text:
             self._builder.arguments(call.open, text)
 
-    def _write_rest(self, call: _Assembly, text: str) -> None:
-        """Write what was held back, which may be all of the arguments."""
-        for piece in pieces_of(text):
-            self._write_arguments(call, piece)
-
     def _finish(self, call: _Assembly) -> None:
         assert call.open
-        self._write_rest(call, call.reader.end())
+        self._write_arguments(call, call.reader.end())
         self._builder.close_call(call.open)
         call.ended = True
 

@@ -25,7 +25,6 @@ class FunctionFragment(TypedDict, total=False):
 
     name: str | None
     arguments: str | None
-    whole: str  # the arguments that begin here, if the next fragments have the rest: see `app.core.stream.answer`
 
 
 class CallFragment(TypedDict, total=False):

@@ -32,10 +32,10 @@ USED = {
         *("on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "shutdown"),
     },
     Socket: {
-        *("app_state", "close_sent", "close_timer", "conn", "disconnected", "frames", "handshake_complete", "logger"),
-        *("loop", "queue", "read_paused", "scope", "transport", "writable"),
+        *("app_state", "close_sent", "close_timer", "conn", "frames", "handshake_complete", "logger"),
+        *("loop", "queue", "read_paused", "transport"),
         *("data_received", "handle_bytes", "handle_cont", "handle_ping", "handle_pong", "handle_text"),
-        *("keepalive_timeout", "receive", "run_asgi", "shutdown"),
+        *("keepalive_timeout", "receive", "shutdown"),
     },
     _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
 }

@@ -7,7 +7,6 @@ import contextlib
 import gzip
 import json
 import socket
-import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -19,7 +18,7 @@ from app.backends import DONE, Chunk
 from app.backends.apis import API, APIS
 from app.backends.server.client import ModelServer
 from app.core.profile import Profile
-from app.core.size import LARGE, TEXT_PIECE
+from app.core.size import LARGE
 from app.errors import BackendError
 from tests.support.build import normal
 from tests.support.exchanges import asking, reads
@@ -266,9 +265,8 @@ async def test_chunks_that_arrive_together_leave_together(upstream: Upstream, bu
 
 async def test_line_of_megabytes_is_read(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(call(id="c", name="f", arguments="x" * 5_000_000), END))
-    *pieces, _, _ = await chunks_of(build())
-    calls = [piece["choices"][0]["delta"]["tool_calls"][0] for piece in pieces]
-    assert sum(len(call["function"]["arguments"]) for call in calls) == 5_000_000
+    [piece, _] = await chunks_of(build())
+    assert len(piece["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]) == 5_000_000
 
 
 async def test_heartbeats_after_the_finish_reason_do_not_keep_the_stream_open(upstream: Upstream, build: Build) -> None:
@@ -947,24 +945,10 @@ def test_profile_is_the_same_for_every_model() -> None:
     assert server.profile("m") == Profile(name="x").override({"transport.base_url": "http://localhost:1/v1"})
 
 
-@pytest.mark.parametrize("size", [1000, 3 * LARGE])
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_large_part_of_an_answer_is_parsed_in_a_thread(
-    upstream: Upstream, build: Build, monkeypatch: pytest.MonkeyPatch, size: int, streamed: bool
-) -> None:
-    threads: list[int] = []
-
-    def noted(piece: bytes) -> None:
-        if len(piece) > size:
-            threads.append(threading.get_ident())
-
-    for module in ("app.core.sse.decoder", "app.backends.apis.body_decoder"):
-        monkeypatch.setattr(f"{module}.check_piece", noted)
-    monkeypatch.setattr("app.core.sse.decoder.MAX_VALUES", 100)  # from so many bytes on pieces are checked
-    image = "A" * size
+async def test_large_part_of_an_answer_is_one_chunk(upstream: Upstream, build: Build, streamed: bool) -> None:
+    image = "A" * 3 * LARGE
     upstream.say(sse(chunk("Hi"), chunk(image), chunk("Bye"), finish(), END) if streamed else completion(image))
     chunks = await chunks_of(build())
     texts = [one["choices"][0]["delta"].get("content") or "" for one in chunks if one is not DONE]
-    assert "".join(texts) == (f"Hi{image}Bye" if streamed else image)
-    assert max(map(len, texts)) <= TEXT_PIECE
-    assert {thread == threading.get_ident() for thread in threads} == {size < LARGE}
+    assert [text for text in texts if text] == (["Hi", image, "Bye"] if streamed else [image])

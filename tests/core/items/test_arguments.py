@@ -212,32 +212,3 @@ def read_with(long: int, reading: type[ObjectReader | InputReader], pieces: list
         reader = reading()
         emitted = [reader.feed(piece) for piece in pieces]
         return emitted, reader.closed, reader.cut(emitted, broken=False), reader.held(), reader.end()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ['{"a": 1}', '{"a": 1', '"{\\"a\\": 1}"', '"{\\"a\\": 1"', '"{\\"a\\": 1}', '"a"', '""', '"', "[1]", "7", "", "a"],
-)
-@pytest.mark.parametrize("reading", [ObjectReader, InputReader])
-def test_preparing_the_end_gives_the_same(arguments: str, reading: type[ObjectReader | InputReader]) -> None:
-    ends = set()
-    for prepares in (0, 1, 2):
-        reader = reading()
-        for place, piece in enumerate((arguments[:3], arguments[3:])):
-            reader.feed(piece)
-            if place >= 2 - prepares:
-                reader.prepare()
-        ends.add((reader.cut([arguments], broken=True), reader.cut([arguments], broken=False), reader.end()))
-        assert reader.end() == ""
-    assert len(ends) == 1
-
-
-@given(value=others, cuts=cuts, behind=texts)
-def test_prepared_string_with_an_object_takes_no_more_text(value: Any, cuts: list[int], behind: str) -> None:
-    arguments = json.dumps(value)
-    reader = ObjectReader()
-    for piece in in_pieces(json.dumps(arguments), cuts):
-        reader.feed(piece)
-        reader.prepare()
-    assert reader.closed
-    assert (reader.feed(behind), reader.end(), reader.end()) == ("", arguments, "")

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core import bounded_json
 from app.core.sse import decoder, framing
 from app.core.sse.decoder import ChunkDecoder, encodable
 from app.core.types.chunk import DONE, Chunk
@@ -195,30 +194,25 @@ def test_surrogate_halves_of_any_cut_give_the_whole_text(texts: list[str]) -> No
 
 
 def test_surrogate_halves_in_a_value_are_made_encodable() -> None:
-    assert encodable({"\ud83d": ["\ud83d\ude00", "\ude00", 1, None]}) == {"\ufffd": ["\U0001f600", "\ufffd", 1, None]}
+    assert encodable({"\ud83d": ["\U0001f600", "\ude00", 1, None]}) == {"\ufffd": ["\U0001f600", "\ufffd", 1, None]}
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
 def test_events_that_count_as_large_give_the_same_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body, chunks = FRAMINGS[name]
-    monkeypatch.setattr(decoder, "LARGE", 0)
+    monkeypatch.setattr(decoder, "MAX_VALUES", 0)
     monkeypatch.setattr(framing, "_BLOCK", 8)
-    for limit in ("LARGE", "_SHORT"):
-        monkeypatch.setattr(bounded_json, limit, 4)
-    for module in (decoder, bounded_json):
-        monkeypatch.setattr(module, "_PIECE", 16)
     for size in (1, 7, 1000):
         assert decoded(*(body[at : at + size] for at in range(0, len(body), size))) == chunks
 
 
 @given(st.text(st.characters(codec=None), max_size=200), st.booleans())
-def test_large_text_is_that_of_its_event(text: str, escaped: bool) -> None:
+def test_unpaired_surrogates_are_replaced_and_pairs_joined(text: str, escaped: bool) -> None:
     event = b"data: " + json.dumps(content(text), ensure_ascii=escaped).encode("utf-8", "surrogatepass") + b"\n\n"
     with pytest.MonkeyPatch.context() as patch:
         ordinary = decoded(event)
-        patch.setattr(decoder, "LARGE", 0)
-        for limit in ("LARGE", "_SHORT"):
-            patch.setattr(bounded_json, limit, 4)
-        for module in (decoder, bounded_json):
-            patch.setattr(module, "_PIECE", 16)
+        patch.setattr(decoder, "MAX_VALUES", 0)
         assert decoded(event) == ordinary
+    if escaped:
+        joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        assert "".join(chunk["choices"][0]["delta"]["content"] for chunk in ordinary) == joined

@@ -15,6 +15,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response
 
 from app.core import items
+from app.core.size import LARGE
 from app.core.stream import event_types
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, resolve_upstream
@@ -201,11 +202,21 @@ def test_size_of_events_counts_a_text_where_it_is_whole(write: Callable[[EventBu
     made = builder()
     made.start()
     write(made, "x" * 1000)
-    assert made.take().size.characters < 1000  # deltas are not counted
+    assert made.take().characters < 1000  # deltas are not counted
     made.complete()
-    assert 1000 <= made.take().size.characters < 2000
+    assert 1000 <= made.take().characters < 2000
     made.end()
-    assert 1000 <= made.take().size.characters < 2000
+    assert 1000 <= made.take().characters < 2000
+
+
+def test_large_batch_is_divided_into_its_entries() -> None:
+    made = builder()
+    made.start()
+    made.text("x" * (LARGE + 1))
+    assert len(made.take().parts()) == 1
+    made.complete()
+    batch = made.take()
+    assert [[*part] for part in batch.parts()] == [[event] for event in batch]
 
 
 @settings(max_examples=100, deadline=None)

@@ -20,12 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.backends.server import answer
-from app.core import bounded_json
-from app.core.size import pieces_of
 from app.core.sse import decoder
-from app.core.stream import answer as chunks
-from app.core.stream import tool_calls
 from app.core.stream.event_types import CONTENT_REASONING, OPENAI_CONTENT_REASONING
 from app.core.stream.replay import ReplayedBuilder
 from app.core.types.request import Event
@@ -98,37 +93,12 @@ def test_replay_of_a_recorded_answer_gives_it(name: str, uncut: Uncut) -> None:
     assert items == final["output"]
 
 
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every event counts as large."""
-    monkeypatch.setattr(answer, "TEXT_PIECE", -1)
-    monkeypatch.setattr(decoder, "LARGE", 0)
-    for limit in ("LARGE", "_SHORT"):
-        monkeypatch.setattr(bounded_json, limit, 4)
-    for module in (decoder, bounded_json):
-        monkeypatch.setattr(module, "_PIECE", 16)
-
-
-@pytest.mark.usefixtures("large")
-def test_recorded_stream_as_large_events_gives_the_same_events(name: str, play_it: Play) -> None:
-    _, lines = play_it(load(name))
-    assert golden_documents(name) == [json.loads(line) for line in lines]
-
-
-@pytest.mark.usefixtures("large")
-def test_recorded_stream_with_large_texts_gives_the_same_response(
+def test_recorded_stream_as_large_events_gives_the_same_events(
     name: str, play_it: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (chunks, tool_calls):
-        monkeypatch.setattr(module, "pieces_of", lambda text, size=0: pieces_of(text, 16))
-    events, lines = play_it(load(name))
-    if events:
-        laws.check(events)
-    assert _without_number(json.loads(lines[-1])) == _without_number(golden_documents(name)[-1])
-
-
-def _without_number(line: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in line.items() if name != "sequence_number"}
+    monkeypatch.setattr(decoder, "MAX_VALUES", 0)
+    _, lines = play_it(load(name))
+    assert golden_documents(name) == [json.loads(line) for line in lines]
 
 
 @settings(max_examples=150, deadline=None)
