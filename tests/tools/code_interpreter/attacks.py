@@ -127,6 +127,9 @@ else:
     "vector = (ctypes.c_void_p * 2)(ctypes.addressof(data), 4096)\nrefused(call(278, 75, os.pipe()[1], vector, 1, 0))",
     "writes attributes of files": "import os\nopen('a', 'w').close()\n"
     "os.setxattr('a', 'user.a', bytes(60000)); print('escaped')",
+    # Resources that the kernel counts per user of the host, so that all sandboxes share them.
+    "takes inotify instances": _CALL + "refused(libc.inotify_init1(0))",
+    "enlarges a pipe": "import fcntl, os; fcntl.fcntl(os.pipe()[0], 1031, 1 << 20); print('escaped')",
     # A program of the host that gets core dumps, as root.
     "has core dumps handled by the host": "import resource\n"
     "if resource.getrlimit(resource.RLIMIT_CORE) != (1, 1): print('escaped')\n"

@@ -37,6 +37,8 @@ _NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "fsopen": (430, 430),
     "fspick": (433, 433),
     "init_module": (175, 105),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
@@ -110,7 +112,7 @@ _SIGCONT = 18
 _NAMESPACES = 0x7E020000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET
 _EXIT_SIGNAL = 0xFF  # the bits of clone's flags with the signal that the parent gets
 _SOCKETS = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6
-_F_SETSIG = 10
+_F_SETSIG, _F_SETPIPE_SZ = 10, 1031
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x01, 0x20, 0x40000
 _PR_SET_PDEATHSIG, _PR_SCHED_CORE = 1, 62
 _RLIMIT_CORE = 4
@@ -153,11 +155,14 @@ _RULES = [
     # The flags of clone3 are in memory, which a filter cannot read; the C library falls back to `clone`. So it is with
     # the signals of timers, which programs fall back from to alarms, and of message queues.
     _Rule(["clone3", "timer_create", "mq_open", "mq_notify"], errno.ENOSYS),
+    # The kernel counts inotify instances per user of the host, so all sandboxes share them. Programs poll without them.
+    _Rule(["inotify_init", "inotify_init1"], errno.ENOSYS),
     _Rule(["clone"], errno.EPERM, [_If(0, (0,), _NAMESPACES, unless=True)]),
     _Rule(["clone"], errno.EPERM, [_If(0, (_SIGCONT,), _EXIT_SIGNAL)]),
     _Rule(["prctl"], errno.EPERM, [_If(0, (_PR_SET_PDEATHSIG,)), _If(1, (_SIGCONT,))]),
     _Rule(["prctl"], errno.EINVAL, [_If(0, (_PR_SCHED_CORE,))]),  # would keep others from the CPU's second thread
-    _Rule(["fcntl"], errno.EPERM, [_If(1, (_F_SETSIG,))]),
+    # The kernel counts pipe pages per user, too, and enlarges no pipe of a user who has too many (with this error).
+    _Rule(["fcntl"], errno.EPERM, [_If(1, (_F_SETSIG, _F_SETPIPE_SZ))]),
     _Rule(["socket"], errno.EAFNOSUPPORT, [_If(0, _SOCKETS, unless=True)]),
     # Shared memory without a file remains when nothing maps it any more; no process then has it.
     _Rule(["mmap"], errno.EPERM, [_If(3, (_MAP_SHARED | _MAP_ANONYMOUS,), _MAP_SHARED | _MAP_ANONYMOUS)]),
