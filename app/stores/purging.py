@@ -1,4 +1,4 @@
-"""Erases expired and deleted records regularly, also on an idle server."""
+"""Deletes expired records regularly, also on an idle server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.tasks import end
 
 logger = logging.getLogger(__name__)
 
-INTERVAL = 4.0  # seconds, at most
+INTERVAL = 60.0  # seconds, at most
 
 
 @asynccontextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -27,13 +26,12 @@ from app.responses.background import Background
 from app.stores import Change, Store
 from app.stores.event_log import Batch, EventLog, LoggingStore, RunKey
 from app.stores.memory import MemoryStore
-from app.stores.purging import INTERVAL, purging
-from app.stores.sqlite import SQLiteStore
+from app.stores.purging import purging
 from tests.faults.servers import server
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
-from tests.support.store_places import STORES, Clock, Memory, Place, place_of
+from tests.support.store_places import STORES, Memory, Place, SQLite, place_of
 
 CANARY = "c4n4ry"
 
@@ -239,87 +237,10 @@ async def test_response_that_cannot_be_added_to_its_conversation_is_never_comple
         assert (await http.get(f"/conversations/{conversation}/items")).json()["data"] == []
 
 
-# What was deleted, and what has expired, is in none of the files of a SQLite store: on a server that does nothing else.
-
-
-def on_disk(path: Path) -> bool:
-    return any(CANARY.encode() in file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
-
-
-def gone_from_disk(path: Path, url: str) -> bool:
-    """
-    Wait for two purges, of which the second has begun after all that was done before, and look.
-
-    Two are within 10 seconds, however slow this machine is just now.
-    """
-    assert 2 * INTERVAL < 10
-    begun = purges(url)
-    while purges(url) < begun + 2:
-        time.sleep(0.1)
-    return not on_disk(path)
-
-
-def purges(url: str) -> int:
-    """Return how many times a server of one process has purged its store."""
-    metrics = httpx.get(f"{url}/metrics", timeout=60, trust_env=False).text
-    found = re.search(r'^antiphon_store_seconds_count\{operation="purge"\} (\d+)', metrics, re.MULTILINE)
-    return int(found[1]) if found else 0
-
-
 def ask(url: str, **fields: Any) -> dict[str, Any]:
     answer = httpx.post(f"{url}/v1/responses", json={**asked(**fields), "model": "demo"}, timeout=60, trust_env=False)
     response: dict[str, Any] = answer.raise_for_status().json()
     return response
-
-
-def test_deleted_content_is_soon_in_no_file(tmp_path: Path) -> None:
-    path = tmp_path / "antiphon.db"
-    with server(store_url=f"sqlite:///{path}") as served:
-        http = httpx.Client(base_url=f"{served.url}/v1", timeout=60, trust_env=False)
-        conversation = http.post("/conversations", json={"items": [{"role": "user", "content": CANARY}]}).json()
-        ids = [ask(served.url)["id"], ask(served.url, background=True)["id"]]
-        ids.append(ask(served.url, previous_response_id=ids[0])["id"])
-        ids.append(ask(served.url, conversation=conversation["id"])["id"])
-        while http.get(f"/responses/{ids[1]}").json()["status"] != "completed":
-            time.sleep(0.05)
-        assert on_disk(path)
-        for id in ids:
-            assert http.delete(f"/responses/{id}").status_code == 200
-        assert http.delete(f"/conversations/{conversation['id']}").status_code == 200
-        assert gone_from_disk(path, served.url)
-        http.close()
-
-
-def test_expired_content_is_soon_in_no_file(tmp_path: Path) -> None:
-    """A response is kept for at most its time to live after its last use, and then goes with the next purge."""
-    path = tmp_path / "antiphon.db"
-    with server(store_url=f"sqlite:///{path}", store_ttl=1) as served:
-        ask(served.url)
-        id = ask(served.url, background=True)["id"]
-        while httpx.get(f"{served.url}/v1/responses/{id}", timeout=60, trust_env=False).status_code == 200:
-            time.sleep(1.1)  # each look renews it
-        time.sleep(1)
-        assert gone_from_disk(path, served.url)
-
-
-@pytest.mark.parametrize("how", ["deleted", "expired"])
-async def test_purge_by_any_one_worker_leaves_no_content_on_disk(tmp_path: Path, how: str) -> None:
-    clock = Clock()
-    path = tmp_path / "antiphon.db"
-    workers = [SQLiteStore(path, ttl=10, clock=clock) for _ in range(3)]
-    for number in range(50):
-        await workers[number % 3].put(f"owner:{number}", "resp_1", CANARY.encode() * (1 + number**2))
-        await workers[number % 2].all(f"owner:{number}")
-    if how == "deleted":
-        for number in range(50):
-            await workers[number % 3].drop(f"owner:{number}")
-    else:
-        clock.now += 11
-    assert on_disk(path)
-    await workers[2].purge()
-    assert not on_disk(path)
-    for worker in workers:
-        await worker.aclose()
 
 
 async def test_purge_goes_on_after_failures() -> None:
@@ -338,12 +259,13 @@ async def test_purge_goes_on_after_failures() -> None:
 
 
 def test_content_that_expired_while_no_server_ran_is_purged_at_start(tmp_path: Path) -> None:
-    path = tmp_path / "antiphon.db"
-    with server(store_url=f"sqlite:///{path}", store_ttl=2) as served:
+    place = SQLite(tmp_path / "antiphon.db")
+    with server(store_url=place.url, store_ttl=2) as served:
         ask(served.url)
         served.process.kill()
         served.process.wait()
-    assert on_disk(path)
+    assert CANARY.encode() in place.contents()
     time.sleep(2)
-    with server(store_url=f"sqlite:///{path}", store_ttl=2) as served:
-        assert gone_from_disk(path, served.url)
+    with server(store_url=place.url, store_ttl=2):
+        while CANARY.encode() in place.contents():
+            time.sleep(0.05)

@@ -22,48 +22,13 @@ from pathlib import Path
 import pytest
 
 from app.errors import StoreUnavailable
-from app.stores import Change, sqlite
-from app.stores.event_log import Batch, RunKey
-from app.stores.sqlite import SQLiteStore, schema
+from app.stores import Change
+from app.stores.sqlite import SQLiteStore
 from app.stores.sqlite.schema import RECORD_PIECE
 from tests.support.logs import records_of
 from tests.support.store_places import Clock
 
 CHAIN = "2f1c9a:c0ffee"
-
-FIRST_VERSION = """
-PRAGMA journal_mode = WAL;
-CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
-CREATE INDEX buckets_by_expiry ON buckets (expires);
-CREATE TABLE records (
-    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
-    name TEXT NOT NULL,
-    record BLOB NOT NULL,
-    UNIQUE (bucket, name)
-);
-CREATE TABLE runs (
-    id INTEGER PRIMARY KEY,
-    bucket TEXT NOT NULL,
-    response TEXT NOT NULL,
-    worker TEXT NOT NULL,
-    leased REAL NOT NULL,
-    expires REAL NOT NULL,
-    cancelled INTEGER NOT NULL DEFAULT 0,
-    ended INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (bucket, response)
-);
-CREATE INDEX running_by_lease ON runs (leased) WHERE NOT ended;
-CREATE INDEX ended_by_expiry ON runs (expires) WHERE ended;
-CREATE TABLE batches (
-    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
-    last INTEGER NOT NULL,
-    first INTEGER NOT NULL,
-    ends INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (run, last)
-) WITHOUT ROWID;
-PRAGMA user_version = 1;
-"""
 
 WRITE = """
     import asyncio, itertools, sys
@@ -151,103 +116,9 @@ async def test_store_waits_for_another_that_makes_the_file(path: Path) -> None:
     await store.aclose()
 
 
-def files(path: Path) -> bytes:
-    """All bytes that are on the disk of a store."""
-    return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
-
-
-@pytest.mark.parametrize(
-    ("size", "piece"),
-    [(20, RECORD_PIECE), (300, RECORD_PIECE), (1000, RECORD_PIECE), (4000, RECORD_PIECE), (20_000, 3000)],
-)
-async def test_deleted_bytes_stay_in_no_file(
-    path: Path, size: int, piece: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite moves rows from page to page as they come and go, and leaves copies behind."""
-    monkeypatch.setattr(sqlite, "RECORD_PIECE", piece)
-    chance = random.Random(size)
-    clock = Clock()
-    store = SQLiteStore(path, ttl=1000, clock=clock)
-    log = store.log(ttl=1000, lease=20)
-    live: dict[tuple[str, str], bytes] = {}
-    dead: list[bytes] = []
-
-    def content() -> bytes:
-        mark = chance.randbytes(12)
-        return mark * chance.randint(1, max(1, size // 12))
-
-    for number in range(400):
-        name = chance.choice([*live]) if live and chance.random() < 0.4 else (f"a:{chance.randint(1, 20)}", f"{number}")
-        if name in live:
-            dead.append(live.pop(name)[:12])
-            if chance.random() < 0.5:
-                await store.delete(*name)
-                continue
-        live[name] = content()
-        await store.put(*name, live[name])
-    for number in range(20):
-        await log.begin(run := RunKey("a:run", str(number)), "worker")
-        for batch in range(10):
-            data = content()
-            await log.append(run, "worker", Batch(batch, batch, data, ends=batch == 9))
-            dead.append(data[:12])
-        await (log.delete(run) if number % 2 else asyncio.sleep(0))
-    expired = [name for name in live if name[0] in ("a:1", "a:2")]
-    await asyncio.gather(*(store.drop(bucket) for bucket in ("a:3", "a:4")))
-    dropped = [name for name in live if name[0] in ("a:3", "a:4")]
-    clock.now += 900
-    await asyncio.gather(*(store.all(bucket) for bucket, _ in live if bucket not in ("a:1", "a:2")))
-    clock.now += 900
-    dead += [live.pop(name)[:12] for name in (*expired, *dropped)]
-    await store.purge()
-
-    found = files(path)
-    assert [mark for mark in dead if mark in found] == []
-    assert [name for name, record in live.items() if record[:12] not in found] == []
-    await store.aclose()
-
-
-async def test_purge_waits_for_nobody_and_comes_back(path: Path, store: SQLiteStore) -> None:
-    await store.put(CHAIN, "resp_1", b"c4n4ry")
-    reader = sqlite3.connect(path, isolation_level=None)
-    reader.execute("BEGIN")
-    reader.execute("SELECT * FROM records").fetchall()  # it has a view of the past, which SQLite keeps for it
-    await store.delete(CHAIN, "resp_1")
-    await store.purge()
-    assert b"c4n4ry" in files(path)
-    await store.put(CHAIN, "resp_2", b"2")
-    reader.close()
-    await store.purge()
-    assert b"c4n4ry" not in files(path)
-
-
 async def test_purge_of_an_unused_store_makes_no_file(path: Path, store: SQLiteStore) -> None:
     await store.purge()
     assert not path.exists()
-
-
-async def test_file_of_the_first_version_is_migrated(path: Path) -> None:
-    old = sqlite3.connect(path, isolation_level=None)
-    old.executescript(FIRST_VERSION)
-    old.execute("PRAGMA secure_delete = OFF")  # which is the default, or is not
-    old.execute("INSERT INTO buckets VALUES (1, ?, 1e12)", (CHAIN,))
-    for number in range(100):
-        old.execute("INSERT INTO records VALUES (1, ?, ?)", (f"resp_{number}", b"c4n4ry %d" % number * 100))
-    old.execute("INSERT INTO runs VALUES (1, 'a:run', 'resp_1', 'worker', 1e12, 1e12, 0, 1)")
-    old.execute("INSERT INTO batches VALUES (1, 8, 0, 1, x'6576656e7473')")
-    old.execute("DELETE FROM records WHERE name != 'resp_7'")
-    old.close()
-    assert b"c4n4ry 98" in files(path)
-
-    stores = [SQLiteStore(path, ttl=1000) for _ in range(3)]
-    assert await asyncio.gather(*(store.all(CHAIN) for store in stores)) == [{"resp_7": b"c4n4ry 7" * 100}] * 3
-    assert await stores[0].log(ttl=9, lease=9).read(RunKey("a:run", "resp_1"), -1) == [Batch(0, 8, b"events", True)]
-    await stores[0].purge()
-    assert b"c4n4ry 98" not in files(path)
-    await stores[1].delete(CHAIN, "resp_7")
-    await stores[2].purge()
-    assert b"c4n4ry" not in files(path)
-    await asyncio.gather(*(store.aclose() for store in stores))
 
 
 async def test_record_in_pieces_is_as_stored(path: Path, store: SQLiteStore) -> None:
@@ -284,20 +155,6 @@ async def test_record_replaced_while_it_is_read_is_one_or_the_other(path: Path, 
 def _pieces_in(path: Path) -> int:
     with contextlib.closing(sqlite3.connect(path)) as db:
         return int(db.execute("SELECT count(*) FROM pieces").fetchone()[0])
-
-
-async def test_long_record_of_an_earlier_version_is_read(path: Path) -> None:
-    old = sqlite3.connect(path, isolation_level=None)
-    old.executescript(";".join(statement for statement in schema._CREATE if statement != schema._PIECES))
-    old.execute("INSERT INTO buckets VALUES (1, ?, 1e12)", (CHAIN,))
-    old.execute("INSERT INTO records VALUES (1, 'resp_1', x'', NULL, zeroblob(?))", (3 * RECORD_PIECE,))
-    old.execute("PRAGMA user_version = 3")
-    old.close()
-    store = SQLiteStore(path, ttl=1000)
-    assert await store.get(CHAIN, "resp_1") == bytes(3 * RECORD_PIECE)
-    await store.put(CHAIN, "resp_1", b"1" * 2 * RECORD_PIECE)
-    assert (await store.get(CHAIN, "resp_1"), _pieces_in(path)) == (b"1" * 2 * RECORD_PIECE, 1)
-    await store.aclose()
 
 
 async def test_restart_keeps_records_and_their_remaining_time(path: Path) -> None:
@@ -451,7 +308,7 @@ async def test_file_of_a_newer_server_is_left_alone(path: Path, store: SQLiteSto
     with pytest.raises(StoreUnavailable) as unavailable:
         await store.put(CHAIN, "resp_1", b"1")
 
-    assert "the file has version 7, and this server knows only 4" in unavailable.value.__notes__[0]
+    assert "the file has version 7, and this server knows only 5" in unavailable.value.__notes__[0]
 
 
 async def test_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:

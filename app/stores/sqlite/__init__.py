@@ -30,7 +30,7 @@ from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_bucket, owner_of
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
-from app.stores.sqlite.schema import PADDING, RECORD_PIECE, empty_wal, prepare
+from app.stores.sqlite.schema import RECORD_PIECE, prepare
 from app.stores.sqlite.thread import DatabaseThread
 from app.stores.sqlite.usage import SQLiteUsage
 
@@ -40,15 +40,15 @@ _EXPIRE = "DELETE FROM buckets WHERE name = :bucket AND expires <= :now"
 _RENEW = """
 INSERT INTO buckets (name, expires) VALUES (:bucket, :until) ON CONFLICT (name) DO UPDATE SET expires = excluded.expires
 """
-_PUT = f"""
-INSERT INTO records (bucket, name, padding, entry, record)
-SELECT id, :name, {PADDING}, :entry, :record FROM buckets WHERE name = :bucket
+_PUT = """
+INSERT INTO records (bucket, name, entry, record)
+SELECT id, :name, :entry, :record FROM buckets WHERE name = :bucket
 ON CONFLICT (bucket, name) DO UPDATE SET entry = coalesce(excluded.entry, entry), record = excluded.record
 """
 # The other pieces of a long record.
-_PUT_PIECE = f"""
-INSERT INTO pieces (bucket, name, number, padding, piece)
-SELECT id, :name, :number, {PADDING}, :piece FROM buckets WHERE name = :bucket
+_PUT_PIECE = """
+INSERT INTO pieces (bucket, name, number, piece)
+SELECT id, :name, :number, :piece FROM buckets WHERE name = :bucket
 """
 _GET_PIECES = """
 SELECT piece FROM pieces JOIN buckets ON id = bucket WHERE buckets.name = :bucket AND pieces.name = :name
@@ -240,15 +240,13 @@ class SQLiteStore:
         return SQLiteUsage(self._reads, self._writes, self._clock)
 
     async def purge(self) -> None:
-        """Delete expired records, and erase deleted ones from all files."""
+        """Delete expired records."""
         if not await asyncio.to_thread(self._path.exists):
             return
         for expired, delete in ((_EXPIRED, _PURGE), (event_log.EXPIRED, event_log.PURGE)):
             now = {"now": self._clock()}
             while await self._reads.run(lambda db: db.execute(expired, now).fetchone()):  # noqa: B023
                 await self._writes.write(lambda db: db.execute(delete, now))  # noqa: B023
-        if await asyncio.to_thread(self._has_wal):
-            await self._writes.run(empty_wal)
 
     async def check(self) -> None:
         """Acquire the lock that writes need, and release it."""
@@ -275,10 +273,6 @@ class SQLiteStore:
             with suppress(StoreUnavailable):
                 await self._writes.write(lambda db: db.execute(_RENEW_READ, values))
         return rows
-
-    def _has_wal(self) -> bool:
-        wal = self._path.with_name(f"{self._path.name}-wal")
-        return wal.exists() and wal.stat().st_size > 0
 
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ import sqlite3
 from collections.abc import Callable, Collection
 
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
-from app.stores.sqlite.schema import PADDING
 from app.stores.sqlite.thread import DatabaseThread
 
 _FIND = """
@@ -27,8 +26,8 @@ WHERE run = (SELECT id FROM ({_FIND})) AND last > :after ORDER BY last LIMIT 500
 _BEGIN = """
 INSERT INTO runs (bucket, response, worker, leased, expires) VALUES (:bucket, :id, :worker, :leased, :until)
 """
-_APPEND = f"""
-INSERT INTO batches (run, last, first, ends, padding, data) SELECT :run, :last, :first, :ends, {PADDING}, :data
+_APPEND = """
+INSERT INTO batches (run, last, first, ends, data) SELECT :run, :last, :first, :ends, :data
 WHERE :first > (SELECT coalesce(max(last), -1) FROM batches WHERE run = :run)
 """
 _RENEW = "UPDATE runs SET worker = :worker, leased = :leased, expires = :until, ended = :ends WHERE id = :run"

@@ -1,21 +1,11 @@
-"""
-The tables of the SQLite file, and their migrations.
-
-Deleted content must not remain in the file. SQLite overwrites it (`secure_delete`), but not the copies that are left
-when it moves rows from one page of a table to another. Content that does not fit into such a page is in overflow
-pages, which are never copied. So padding before the content, in a table WITHOUT ROWID, moves all of it there:
-see "Cell Payload Overflow Pages" in https://www.sqlite.org/fileformat2.html.
-"""
+"""The tables of the SQLite file, and their migrations."""
 
 from __future__ import annotations
 
 import sqlite3
 
-# In `PRAGMA user_version`, to detect a file that this code cannot read.
-VERSION = 4
-
-# The padding, by the page size of the file: as much of a row as there can be in a page of the table.
-PADDING = "zeroblob((SELECT (page_size - 12) * 64 / 255 - 23 FROM pragma_page_size))"
+# In `PRAGMA user_version`. Version 4 is that of the first release.
+VERSION = 5
 
 # Times are Unix times, to survive a restart. `runs` and `batches` are the event log's, the others the store's.
 _BUCKETS = """
@@ -26,7 +16,6 @@ _RECORDS = """
 CREATE TABLE records (
     bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
     name TEXT NOT NULL,
-    padding BLOB NOT NULL,
     entry BLOB,
     record BLOB NOT NULL,
     PRIMARY KEY (bucket, name)
@@ -38,7 +27,6 @@ CREATE TABLE pieces (
     bucket INTEGER NOT NULL,
     name TEXT NOT NULL,
     number INTEGER NOT NULL,
-    padding BLOB NOT NULL,
     piece BLOB NOT NULL,
     PRIMARY KEY (bucket, name, number),
     FOREIGN KEY (bucket, name) REFERENCES records (bucket, name) ON DELETE CASCADE
@@ -78,7 +66,6 @@ CREATE TABLE batches (
     last INTEGER NOT NULL,
     first INTEGER NOT NULL,
     ends INTEGER NOT NULL,
-    padding BLOB NOT NULL,
     data BLOB NOT NULL,
     PRIMARY KEY (run, last)
 ) WITHOUT ROWID
@@ -101,21 +88,8 @@ CREATE TABLE usage_batches (batch TEXT PRIMARY KEY, added REAL NOT NULL) WITHOUT
 """
 _CREATE = [*_BUCKETS.split(";"), _RECORDS, _PIECES, _LISTED, *_RUNS.split(";"), _BATCHES, *_USAGE.split(";")]
 
-# The first version had no padding, listed nothing, and had no usage; until the fourth, records were in one piece.
-_UPGRADE = [
-    "ALTER TABLE records RENAME TO old_records",
-    _RECORDS,
-    f"INSERT INTO records SELECT bucket, name, {PADDING}, NULL, record FROM old_records",
-    "DROP TABLE old_records",
-    _PIECES,
-    "DROP TABLE IF EXISTS listed",
-    _LISTED,
-    "ALTER TABLE batches RENAME TO old_batches",
-    _BATCHES,
-    f"INSERT INTO batches SELECT run, last, first, ends, {PADDING}, data FROM old_batches",
-    "DROP TABLE old_batches",
-    *_USAGE.split(";"),
-]
+# Content was stored after padding, so that SQLite moved all of it into overflow pages.
+_WITHOUT_PADDING = [f"ALTER TABLE {table} DROP COLUMN padding" for table in ("records", "pieces", "batches")]
 
 
 def prepare(db: sqlite3.Connection, synchronous: str) -> None:
@@ -125,9 +99,7 @@ def prepare(db: sqlite3.Connection, synchronous: str) -> None:
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("PRAGMA secure_delete = ON")
     db.execute("PRAGMA journal_size_limit = 67108864")
-    if (version := _version(db)) != VERSION:
-        if version == 1:
-            db.execute("VACUUM")  # deleted content was not overwritten
+    if _version(db) != VERSION:
         _make_tables(db)
 
 
@@ -136,13 +108,9 @@ def _make_tables(db: sqlite3.Connection) -> None:
     match _version(db):
         case 0:
             statements = _CREATE
-        case 1:
-            statements = _UPGRADE
-        case 2:  # it had no usage
-            statements = [_PIECES, *_USAGE.split(";")]
-        case 3:
-            statements = [_PIECES]
-        case 4:  # another process has done it
+        case 4:
+            statements = _WITHOUT_PADDING
+        case 5:  # another process has done it
             statements = []
         case version:
             raise sqlite3.DatabaseError(f"the file has version {version}, and this server knows only {VERSION}")
@@ -155,15 +123,3 @@ def _make_tables(db: sqlite3.Connection) -> None:
 def _version(db: sqlite3.Connection) -> int:
     version: int = db.execute("PRAGMA user_version").fetchone()[0]
     return version
-
-
-def empty_wal(db: sqlite3.Connection) -> None:
-    """
-    Move the write-ahead log into the file, and empty the log, since it has deleted content too.
-
-    If others are reading or writing, it is left for the next time, so that they do not wait.
-    """
-    [timeout] = db.execute("PRAGMA busy_timeout").fetchone()
-    db.execute("PRAGMA busy_timeout = 50")
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    db.execute(f"PRAGMA busy_timeout = {timeout}")
