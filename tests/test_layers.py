@@ -43,7 +43,8 @@ SERVERS = re.compile(
     r"|groq\b|qwen",
     re.IGNORECASE,
 )
-NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity"}  # options for them, and names of clients
+# Options for servers, names of clients, and the words of servers for a wait.
+NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity", "app.core.http.retry_after"}
 
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.

@@ -14,9 +14,9 @@ from app.backends.apis.chat.filters.text_tool_calls import TextToolCallParser
 from app.backends.demo.schema_values import value_for
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import classify
-from app.backends.server.errors.retry_after import retry_after
 from app.core.dialects import dialect_of, needs_strings
 from app.core.history.truncation import share_that_fits
+from app.core.http.retry_after import retry_after
 from app.core.redaction import Redactor
 from app.core.request.grammar.lark import LarkParser, pattern
 from app.errors import InvalidRequest

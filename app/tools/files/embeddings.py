@@ -11,6 +11,7 @@ import httpx
 import orjson
 
 from app.core.bounded_json import loads
+from app.core.http.retry_after import retry_after
 from app.core.profile import TransportOptions
 from app.core.types import JSONObject
 from app.core.usage import estimated_usage, request_usage
@@ -26,6 +27,7 @@ MAX_DIMENSIONS = 16_384
 _ATTEMPTS = 3
 _MAX_WAIT = 10.0  # seconds between attempts
 _MAX_BYTES = 32 * MAX_DIMENSIONS * BATCH  # of an answer
+_MAX_ERROR = 10_000  # bytes of an error that are read
 _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -75,29 +77,46 @@ class Embeddings:
         await self._http.aclose()
 
     async def _embed(self, texts: list[str], account: Account | None, attempts: int = _ATTEMPTS) -> list[bytes]:
-        problem = ""
-        for attempt in range(attempts):
-            if attempt:
-                await asyncio.sleep(min(2.0 ** (attempt - 1), _MAX_WAIT))
+        for attempt in range(1, attempts + 1):
             try:
-                answer = await self._http.post("embeddings", json={**self._body, "input": texts})
-            except OutboundRefused as error:
-                problem = str(error).rstrip(".")
+                document = await self._document(texts)
                 break
-            except httpx.HTTPError as error:
-                problem = why_no_answer(error)
-                continue
-            if answer.status_code == 200:
-                # Numbers by the hundred thousand: parsed in a thread.
-                document = await asyncio.to_thread(_parsed, answer.content)
-                usage = request_usage(document.get("usage")) or estimated_usage(texts)
-                if account:
-                    account.charge_request(self.name, self._backend, usage)
-                return await asyncio.to_thread(_vectors, document, len(texts))
-            problem = f"it answered with status {answer.status_code}"
-            if answer.status_code not in _RETRYABLE:
-                break
-        raise EmbeddingsUnavailable(f"The backend gives no embeddings: {problem}.")
+            except _Refused as refused:
+                error = refused.error
+                wait = 2.0 ** (attempt - 1) if error.retry_after is None else error.retry_after
+                if attempt == attempts or not refused.again or wait > _MAX_WAIT:
+                    raise error from None
+            await asyncio.sleep(wait)
+        usage = request_usage(document.get("usage")) or estimated_usage(texts)
+        if account:
+            account.charge_request(self.name, self._backend, usage)
+        return await asyncio.to_thread(_vectors, document, len(texts))
+
+    async def _document(self, texts: list[str]) -> JSONObject:
+        """Return the JSON of an answer with status 200; raises `_Refused` for all others."""
+        try:
+            answer = await self._http.post("embeddings", json={**self._body, "input": texts})
+        except OutboundRefused as error:
+            raise _Refused(str(error).rstrip("."), again=False) from None
+        except httpx.HTTPError as error:
+            raise _Refused(why_no_answer(error), again=True) from None
+        if answer.status_code == 200:
+            # Numbers by the hundred thousand: parsed in a thread.
+            return await asyncio.to_thread(_parsed, answer.content)
+        text = answer.content[:_MAX_ERROR].decode(errors="replace")
+        wait = retry_after(answer.headers, text) if answer.status_code in (429, 503) else None
+        problem = f"it answered with status {answer.status_code}"
+        raise _Refused(problem, again=answer.status_code in _RETRYABLE, wait=wait)
+
+
+class _Refused(Exception):
+    """The backend has not answered a request for embeddings."""
+
+    def __init__(self, problem: str, *, again: bool, wait: float | None = None) -> None:
+        """`again`: whether the request may succeed later, and after `wait` seconds if the backend says when."""
+        super().__init__(problem)
+        self.error = EmbeddingsUnavailable(f"The backend gives no embeddings: {problem}.", retry_after=wait)
+        self.again = again
 
 
 def _parsed(content: bytes) -> JSONObject:

@@ -19,12 +19,13 @@ DIMENSIONS = 256
 
 
 class EmbeddingServer(Upstream):
-    """Answers `POST /embeddings`; `refusals` are the statuses that come first."""
+    """Answers `POST /embeddings`; `refusals` are the statuses that come first, where 200 is an answer."""
 
     def __init__(self, synonyms: Iterable[Iterable[str]] = ()) -> None:
         super().__init__()
         self._meaning = {word: group[0] for group in map(list, synonyms) for word in group}
         self.refusals: list[int] = []
+        self.refusal_headers: dict[str, str] = {}
         self.hangs = False
         self.counts = True  # whether answers report the number of words as tokens
         self.texts: list[str] = []
@@ -35,8 +36,8 @@ class EmbeddingServer(Upstream):
         self.requests.append(request)
         if self.hangs:
             return [HANG]
-        if self.refusals:
-            return status(self.refusals.pop(0), {"error": {"message": "not now"}})
+        if self.refusals and (code := self.refusals.pop(0)) != 200:
+            return status(code, {"error": {"message": "not now"}}, self.refusal_headers)
         texts = request.json["input"]
         self.texts += texts
         data = [

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
-from app.backends.server.errors.retry_after import retry_after
+from app.core.http.retry_after import retry_after
 from app.core.redaction import REDACTED, redact
 from app.core.sse.decoder import ChunkDecoder, encodable
 from app.core.types import JSONObject

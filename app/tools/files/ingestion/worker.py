@@ -13,8 +13,10 @@ import contextlib
 import logging
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import orjson
 
@@ -29,11 +31,14 @@ from app.tools.files.vector_stores.records import Job, TextChunk, VectorStoreRec
 
 logger = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 READERS = 3  # files that one process reads concurrently; of one owner, one less
 POLL = 5.0  # seconds between checks for files that another process has abandoned
 SWEEP = 4.0  # seconds between sweeps of expired and deleted data
-ATTEMPTS = 3  # per file
+ATTEMPTS = 3  # per file, and per step of a file that an outage interrupts
 RETRY = 15.0  # seconds before the second attempt, after an error that is not the file's; twice that for the third
+LONGEST_WAIT = 600.0  # seconds; a file whose embeddings the backend refuses for longer fails
 
 
 class Ingestion:
@@ -48,10 +53,14 @@ class Ingestion:
         lease: float = 15.0,
         parse_timeout: float = 300.0,
         index_timeout: float = 3600.0,
+        retry: float = RETRY,
     ) -> None:
-        """In seconds: the duration of a claim, and the limits for extracting the text of a file and for all of it."""
+        """
+        In seconds: the duration of a claim, the limits for extracting the text of a file and for all of it, and the
+        pause before the second attempt.
+        """
         self._files, self._records, self._embeddings = files, records, embeddings
-        self._lease, self._index_timeout = lease, index_timeout
+        self._lease, self._index_timeout, self._retry_pause = lease, index_timeout, retry
         self._calls = IsolatedCalls(READERS, seconds=parse_timeout, memory=MAX_MEMORY)
         self._tasks: list[asyncio.Task[None]] = []
         self._wakeups = [asyncio.Event() for _ in range(READERS)]
@@ -148,7 +157,10 @@ class Ingestion:
             await self._records.fail(job, error.code, error.message)
         except _PutOff as error:
             await self._records.release(job, error.seconds)
-        except (FilesUnavailable, EmbeddingsUnavailable, OSError) as error:
+        except EmbeddingsUnavailable as error:  # after all attempts: another claim would embed the file anew
+            logger.warning("file %s was not read: %s", job.file_id, error.message)
+            await self._records.fail(job, "server_error", error.message)
+        except (FilesUnavailable, OSError) as error:
             message = error.message if isinstance(error, APIError) else type(error).__name__
             await self._retry(job, message)
         except Exception:
@@ -161,7 +173,7 @@ class Ingestion:
         if job.attempt >= ATTEMPTS:
             await self._records.fail(job, "server_error", message)
         else:
-            await self._records.release(job, RETRY * job.attempt, failed=True)
+            await self._records.release(job, self._retry_pause * job.attempt, failed=True)
 
     async def _ingest_in_time(self, job: Job, folder: Path) -> None:
         try:
@@ -180,9 +192,28 @@ class Ingestion:
         source, text, vectors = folder / "source", folder / "chunks", folder / "vectors"
         await _write(self._files.content(job.file_id), source)
         await self._extract(job, source, text)
-        size = await self._embed(text, vectors, self._account_of(job.key)) if self._embeddings else 0
+        size = await self._embed(job, text, vectors) if self._embeddings else 0
         model = self._embeddings.model if self._embeddings else ""
-        await self._records.complete(job, _chunks(text, vectors, size), model)
+        await self._repeated(job, lambda: self._records.complete(job, _chunks(text, vectors, size), model))
+
+    async def _repeated(self, job: Job, step: Callable[[], Awaitable[_T]]) -> _T:
+        """
+        Run a step of a file, and this step alone again after an outage.
+
+        A wait that the backend requests by `Retry-After` is not counted as a failure.
+        """
+        failures = 0
+        while True:
+            try:
+                return await step()
+            except (EmbeddingsUnavailable, FilesUnavailable) as error:
+                requested = error.retry_after if isinstance(error, EmbeddingsUnavailable) else None
+                failures += requested is None
+                if failures == ATTEMPTS or (requested or 0) > LONGEST_WAIT:
+                    raise
+                wait = self._retry_pause * failures if requested is None else requested
+                logger.info("file %s waits %.1f s: %s", job.file_id, wait, error.message)
+            await asyncio.sleep(wait)
 
     async def _extract(self, job: Job, source: Path, target: Path) -> None:
         """Extract the text, in a process of its own unless it is short and plain."""
@@ -197,15 +228,15 @@ class Ingestion:
         except CallDied:
             raise UnreadableFile("invalid_file", "The file takes too much memory to read.") from None
 
-    async def _embed(self, text: Path, vectors: Path, account: Account) -> int:
+    async def _embed(self, job: Job, text: Path, vectors: Path) -> int:
         """Write the vectors of all chunks to a file; return the size of one vector in bytes."""
         assert self._embeddings
-        size = 0
+        size, account = 0, self._account_of(job.key)
         chunks = _texts(text)
         with vectors.open("wb") as out:
             while batch := await asyncio.to_thread(_take, chunks, BATCH):
                 await _check_limits(account, begun=True)
-                embedded = await self._embeddings.documents(batch, account)
+                embedded = await self._repeated(job, partial(self._embeddings.documents, batch, account))
                 if size and len(embedded[0]) != size:
                     raise EmbeddingsUnavailable("The backend gives vectors of different lengths.")
                 size = len(embedded[0])

@@ -479,6 +479,92 @@ async def test_file_without_its_embeddings_is_tried_again(database: FilePlace) -
             assert (await settled(store, id)).status == "completed"
 
 
+LONG = " ".join(f"Garden {number} is green." for number in range(20_000)).encode()  # some batches
+
+
+async def indexed(
+    server: EmbeddingServer, store: FileStore, embeddings: Embeddings, account: Account = PAID, **options: Any
+) -> StoreFile:
+    id = await upload(store, "a.txt", LONG)
+    await store.vector_stores.create(STORE, [NewStoreFile(id)])
+    async with reading(store, embeddings, account, **options):
+        return await settled(store, id)
+
+
+@pytest.mark.parametrize("code", [429, 503])
+async def test_file_waits_as_long_as_the_embeddings_request(
+    database: FilePlace, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.tools.files.embeddings._MAX_WAIT", 0.0)  # so that the reader waits, as for a minute
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        server.refusals, server.refusal_headers = [200, *[code] * (ATTEMPTS + 2)], {"Retry-After-Ms": "10"}
+        embeddings = await stack.enter_async_context(model(server))
+        account = Paid()
+        file = await indexed(server, store, embeddings, account)
+        assert (file.status, server.refusals) == ("completed", [])
+        assert len(server.texts) == len({*server.texts}) > 128
+        assert len(account.charged) == len(server.requests) - ATTEMPTS - 2
+
+
+async def test_file_whose_embeddings_are_refused_for_hours_fails(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        server.refusals, server.refusal_headers = [200, 429], {"Retry-After": "7200"}
+        embeddings = await stack.enter_async_context(model(server))
+        file = await indexed(server, store, embeddings)
+        assert file.error == ("server_error", "The backend gives no embeddings: it answered with status 429.")
+        assert len(server.requests) == 2
+
+
+async def test_batches_that_are_embedded_are_kept_after_a_failure(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        server.refusals = [200, *[400] * (ATTEMPTS - 1), 200, 400]
+        embeddings = await stack.enter_async_context(model(server))
+        account = Paid()
+        file = await indexed(server, store, embeddings, account, retry=0.01)
+        assert file.status == "completed"
+        assert len(server.texts) == len({*server.texts}) > 128
+        assert len(account.charged) == len(server.requests) - ATTEMPTS
+
+
+async def test_file_whose_embeddings_fail_in_every_attempt_fails(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        server.refusals = [200, *[400] * ATTEMPTS]
+        embeddings = await stack.enter_async_context(model(server))
+        file = await indexed(server, store, embeddings, retry=0.01)
+        assert file.error == ("server_error", "The backend gives no embeddings: it answered with status 400.")
+        assert len(server.requests) == 1 + ATTEMPTS
+
+
+class Incomplete:
+    """Records whose store cannot be reached when a file is completed for the first time."""
+
+    def __init__(self, records: VectorStoreRecords) -> None:
+        self._records = records
+        self.failed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    async def complete(self, *arguments: Any) -> bool:
+        if not self.failed:
+            self.failed = True
+            raise FilesUnavailable()
+        return await self._records.complete(*arguments)
+
+
+async def test_file_that_could_not_be_stored_is_not_embedded_again(database: FilePlace) -> None:
+    async with EmbeddingServer() as server, opened(database) as store, AsyncExitStack() as stack:
+        embeddings = await stack.enter_async_context(model(server))
+        id = await upload(store, "a.txt", b"words")
+        await store.vector_stores.create(STORE, [NewStoreFile(id)])
+        records: Any = Incomplete(store.vector_stores)
+        ingestion = Ingestion(store, records, embeddings, retry=0.01)
+        ingestion.start(lambda key: PAID)
+        assert (await settled(store, id)).status == "completed"
+        assert (records.failed, len(server.requests)) == (True, 1)
+        await ingestion.aclose()
+
+
 async def test_store_that_expires_is_emptied(database: FilePlace) -> None:
     async with opened(database) as store:
         id = await upload(store, "a.txt", b"words")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.backends.server.errors.retry_after import retry_after
+from app.core.http.retry_after import retry_after
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
 

@@ -1,4 +1,4 @@
-"""The time after which a backend allows a retry, in seconds, from its headers or its message."""
+"""The time after which a server allows a retry, in seconds, from its headers or its message."""
 
 from __future__ import annotations
 

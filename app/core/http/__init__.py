@@ -1,0 +1,1 @@
+"""The meaning of HTTP headers, without I/O."""
