@@ -120,7 +120,9 @@ class RequestOptions(_Options):
     # caller sets them. None: off for chat, auto for messages.
     cache: Literal["auto", "off"] | None = None
     cache_models: list[str] = ["*claude*"]  # globs of the models that get breakpoints in chat requests
-    reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] = "tool_turns"
+    # The turns whose earlier reasoning is sent back as text. None: tool_turns, but never for `transport.api =
+    # "responses"`. Encrypted and signed reasoning is always sent back to its own server.
+    reasoning_replay: Literal["tool_turns", "never", "current_turn", "always"] | None = None
     reasoning_field: ReasoningField = "auto"  # auto: the field that it came in
     reasoning_placeholder: str | None = None  # for turns whose reasoning the client did not send back
     drop_params: list[str] = []

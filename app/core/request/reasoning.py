@@ -22,6 +22,8 @@ from app.core.types.request import Item
 BOUND = "bound"
 
 BOUND_ELSEWHERE = "Reasoning that only another server can read was left out."
+UNSIGNED = "Reasoning without a signature of this backend was left out."
+PLAIN = "Reasoning as plain text was left out; this backend's option 'request.reasoning_replay' sends it."
 
 
 def bound(profile: Profile, **fields: object) -> dict[str, object]:
@@ -53,7 +55,12 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
     return {_DEFAULT: text} if text else {}
 
 
-def is_sent_back(policy: str, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
+def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
+    """Return the reasoning of an item as text; "" if it has none."""
+    return _text(upstream_reasoning(item, upstream))
+
+
+def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
     Return whether the reasoning of a turn is sent back, by the `reasoning_replay` policy of the profile.
 
@@ -64,7 +71,7 @@ def is_sent_back(policy: str, turn: int, *, last: int, with_tools: Collection[in
     match policy:
         case "always":
             return True
-        case "tool_turns":
+        case "tool_turns" | None:
             return turn in with_tools
         case "current_turn":
             return turn == last

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
 from typing import Literal
 
 from app.backends.apis.responses.tools import native_name
-from app.core.items import ITEM_TYPES, as_json_object
+from app.core.items import ITEM_TYPES, as_json_object, is_by_user
 from app.core.items.readings import HOSTED, NOTES
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.content import ChatPart, PartError, check_known, param_in_item, read_content
 from app.core.request.messages import compacted_past, lenient_content
 from app.core.request.question import TranslationState
-from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, bound_fields
+from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, PLAIN, bound_fields, is_sent_back, reasoning_text
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
 from app.core.types import JSONObject
@@ -91,6 +92,9 @@ class _Conversation:
         self.call_ids: dict[int, str] = {}  # as they are sent, by the position of the call
         self.stays = stays_native(state)
         self.paired = PairedCalls(items)
+        self.replay = None if self.options.reasoning_replay == "never" else self.options.reasoning_replay
+        self.turns = [*accumulate(map(is_by_user, items))]  # the number of user messages up to each item
+        self.with_tools = {turn for turn, item in zip(self.turns, items, strict=True) if item["type"] in _OUTPUTS}
 
     def add(self, position: int, item: Item) -> None:
         type_ = item["type"]
@@ -139,13 +143,20 @@ class _Conversation:
         self.sent.append({**message, "content": parts, **phase})
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add reasoning as the server sent it; what another one sent means nothing to it."""
+        """Add reasoning as the server sent it, or else as text if the profile says so."""
         upstream = self.state.upstream.get(str(item.get("id")), {})
         original = bound_fields(upstream, self.state.profile).get(NATIVE)
+        text = reasoning_text(item, upstream)
         if isinstance(original, Mapping):
             self.sent.append(dict(original))
+        elif self.replay and text:
+            if is_sent_back(self.replay, self.turns[position], last=self.turns[-1], with_tools=self.with_tools):
+                content = [{"type": "reasoning_text", "text": text}]
+                self.sent.append({"type": "reasoning", "id": f"rs_{len(self.sent)}", "summary": [], "content": content})
         elif BOUND in upstream:
             self.warnings.add(BOUND_ELSEWHERE)
+        elif text:
+            self.warnings.add(PLAIN)
 
     def call(self, position: int, item: Item) -> None:
         self.call_ids[position] = call_id = self.ids.take(item["call_id"])

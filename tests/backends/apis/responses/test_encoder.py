@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.backends.apis import encode
+from app.backends.profiles import load_profile
 from app.core.profile import Profile
+from app.core.request import reasoning
 from app.core.request.question import EncodedQuestion, Question
 from app.core.types.hosted import HostedFunction, HostedTools
 from app.core.types.request import CreateResponse
@@ -228,24 +230,62 @@ def test_two_calls_with_one_id_are_told_apart() -> None:
 
 
 def test_reasoning_goes_back_to_its_server_unchanged_and_in_its_place() -> None:
-    reasoning = {"type": "reasoning", "id": "rs_ours", "summary": [{"type": "summary_text", "text": "Changed."}]}
-    items = sent(user("Go"), reasoning, call(), output(), upstream={"rs_ours": bound(THOUGHT)})
+    thought = {"type": "reasoning", "id": "rs_ours", "summary": [{"type": "summary_text", "text": "Changed."}]}
+    items = sent(user("Go"), thought, call(), output(), upstream={"rs_ours": bound(THOUGHT)})
     assert items == [user("Go"), THOUGHT, call(), output()]
 
 
 @pytest.mark.parametrize("api", ["chat", "responses"])
 def test_reasoning_goes_to_no_other_server(api: str) -> None:
-    reasoning = {"type": "reasoning", "id": "rs_ours", "summary": []}
-    request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), reasoning, call(), output()]})
+    thought = {"type": "reasoning", "id": "rs_ours", "summary": []}
+    request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), thought, call(), output()]})
     upstream = {"rs_ours": bound(THOUGHT, "http://another/v1")}
     encoded = encode(Question(request, request.items(), "m", upstream), PROFILE.override({"transport.api": api}))
     assert "gAAA" not in str(encoded.body)
     assert encoded.warnings == ("Reasoning that only another server can read was left out.",)
 
 
+PLAIN = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "I must call f."}]}
+
+
+@pytest.mark.parametrize("policy", ["tool_turns", "always", "current_turn"])
+def test_plain_reasoning_is_sent_where_the_profile_says_so(policy: str) -> None:
+    profile = load_profile("deepseek").override({"transport.api": "responses", "request.reasoning_replay": policy})
+    request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), PLAIN, call(), output()]})
+    encoded = encode(Question(request, request.items(), "m"), profile)
+    assert encoded.body["input"][1] == {**PLAIN, "id": "rs_1"}
+    assert encoded.warnings == ()
+
+
+def test_plain_reasoning_of_a_turn_without_tools_is_not_sent_back() -> None:
+    profile = load_profile("deepseek").override({"transport.api": "responses"})
+    items = [user("Go"), PLAIN, {"role": "assistant", "content": "Done."}, user("Thanks.")]
+    request = CreateResponse.model_validate({"model": "m", "input": items})
+    encoded = encode(Question(request, request.items(), "m"), profile)
+    assert [item["type"] for item in encoded.body["input"]] == ["message"] * 3
+    assert encoded.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("api", "warning"),
+    [
+        (
+            "responses",
+            "Reasoning as plain text was left out; this backend's option 'request.reasoning_replay' sends it.",
+        ),
+        ("messages", reasoning.UNSIGNED),
+    ],
+)
+def test_plain_reasoning_that_is_left_out_is_named(api: str, warning: str) -> None:
+    request = CreateResponse.model_validate({"model": "m", "input": [user("Go"), PLAIN, call(), output()]})
+    encoded = encode(Question(request, request.items(), "m"), PROFILE.override({"transport.api": api}))
+    assert encoded.warnings == (warning,)
+    assert "I must call" not in str(encoded.body)
+
+
 def test_reasoning_that_nothing_follows_is_left_out() -> None:
-    reasoning = {"type": "reasoning", "id": "rs_ours", "summary": []}
-    items = sent(user("Go"), reasoning, user("Go on"), upstream={"rs_ours": bound(THOUGHT)})
+    thought = {"type": "reasoning", "id": "rs_ours", "summary": []}
+    items = sent(user("Go"), thought, user("Go on"), upstream={"rs_ours": bound(THOUGHT)})
     assert items == [user("Go"), user("Go on")]
 
 
