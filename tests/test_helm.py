@@ -150,16 +150,19 @@ def test_documents_are_complete_and_have_names_of_their_own(values: dict[str, An
         assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == "answers"
 
 
-@pytest.mark.parametrize("values", [SMALL, FULL])
-def test_selectors_match_the_intended_pods(values: dict[str, Any]) -> None:
+SELECTING = ("Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet")  # pods, by their labels
+
+
+@pytest.mark.parametrize(("values", "count"), [(SMALL, 3), (FULL, 7)])
+def test_selectors_match_the_intended_pods(values: dict[str, Any], count: int) -> None:
     made = documents(values)
     pods = {one["metadata"]["name"]: one["spec"]["template"] for one in made if "template" in one.get("spec", {})}
-    for document in made:
-        spec = document.get("spec", {})
-        selector = spec.get("selector") or spec.get("podSelector")
-        if not selector or document["kind"] == "ServiceMonitor":
-            continue
+    selecting = [document for document in made if document["kind"] in SELECTING]
+    assert len(selecting) == count
+    for document in selecting:
+        selector = document["spec"]["podSelector" if document["kind"] == "NetworkPolicy" else "selector"]
         wanted = selector.get("matchLabels", selector).items()
+        assert wanted, document["kind"]
         found = [name for name, template in pods.items() if wanted <= template["metadata"]["labels"].items()]
         assert found == [document["metadata"]["name"]], document["kind"]
 

@@ -140,18 +140,16 @@ def test_compose_server_accepts_the_host_that_prometheus_scrapes() -> None:
     assert target.partition(":")[0] in re.fullmatch(r"\$\{ANTIPHON_ALLOWED_HOSTS:-(.*)\}", hosts)[1].split(",")  # type: ignore[index]
 
 
-def test_compose_waits_for_what_it_has_a_health_check_for() -> None:
+def test_compose_services_wait_for_healthy_dependencies() -> None:
     services = COMPOSE["services"]
-    for service in services.values():
-        for name, wait in service.get("depends_on", {}).items():
-            # What only some profiles have may not be there.
-            optional = (
-                {}
-                if set(services[name].get("profiles", [])) <= set(service.get("profiles", []))
-                else {"required": False}
-            )
-            assert wait == {"condition": "service_healthy", **optional}
-            assert "healthcheck" in services[name]
+    healthy = {"condition": "service_healthy"}
+    waits = {name: service["depends_on"] for name, service in services.items() if "depends_on" in service}
+    assert waits == {
+        "antiphon": {"redis": healthy, "postgres": {**healthy, "required": False}},  # only in a profile
+        "model": {"ollama": healthy},
+    }
+    dependencies = {name for wait in waits.values() for name in wait}
+    assert {name for name, service in services.items() if "healthcheck" in service} == dependencies
 
 
 def test_compose_declares_the_volumes_that_it_uses() -> None:
@@ -174,11 +172,13 @@ def test_image_without_a_target_is_the_server_without_the_sandbox() -> None:
     assert ["bubblewrap" in stage for stage in stages] == [False, False, True, False]
 
 
-def test_image_runs_as_a_user_without_privileges_that_has_a_number() -> None:
-    stages = re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)[2:]
-    for stage in stages:
-        users = re.findall(r"^USER (.*)$", stage, re.MULTILINE)
-        assert users[-1:] in ([], ["10001:10001"])
+def test_image_runs_as_a_numbered_user_without_privileges() -> None:
+    users: dict[str, str] = {}
+    for stage in re.split(r"^FROM ", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)[1:]:
+        base, name = re.match(r"(\S+) AS (\S+)", stage).groups()  # type: ignore[union-attr]
+        declared = re.findall(r"^USER (.*)$", stage, re.MULTILINE)
+        users[name] = declared[-1] if declared else users.get(base, "root")
+    assert users == {"build": "root", "runtime": "10001:10001", "sandbox": "10001:10001", "server": "10001:10001"}
 
 
 def test_compose_has_the_files_that_it_configures_with() -> None:

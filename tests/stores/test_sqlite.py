@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -416,3 +417,26 @@ def test_url_that_is_invalid_is_refused(url: str, complaint: str) -> None:
         SQLiteStore.from_url(url, ttl=1000)
 
     assert complaint in str(refused.value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+async def test_closing_releases_the_file_and_the_threads(path: Path) -> None:
+    before = {*threading.enumerate()}
+    store = SQLiteStore(path, ttl=1000)
+    await store.put("bucket", "name", b"record")
+    await store.get("bucket", "name")
+    started = {*threading.enumerate()} - before
+    assert len(started) == 2
+    assert open_descriptors(path)
+    await store.aclose()
+    assert not any(thread.is_alive() for thread in started)
+    assert open_descriptors(path) == []
+
+
+def open_descriptors(path: Path) -> list[str]:
+    """The descriptors of this process for a database and its other files."""
+    links = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of the directory itself
+            links.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [link for link in links if link.startswith(str(path))]

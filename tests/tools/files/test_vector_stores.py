@@ -257,10 +257,13 @@ async def test_search_results_are_best_first_without_bad_ones(client: AsyncOpenA
     assert raw.http_response.json()["search_query"] == ["a", "b"]
 
 
-async def test_search_query_is_no_language(client: AsyncOpenAI) -> None:
-    store = await filled(client, a="a b text x")
-    for query in ['"', "a AND", "NEAR(", "*", "text:x", "-", "()", "'", "a\0b", "%"]:
-        assert {*await found(client, store, query)} <= {"a"}, query
+async def test_search_query_operators_are_escaped(client: AsyncOpenAI) -> None:
+    store = await filled(client, a="Bread is sold.", b="Choirs sing.")
+    alone = ['"', "'", "*", "-", "()", "%", ":", "\0"]
+    around = ['"bread', "bread'", "bread AND", "NOT bread", "NEAR(bread", "bread*", "text:bread", "-bread", "(bread"]
+    queries = [*alone, *around, "%bread%", "bread\0", "bread -choirs"]
+    expected = {query: [] if query in alone else ["a"] for query in queries} | {"bread -choirs": ["a", "b"]}
+    assert {query: sorted(await found(client, store, query)) for query in queries} == expected
 
 
 WORDS = [
