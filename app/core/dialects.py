@@ -21,7 +21,7 @@ class Dialect(NamedTuple):
     content: tuple[PartType, ...]  # raw reasoning as content, or in the form that the client shows
     both: tuple[PartType, ...]  # the same, and also as a summary
     heartbeat: str  # `comment`, or `keepalive`: an event of that name
-    schema: bool = True  # whether the response echoes the schema of `text.format`; it is null in the spec
+    tool_usage: bool = True  # whether the response has OpenAI's field `tool_usage`
     compacting: bool = False  # whether the client knows the event `response.compaction.compacting`
 
     def reasoning(self, shown: str) -> tuple[PartType, ...]:
@@ -30,7 +30,9 @@ class Dialect(NamedTuple):
 
 
 DIALECTS = {
-    "openresponses": Dialect(event_types.CONTENT_REASONING, event_types.BOTH_REASONING, "comment", schema=False),
+    "openresponses": Dialect(event_types.CONTENT_REASONING, event_types.BOTH_REASONING, "comment", tool_usage=False),
+    # For unknown clients: almost all read OpenAI's names, and strict enums, as in Rust, reject `keepalive`.
+    "openai-comments": Dialect(event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "comment"),
     "openai": Dialect(event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
     "openai-compacting": Dialect(
         event_types.OPENAI_CONTENT_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive", compacting=True
@@ -44,9 +46,12 @@ DIALECTS = {
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)
     for words, name in (
-        # The AI SDK's provider `openai`, opencode (which includes it), the Agents SDK and LangChain for Node, LiteLLM's
-        # chat, VS Code.
-        (r"ai-sdk[-/]openai/|opencode/|agents/javascript|langchainjs-|litellm/|GitHubCopilotChat/", "openai-summary"),
+        # The AI SDK's providers `openai` and `azure`, opencode (which includes the first), the Agents SDK and LangChain
+        # for Node, LiteLLM's chat, VS Code.
+        (
+            r"ai-sdk[-/](?:openai|azure)/|opencode/|agents/javascript|langchainjs-|litellm/|GitHubCopilotChat/",
+            "openai-summary",
+        ),
         # Codex, which shows only summaries, before it requested them for unknown models.
         (r"\bcodex\w*/0\.(?:\d\d?|1[01]\d)\.", "openai-summary"),
         # The AI SDK without a stream, which does not name its provider.
@@ -56,12 +61,19 @@ _CLIENTS = tuple(
         # OpenAI's SDKs (and what is built on them: LangChain, LlamaIndex, llm), Agents, the AI SDK's provider
         # `open-responses`, Codex.
         (r"openai|agents/|ai-sdk|codex|langchain|litellm|pydantic-ai", "openai"),
+        # OpenRouter's SDK and agent.
+        (r"@openrouter/", "openai-comments"),
+        # By hand, web pages, and the official compliance suite, which runs on Bun.
+        (r"^(?:curl|Mozilla|Bun)/", "openresponses"),
     )
 )
 
 
 # Of OpenAI's SDKs and Codex, whatever their user agents are, and of Open WebUI where it names its users.
 _OPENAI_HEADERS = frozenset({"x-stainless-lang", "originator", "x-openwebui-user-id"})
+
+# With this header, a client asks for the spec's events and heartbeats.
+_SPEC_HEADER = "openresponses-version"
 
 # The AI SDK's provider `open-responses`, and the SDK where it does not name its provider.
 _NEEDS_STRINGS = re.compile(r"ai-sdk/open-responses/|(?<![\w-])ai/\d", re.IGNORECASE)
@@ -73,9 +85,12 @@ def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
 
 
 def _recognised(headers: Mapping[str, str]) -> str:
-    if name := _client(_agent(headers)):
-        return name
-    return "openresponses" if _OPENAI_HEADERS.isdisjoint(headers) else "openai"
+    if _SPEC_HEADER in headers:
+        return "openresponses"
+    name = _client(_agent(headers))
+    if name in (None, "openresponses") and not _OPENAI_HEADERS.isdisjoint(headers):
+        return "openai"  # an SDK in a browser, for example
+    return name or "openai-comments"
 
 
 @lru_cache(maxsize=256)

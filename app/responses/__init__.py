@@ -107,7 +107,7 @@ class Responses:
         model = options.model(request, context, caller)
         profile = self.backend.profile(model)
         context = await self._pdfs.add_to(context, profile, caller.owner)
-        response = self._response(request, caller, context, model)
+        response = self._response(request, context, model)
         all_observers = [*self.observers, *observers]
         if request.store and (
             reserved := await self.quota.reserve(caller.access, caller.owner, request.size.characters)
@@ -142,7 +142,7 @@ class Responses:
         """Return a context with the text of PDF files, if the backend of a model takes no files."""
         return await self._pdfs.add_to(context, self.backend.profile(model), caller.owner)
 
-    def _response(self, request: CreateResponse, caller: Caller, context: RequestContext, model: str) -> Response:
+    def _response(self, request: CreateResponse, context: RequestContext, model: str) -> Response:
         """Return the resource of a new response."""
         response = new_response(
             request,
@@ -150,7 +150,6 @@ class Responses:
             created_at=int(time.time()),
             model=model,
             store=request.store,
-            schema=caller.dialect.schema,
         )
         if request.conversation:
             response["conversation"] = {"id": request.conversation}

@@ -162,7 +162,7 @@ class Preparation:
             approved=context.decisions.approved,
             approvals=self._approvals(),
             images=StoredImages(self.layers, self.caller.owner, context.images),
-            shows_tool_usage=self.caller.dialect.schema,
+            shows_tool_usage=self.caller.dialect.tool_usage,
             compaction=compacting,
         )
 

@@ -239,9 +239,9 @@ class Settings(BaseSettings):
     strict: bool = False
     """Refuse unknown request fields, unsupported tools and calls without their output, which are otherwise dropped or
     filled in with a warning. The error suggests the closest valid name."""
-    dialect: Literal["auto", "openresponses", "openai"] = "auto"
-    """Names of reasoning events and form of heartbeats: `openresponses` (the specification's), `openai`, or `auto`, by
-    the client's headers."""
+    dialect: Literal["auto", "openresponses", "openai", "openai-comments"] = "auto"
+    """Names of reasoning events and form of heartbeats: `openresponses` (the specification's), `openai` (heartbeats are
+    events), `openai-comments` (heartbeats are comments), or `auto`, by the client's headers."""
     reasoning: Literal["auto", "content", "summary", "both"] = "auto"
     """Where raw reasoning is returned: as `content`, as `summary` or as `both`. `auto`: as summary if the request asks
     for one, else as content."""

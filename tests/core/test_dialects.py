@@ -33,9 +33,19 @@ AGENTS = {
     "ai/6.0.326 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-both",
     "opencode/1.18.33 ai-sdk/provider-utils/4.0.40 runtime/bun/1.3.14": "openai-summary",
     "GitHubCopilotChat/0.55.0": "openai-summary",
+    "ai-sdk/azure/3.0.128 ai-sdk/provider-utils/4.0.66 runtime/node.js/v20.20.2": "openai-summary",
+    "speakeasy-sdk/typescript 1.3.19 2.914.0 1.0.0 @openrouter/sdk": "openai-comments",
     "curl/8.5.0": "openresponses",
-    "python-httpx/0.28.1": "openresponses",
-    "node": "openresponses",
+    "Bun/1.3.14": "openresponses",
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0": "openresponses",
+    "python-httpx/0.28.1": "openai-comments",
+    "Python/3.12 aiohttp/3.13.5": "openai-comments",
+    "Python/3.12 websockets/17.4": "openai-comments",
+    "Java-http-client/21.0.9": "openai-comments",
+    "Go-http-client/1.1": "openai-comments",
+    "node": "openai-comments",
+    "undici": "openai-comments",
+    "": "openai-comments",
 }
 
 
@@ -56,7 +66,19 @@ def test_sdk_in_a_browser_is_known_by_its_other_headers() -> None:
     assert dialect_of({"user-agent": "Python/3.12 aiohttp/3.13.5", "x-openwebui-user-id": "1"}) == DIALECTS["openai"]
 
 
-@pytest.mark.parametrize("configured", ["openresponses", "openai"])
+def test_client_without_a_user_agent_gets_openais_names_and_comments() -> None:
+    unknown = dialect_of({})
+    assert (unknown.content[0].delta, unknown.heartbeat) == ("response.reasoning_text.delta", "comment")
+
+
+@pytest.mark.parametrize("agent", ["OpenAI/Python 3.54.0", "python-httpx/0.28.1", "node"])
+def test_client_that_sends_the_version_of_the_spec_gets_its_names(agent: str) -> None:
+    headers = {"user-agent": agent, "openresponses-version": "2026-04-24", "x-stainless-lang": "python"}
+    assert dialect_of(headers) == DIALECTS["openresponses"]
+    assert dialect_of(headers, "openai") == DIALECTS["openai"]
+
+
+@pytest.mark.parametrize("configured", ["openresponses", "openai", "openai-comments"])
 def test_dialect_that_is_configured_holds_for_every_client(configured: str) -> None:
     assert all(dialect_of({"user-agent": agent}, configured) == DIALECTS[configured] for agent in AGENTS)
 

@@ -211,7 +211,7 @@ def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) 
         ("PORT", "http", "should be an integer"),
         ("PORT", "65536", "should be at most 65535"),
         ("WORKERS", "0", "should be at least 1"),
-        ("DIALECT", "openrouter", "should be 'auto', 'openresponses' or 'openai'"),
+        ("DIALECT", "openrouter", "should be 'auto', 'openresponses', 'openai' or 'openai-comments'"),
         ("OPEN_AFTER", "-1", "should be at least 0"),
         ("STORE_TTL", "0", "should be at least 1"),
         ("STORE_TTL", "10000000000000000", "should be at most 1000000000000"),

@@ -100,11 +100,11 @@ async def test_fields_to_be_included_are_returned_only_then(called: Any, field: 
     assert results[0] == results[1] != "(the results were not kept)"
 
 
-async def test_tool_usage_is_counted_for_clients_of_openai() -> None:
+async def test_tool_usage_is_counted_except_in_the_spec_dialect() -> None:
     calls = made(("web_search", {"query": "a"}), ("web_search", {"query": "b"}))
     async with client(Scripted(calls, hello(), calls, hello()), tools={"demo": {}}) as http:
         body = {"model": "m", "input": "Hi", "tools": DEMO}
-        spec = (await http.post("/responses", json=body)).json()
+        spec = (await http.post("/responses", json=body, headers={"user-agent": "curl/8.5.0"})).json()
         ours = (await http.post("/responses", json=body, headers=OPENAI)).json()
     assert "tool_usage" not in spec
     assert ToolUsage.model_validate(ours["tool_usage"]).web_search.num_requests == 2

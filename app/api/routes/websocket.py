@@ -91,9 +91,8 @@ class Lane:
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id
-        self.waiting: deque[Create | bytes] = (
-            deque()
-        )  # parsed only if it can begin at once, since that takes more memory
+        # Of the waiting turns only the first, if it can begin at once, is parsed: parsed frames need more memory.
+        self.waiting: deque[Create | bytes] = deque()
         self.task: asyncio.Task[None] | None = None
         self._response: Response | None = None  # the current turn's, once it exists
         self._making: asyncio.Task[None] | None = None  # the response

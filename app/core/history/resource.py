@@ -11,13 +11,13 @@ from app.core.types.request import CreateResponse, PlainFormat, Response
 
 
 def new_response(
-    request: CreateResponse, *, response_id: str, created_at: int, model: str, store: bool = True, schema: bool = False
+    request: CreateResponse, *, response_id: str, created_at: int, model: str, store: bool = True
 ) -> Response:
     """
     Return the resource of a new response, with every required field.
 
-    Parameters of the request are echoed; others have the default that took effect. With `schema` the JSON schema of
-    `text.format` is echoed too.
+    Parameters of the request are echoed; others have the default that took effect. The JSON schema of `text.format` is
+    echoed, too, although the spec has null: clients parse the output by it.
     """
     reasoning = request.reasoning
     return {
@@ -45,7 +45,7 @@ def new_response(
         "service_tier": "default",  # unless the backend reports another
         "store": store,
         "temperature": _or(request.temperature, 1.0),
-        "text": _text(request, schema),
+        "text": _text(request),
         "tool_choice": _tool_choice(request.tool_choice),
         "tools": [_tool(tool) for tool in request.tools],
         "top_logprobs": request.top_logprobs or 0,
@@ -62,15 +62,13 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else value
 
 
-def _text(request: CreateResponse, schema: bool) -> dict[str, object]:
+def _text(request: CreateResponse) -> dict[str, object]:
     text = request.text
     if isinstance(text.format, PlainFormat):
         echoed: JSONObject = {"format": {"type": text.format.type, **(text.format.model_extra or {})}}
     else:
         echoed = {"format": text.format.model_dump(by_alias=True)}
         echoed["format"].setdefault("description", None)
-        if not schema:
-            echoed["format"]["schema"] = None
     if text.verbosity:
         echoed["verbosity"] = text.verbosity
     return echoed
