@@ -12,9 +12,9 @@ import importlib
 import json
 import sys
 from collections.abc import Mapping
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
-from weakref import WeakValueDictionary
 
 from app.tools.mcp.server import MCPFailure, ServerAddress
 from app.tools.mcp.settings import PoolLimits
@@ -78,13 +78,23 @@ class PooledConnection:
         return await self.connection.call_tool(name, arguments)
 
 
+class _Opening:
+    """A connection that is being opened, or checked, and the number of responses that wait for it."""
+
+    __slots__ = ("task", "waiting")
+    task: asyncio.Task[PooledConnection]
+
+    def __init__(self) -> None:
+        self.waiting = 0
+
+
 class SessionPool:
     """Open connections by server, owner and headers. Connections are closed in the background."""
 
     def __init__(self, limits: PoolLimits) -> None:
         self._limits = limits
         self._kept: dict[_Key, PooledConnection] = {}  # the least recently used first
-        self._opening: WeakValueDictionary[_Key, asyncio.Lock] = WeakValueDictionary()
+        self._opening: dict[_Key, _Opening] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -93,10 +103,36 @@ class SessionPool:
         if not address.name or self._closed or self._limits.idle <= 0:
             return PooledConnection(await open_connection(address), None, 0.0)
         key = (address.name, "" if address.shared else owner, frozenset(address.headers.items()))
-        if (lock := self._opening.get(key)) is None:
-            lock = self._opening[key] = asyncio.Lock()
-        async with lock:  # concurrent responses open one connection
-            return await self._reused(key) or await self._opened(key, address)
+        if (opening := self._opening.get(key)) is None:
+            opening = self._opening[key] = _Opening()
+            opening.task = asyncio.create_task(self._open(key, address, opening), context=Context())
+        opening.waiting += 1
+        try:
+            return await asyncio.shield(opening.task)
+        except asyncio.CancelledError:
+            self._leave(key, opening)
+            raise
+
+    async def _open(self, key: _Key, address: ServerAddress, opening: _Opening) -> PooledConnection:
+        """Return an open connection for the responses that wait for it, however many."""
+        try:
+            pooled = await self._reused(key) or await self._opened(key, address)
+        finally:
+            if self._opening.get(key) is opening:
+                del self._opening[key]
+        pooled.users += opening.waiting - 1
+        return pooled
+
+    def _leave(self, key: _Key, opening: _Opening) -> None:
+        """Stop waiting for a connection; without waiting responses, it is not opened."""
+        task = opening.task
+        if not task.done():
+            opening.waiting -= 1
+            if not opening.waiting:
+                del self._opening[key]
+                task.cancel()
+        elif not task.cancelled() and not task.exception():
+            self.release(task.result())
 
     async def _reused(self, key: _Key) -> PooledConnection | None:
         pooled = self._kept.pop(key, None)

@@ -22,13 +22,15 @@ __all__ = ["lab"]  # a fixture
 
 # Answers requests line by line; notes each start, each list and each call in a file.
 PROGRAM = """
-import json, os, sys
+import json, os, sys, time
 
 def note(text):
     with open(sys.argv[1], "a") as file:
         file.write(f"{text} {os.getpid()}\\n")
 
 note("start")
+while len(sys.argv) > 2 and not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("pid", "die", "change")]
 for line in sys.stdin:
     message = json.loads(line)
@@ -64,8 +66,10 @@ class Program:
         self._script, self._notes = directory / "program.py", directory / "notes"
         self._script.write_text(PROGRAM)
 
-    def server(self, **fields: Any) -> dict[str, Any]:
-        return {"command": [sys.executable, "-S", str(self._script), str(self._notes)], **fields}
+    def server(self, gate: Path | None = None, **fields: Any) -> dict[str, Any]:
+        """Return the server's settings; its program answers once the file `gate` exists."""
+        command = [sys.executable, "-S", str(self._script), str(self._notes), *([str(gate)] if gate else [])]
+        return {"command": command, **fields}
 
     def pids(self, event: str) -> list[int]:
         lines = self._notes.read_text().splitlines() if self._notes.exists() else []
@@ -134,6 +138,48 @@ async def test_concurrent_responses_start_one_program(program: Program) -> None:
         await asyncio.gather(*(respond(tool, "pid") for _ in range(4)))
     assert len(program.pids("start")) == 1
     assert len(program.pids("pid")) == 4
+
+
+async def test_concurrent_responses_fail_together_if_the_server_does_not_answer(
+    program: Program, tmp_path: Path
+) -> None:
+    async with tools(program.server(tmp_path / "never", open_timeout=1)) as tool:
+
+        async def fail() -> Outcome:
+            async with tool.open(declaration(server_label="lab")) as session:
+                return await call(session, function("pid"))
+
+        outcomes = await asyncio.gather(*(fail() for _ in range(4)))
+        assert [(outcome.status, outcome.begun) for outcome in outcomes] == [("failed", False)] * 4
+    assert len(program.pids("start")) <= 1  # on a busy machine, none in time
+
+
+async def test_response_that_is_cancelled_while_a_session_opens_leaves_it_to_others(
+    program: Program, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    async with tools(program.server(gate)) as tool:
+        first, second = asyncio.create_task(respond(tool, "pid")), asyncio.create_task(respond(tool, "pid"))
+        await until(lambda: len(program.pids("start")) == 1)
+        first.cancel()
+        await asyncio.wait({first})
+        gate.touch()
+        assert (await second)[0].status == "completed"
+    assert first.cancelled() and len(program.pids("start")) == 1
+
+
+async def test_session_that_no_response_waits_for_is_not_opened(program: Program, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    async with tools(program.server(gate)) as tool:
+        responses = [asyncio.create_task(respond(tool, "pid")) for _ in range(2)]
+        await until(lambda: len(program.pids("start")) == 1)
+        for response in responses:
+            response.cancel()
+        await asyncio.wait(responses)
+        await until(lambda: not runs(program.pids("start")[0]))
+        gate.touch()
+        assert (await respond(tool, "pid"))[0].status == "completed"
+    assert len(program.pids("start")) == 2
 
 
 @pytest.mark.parametrize(("shared", "started"), [(False, 2), (True, 1)], ids=["own", "shared"])
