@@ -1,4 +1,4 @@
-"""Which client hears which words: by the headers that each of them really sends."""
+"""Dialects by the headers that each client really sends."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _headers(websocket: WebSocket) -> Mapping[str, str]:
 
 
 class Lane:
-    """The turns with one `stream_id`, which run one after another."""
+    """Runs the turns of one `stream_id` in order."""
 
     def __init__(self, stream_id: str | None) -> None:
         self.stream_id = stream_id

@@ -11,6 +11,7 @@ import pytest
 from openresponses_types.types import WebSocketErrorEvent
 from websockets.asyncio.client import ClientConnection
 
+from tests.responses.test_tool_loop import made
 from tests.support import laws
 from tests.support.build import delta
 from tests.support.scripted import Scripted
@@ -144,6 +145,24 @@ async def test_cancelled_response_is_stored_and_can_be_continued() -> None:
         stored = (await http.get(f"/v1/responses/{ended['id']}")).json()
         assert (stored["id"], stored["status"]) == (events[0]["response"]["id"], "cancelled")
         following = await ask(socket, previous_response_id=ended["id"])
+    assert following[-1]["type"] == "response.completed"
+
+
+async def test_cancel_stops_a_hosted_tool() -> None:
+    backend = Scripted(made(("demo__wait", {"seconds": 3600})), HELLO)
+    demo = [{"type": "mcp", "server_label": "demo"}]
+    async with talking(backend, tools={"demo": {}}) as socket:
+        await send(socket, tools=demo)
+        events = [await hear(socket)]
+        while events[-1]["type"] != "response.mcp_call_arguments.done":
+            events.append(await hear(socket))
+        await cancel(socket)
+        events += await hear_out(socket)
+        following = await ask(socket)
+    laws.check(events)
+    assert events[-1]["response"]["status"] == "cancelled"
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["mcp_list_tools", "mcp_call"]
+    assert len(backend.asked) == 2
     assert following[-1]["type"] == "response.completed"
 
 
