@@ -46,6 +46,7 @@ USER_AGENT = "antiphon"
 
 _MAX_URL = 8192  # characters
 _PIECE = 65_536  # bytes per step of decompression
+_MAX_MEMBERS = 1000  # of a gzip body
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -60,8 +61,8 @@ _NAT64 = ip_network("64:ff9b::/96")
 # For translation within a network, which chooses where in the address the IPv4 address stands (RFC 8215, RFC 6052).
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")
-# Ranges that `ipaddress` reports as global: 6to4 relays, IPv6 documentation addresses.
-_NOT_PUBLIC = (ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
+# Ranges that `ipaddress` of some Python version reports as global: IETF protocols, 6to4 relays, IPv6 documentation.
+_NOT_PUBLIC = (ip_network("192.0.0.0/24"), ip_network("192.88.99.0/24"), ip_network("3fff::/20"))
 # Metadata services of clouds, which hand out credentials; link-local ones are refused anyway.
 _METADATA = frozenset(
     map(
@@ -344,14 +345,20 @@ async def _limited(
 
 
 async def _inflated(body: AsyncIterable[bytes], error: Callable[[str], Exception]) -> AsyncIterator[bytes]:
-    inflate = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # detects gzip or zlib
+    inflate, members = None, 0
     try:
         async for packed in body:
             while packed:
+                if inflate is None or inflate.eof:
+                    if members == _MAX_MEMBERS:
+                        raise zlib.error
+                    inflate, members = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32), members + 1  # gzip or zlib
                 yield inflate.decompress(packed, _PIECE)
-                packed = inflate.unconsumed_tail
+                packed = inflate.unconsumed_tail or inflate.unused_data
     except zlib.error:
         raise error("The response cannot be decompressed.") from None
+    if inflate and not inflate.eof:
+        raise error("The response cannot be decompressed: it is truncated.")
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):

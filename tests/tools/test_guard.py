@@ -85,6 +85,11 @@ def network(monkeypatch: pytest.MonkeyPatch) -> Network:
         "100.100.100.200",
         "0.0.0.0",
         "0.1.2.3",
+        "192.0.0.1",
+        "192.0.0.8",
+        "192.0.0.9",
+        "192.0.0.170",
+        "192.0.0.255",
         "192.0.2.1",
         "192.88.99.1",
         "198.18.0.1",
@@ -435,6 +440,27 @@ async def test_compressed_body_is_bounded_as_it_is_decompressed(upstream: Upstre
         with pytest.raises(OutboundRefused, match="decompressed"):
             await client.get(upstream.url)
     assert {request.headers["accept-encoding"] for request in upstream.requests} == {"identity"}
+
+
+@pytest.mark.parametrize(("pack", "encoding"), [(gzip.compress, "gzip"), (zlib.compress, "deflate")])
+@pytest.mark.parametrize("cut", [1, 8, 20])
+async def test_truncated_compressed_body_is_refused(upstream: Upstream, pack: Any, encoding: str, cut: int) -> None:
+    upstream.say(reply(pack(bytes(range(256)))[:-cut], headers={"Content-Encoding": encoding}))
+    async with await client_for("any") as client:
+        with pytest.raises(OutboundRefused, match="decompressed"):
+            await client.get(upstream.url)
+
+
+async def test_compressed_body_may_be_empty_or_have_several_members(upstream: Upstream) -> None:
+    async with await client_for("any") as client:
+        upstream.say(reply(b"", headers={"Content-Encoding": "gzip"}))
+        assert (await client.get(upstream.url)).content == b""
+        upstream.say(reply(gzip.compress(b"one, ") + gzip.compress(b"two"), headers={"Content-Encoding": "gzip"}))
+        assert (await client.get(upstream.url)).content == b"one, two"
+        for refused in (gzip.compress(b"one") + b"more", gzip.compress(b"") * 1001):
+            upstream.say(reply(refused, headers={"Content-Encoding": "gzip"}))
+            with pytest.raises(OutboundRefused, match="decompressed"):
+                await client.get(upstream.url)
 
 
 async def test_encoding_that_was_not_requested_is_refused(upstream: Upstream) -> None:
