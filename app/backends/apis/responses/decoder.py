@@ -311,6 +311,13 @@ class ResponsesDecoder(APIDecoder):
         self.finished = self.done = True
         return chunks
 
+    def done_as(self, event: _Event) -> list[ChunkOrRun]:
+        """Read `response.done`, with which some gateways end every response: as the event of the response's status."""
+        response = json_object(event.get("response"))
+        status = response.get("status")
+        known = status if status in ("completed", "incomplete", "cancelled") else "failed"
+        return self.ended({"response": {**response, "status": known}})
+
     def error(self, event: _Event) -> list[ChunkOrRun]:
         """Read an error event, whose fields are nested or not."""
         nested = event.get("error")
@@ -346,6 +353,7 @@ _EVENTS: dict[str, _Read] = {
     "response.incomplete": ResponsesDecoder.ended,
     "response.failed": ResponsesDecoder.ended,
     "response.cancelled": ResponsesDecoder.ended,
+    "response.done": ResponsesDecoder.done_as,
     "error": ResponsesDecoder.error,
 }
 

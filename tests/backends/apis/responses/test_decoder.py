@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -48,8 +49,8 @@ def with_value(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     return changed
 
 
-def read(events: list[Any]) -> None:
-    """Decode an answer and build its events, as the server does."""
+def read(events: list[Any]) -> tuple[Answer, Any]:
+    """Decode an answer and build its events, as the server does; return it with the error that the server reported."""
     decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
     number = iter(range(10_000))
     response: Any = {"id": "resp_1", "output": [], "status": "queued", "instructions": None, "usage": None}
@@ -58,6 +59,25 @@ def read(events: list[Any]) -> None:
         answer.receive(decoder.decode(b"data: %s\n\n" % json.dumps(event).encode()))
     answer.receive(decoder.end())
     answer.reader.calls.end(cut=False)
+    return answer, decoder.failure
+
+
+@pytest.mark.parametrize(
+    ("response", "reason", "failed"),
+    [
+        ({"status": "completed"}, "stop", False),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length", False),
+        ({"status": "failed", "error": {"code": "server_error", "message": "Oh."}}, None, True),
+        ({"status": "cancelled"}, None, True),
+        ({"status": "paused"}, None, True),
+        ({}, None, True),
+        (None, None, True),
+    ],
+)
+def test_response_done_ends_as_its_status_says(response: Any, reason: str | None, failed: bool) -> None:
+    events = [*Native().message("a", "b").events, {"type": "response.done", "response": response}]
+    answer, failure = read(events)
+    assert (answer.reader.finish_reason, bool(failure)) == (reason, failed)
     answer.reader.builder.close()
 
 
