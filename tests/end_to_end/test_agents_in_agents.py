@@ -223,10 +223,11 @@ async def test_configuration_update_of_an_invalid_effort_is_refused() -> None:
 STANDALONE = {"type": "function_call_output", "name": "notes", "namespace": "app", "output": "Page 2 has changed."}
 
 
-@pytest.mark.parametrize("call_id", [{}, {"call_id": None}])
-async def test_output_without_a_call_is_accepted(call_id: dict[str, None]) -> None:
+@pytest.mark.parametrize("kind", ["function_call_output", "custom_tool_call_output"])
+@pytest.mark.parametrize("call_id", [{}, {"call_id": None}, {"call_id": ""}])
+async def test_output_without_a_call_is_accepted(call_id: dict[str, Any], kind: str) -> None:
     """Codex's app puts such items between the turns; OpenAI's own types have no call for them either."""
-    chat, answer = await asked({"role": "user", "content": "Hi."}, {**STANDALONE, **call_id})
+    chat, answer = await asked({"role": "user", "content": "Hi."}, {**STANDALONE, "type": kind, **call_id})
     assert answer.status_code == 200
     assert chat["messages"] == [
         {"role": "user", "content": "Hi."},
@@ -251,7 +252,16 @@ async def test_output_without_a_call_in_a_stored_conversation_is_accepted() -> N
     ]
 
 
-async def test_output_of_nobodys_call_is_refused() -> None:
-    _, answer = await asked({"type": "function_call_output", "output": "Sunny."})
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"]) == (400, "input[0].call_id")
+@pytest.mark.parametrize("output", [{"output": "Sunny."}, {"output": "Sunny.", "call_id": "", "name": None}])
+async def test_output_without_a_call_or_a_name_is_context_only_without_stored_turns(output: Any) -> None:
+    item = {"type": "custom_tool_call_output", **output}
+    backend = Scripted(HELLO, HELLO)
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        first = await client.post("/v1/responses", json={"model": "m", "input": [item]})
+        body = {"model": "m", "input": [item], "previous_response_id": first.json()["id"]}
+        second = await client.post("/v1/responses", json=body)
+    assert first.status_code == 200
+    assert backend.asked[0]["messages"] == [{"role": "user", "content": "A tool returned, without a call:\nSunny."}]
+    error = second.json()["error"]
+    assert (second.status_code, error["param"]) == (400, "input[0].call_id")
+    assert error["message"] == "No tool call found for custom tool call output with call_id ''."

@@ -71,12 +71,14 @@ def _from_agent(item: Item, warnings: Warnings) -> Item:
 def _from_tool(item: Item, warnings: Warnings) -> Item:
     if not is_uncalled(item):
         return item
-    introduction: Part = {"type": "input_text", "text": f"The tool {label(item['name'])} returned, without a call:"}
+    tool = f"The tool {label(name)}" if (name := item.get("name")) else "A tool"
+    introduction: Part = {"type": "input_text", "text": f"{tool} returned, without a call:"}
     return {"type": "message", "role": "user", "content": [introduction, *parts_of(item["output"], "user")]}
 
 
 _REWRITES: dict[str, Callable[[Item, Warnings], Item]] = {
     "agent_message": _from_agent,
     "function_call_output": _from_tool,
+    "custom_tool_call_output": _from_tool,
     "configuration_update": lambda item, warnings: {**item, "type": _UPDATE},
 }

@@ -20,7 +20,7 @@ from app.core.ids import new_id
 from app.core.items import OUTPUTS, id_prefix
 from app.core.size import Size
 from app.core.stream.event_builder import Upstream
-from app.core.types.request import CreateResponse, Item, Part, Response
+from app.core.types.request import CreateResponse, Item, Part, Response, is_uncalled
 from app.errors import InvalidRequest
 
 
@@ -229,17 +229,22 @@ def check_outputs(history: Sequence[Item], new: Sequence[Item]) -> None:
     """
     Raise `InvalidRequest` for a new output that answers no call of the conversation.
 
-    For conversations that are stored here. Clients that keep their own history may have truncated the call.
+    For conversations that are stored here. Clients that keep their own history may have truncated the call. An output
+    with a tool's name in place of a call id is meant to answer none.
     """
-    outputs = [(index, item) for index, item in enumerate(new) if item["type"] in OUTPUTS]
-    unanswered = {item["call_id"] for _, item in outputs if item.get("call_id") is not None}  # null: for no call
+    outputs = [
+        (index, item)
+        for index, item in enumerate(new)
+        if item["type"] in OUTPUTS and (item.get("call_id") or (is_uncalled(item) and not item.get("name")))
+    ]
+    unanswered = {item.get("call_id") or "" for _, item in outputs}
     for item in itertools.chain(reversed(new), reversed(history)):
         if not unanswered:
             return
         if not item["type"].endswith("_output"):
             unanswered.discard(item.get("call_id"))
     for index, item in outputs:
-        if (call_id := item.get("call_id")) in unanswered:
+        if (call_id := item.get("call_id") or "") in unanswered:
             message = f"No tool call found for {item['type'].replace('_', ' ')} with call_id '{call_id}'."
             raise InvalidRequest(message, param=f"input[{index}].call_id", code="invalid_value")
 

@@ -69,12 +69,12 @@ class FunctionCallOutputItem(Tolerant):
 
 
 class UncalledOutputItem(Tolerant):
-    """Output of a tool that was not called by the model: it has the tool's `name` instead of a `call_id`."""
+    """Output of a tool that the model did not call, or whose call the client does not know: without a `call_id`."""
 
-    type: Literal["function_call_output"]
+    type: Literal["function_call_output", "custom_tool_call_output"]
     id: NotRequired[str | None]
-    call_id: NotRequired[None]
-    name: Annotated[str, StringConstraints(min_length=1)]
+    call_id: NotRequired[Literal[""] | None]
+    name: NotRequired[str | None]
     output: Content
     status: NotRequired[str | None]
 
@@ -144,20 +144,21 @@ class ConfigurationUpdateItem(Tolerant):
     text: NotRequired[_TextUpdate | None]
 
 
-_CALLS = ("function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output")
+_OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_CALLS = ("function_call", "custom_tool_call", *_OUTPUTS)
 _AGENTS = ("agent_message", "configuration_update")
 _ITEMS = frozenset(["message", *_CALLS, "reasoning", "item_reference", "compaction", *_AGENTS])
 
 
 def is_uncalled(item: object) -> bool:
     """Return whether an item is an output without a call."""
-    return isinstance(item, dict) and item.get("type") == "function_call_output" and item.get("call_id") is None
+    return isinstance(item, dict) and item.get("type") in _OUTPUTS and item.get("call_id") in (None, "")
 
 
 def _item_type(value: Any) -> str:
     if isinstance(value, dict) and value.get("type") is None:
         return "<item_reference>" if "role" not in value and "id" in value else "<message>"
-    if is_uncalled(value) and isinstance(value.get("name"), str):
+    if is_uncalled(value):
         return "<uncalled_output>"
     return tag_of(value, _ITEMS)
 

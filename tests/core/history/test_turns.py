@@ -72,9 +72,9 @@ def test_output_of_any_kind_answers_a_call_of_the_conversation(kind: str) -> Non
     assert wrong.value.message == f"No tool call found for {kind.replace('_', ' ')} output with call_id 'd'."
 
 
-@pytest.mark.parametrize("kind", ["function_call", "tool_search"])
-def test_output_of_no_call_answers_none(kind: str) -> None:
-    check_outputs([], [answering(kind, None)])
+@pytest.mark.parametrize("output", [answering("tool_search", None), {**answering("function_call", None), "name": "f"}])
+def test_output_of_no_call_answers_none(output: Any) -> None:
+    check_outputs([], [output])
 
 
 def test_output_of_another_kind_is_left_to_the_translation() -> None:
