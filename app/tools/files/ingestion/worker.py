@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 READERS = 3  # files that one process reads concurrently; of one owner, one less
 POLL = 5.0  # seconds between checks for files that another process has abandoned
-SWEEP = 4.0  # seconds between sweeps of expired and deleted data
+SWEEP = 60.0  # seconds between sweeps of expired and deleted data
 ATTEMPTS = 3  # per file, and per step of a file that an outage interrupts
 RETRY = 15.0  # seconds before the second attempt, after an error that is not the file's; twice that for the third
 LONGEST_WAIT = 600.0  # seconds; a file whose embeddings the backend refuses for longer fails

@@ -18,14 +18,11 @@ from app.tools.files import ABANDONED_AFTER
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import MULTIPART_TABLES
-from app.tools.files.sqlite.database import Database, empty_log, query
+from app.tools.files.sqlite.database import Database, query
 from app.tools.files.sqlite.tables import SQLiteTables, in_sqlite
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
 
-ERASED_PIECES = 32  # of content, that one transaction deletes
-ERASURES = 8  # such transactions in one sweep, so that the log that it empties afterwards is not large
-SWEPT_PAGES = 2500  # pages that one transaction returns to the file system, 10 MB
-VACUUMS = 10  # such transactions in one sweep
+DELETED_PIECES = 32  # of content, that one transaction deletes
 
 _SCHEMA = """
 CREATE TABLE files (
@@ -142,16 +139,9 @@ class SQLiteFileStore(SQLFileStore):
     async def sweep(self) -> None:
         await self.vector_stores.forget(await self._db.write(self._sweep))
         await self.uploads.sweep()
-        for _ in range(ERASURES):
-            if not await self._db.read(lambda db: query(db, "SELECT 1 FROM removed LIMIT 1")):
-                break
-            await self._db.write(_erase_some)
+        while await self._db.read(lambda db: query(db, "SELECT 1 FROM removed LIMIT 1")):
+            await self._db.write(_delete_some)
         await self.vector_stores.sweep()
-        for _ in range(VACUUMS):
-            if await self._db.read(lambda db: int(db.pragma("freelist_count"))) == 0:
-                break
-            await self._db.write(lambda db: query(db, f"PRAGMA incremental_vacuum ({SWEPT_PAGES})"))
-        await self._db.run(empty_log)
 
     def _sweep(self, db: apsw.Connection) -> list[tuple[object, ...]]:
         now = self._clock()
@@ -183,13 +173,13 @@ def _delete(db: apsw.Connection, file_id: str) -> list[tuple[object, ...]]:
     return removed
 
 
-def _erase_some(db: apsw.Connection) -> None:
+def _delete_some(db: apsw.Connection) -> None:
     """Delete pieces of removed content; no more at once, since other processes wait for the transaction to end."""
-    oldest = f"(SELECT content FROM removed ORDER BY row LIMIT {ERASED_PIECES})"
-    some = f"SELECT rowid FROM pieces WHERE file IN {oldest} LIMIT {ERASED_PIECES}"
+    oldest = f"(SELECT content FROM removed ORDER BY row LIMIT {DELETED_PIECES})"
+    some = f"SELECT rowid FROM pieces WHERE file IN {oldest} LIMIT {DELETED_PIECES}"
     db.execute(f"DELETE FROM pieces WHERE rowid IN ({some})")
-    erased = f"content IN {oldest} AND NOT EXISTS (SELECT 1 FROM pieces WHERE file = content)"
-    db.execute(f"DELETE FROM removed WHERE {erased}")
+    deleted = f"content IN {oldest} AND NOT EXISTS (SELECT 1 FROM pieces WHERE file = content)"
+    db.execute(f"DELETE FROM removed WHERE {deleted}")
 
 
 def sqlite_path(url: str) -> Path:

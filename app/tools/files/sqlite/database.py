@@ -39,7 +39,6 @@ def connect(path: Path) -> apsw.Connection:
     db = apsw.Connection(str(path))
     try:
         db.set_busy_timeout(round(BUSY_TIMEOUT * 1000))
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # has an effect only while the file is empty
         db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
@@ -62,15 +61,6 @@ def transaction(db: apsw.Connection) -> Iterator[apsw.Connection]:
             db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
-
-
-def empty_log(db: apsw.Connection) -> None:
-    """Truncate the write-ahead log, which still holds deleted content; skipped while another connection reads."""
-    db.set_busy_timeout(50)
-    try:
-        db.execute("PRAGMA wal_checkpoint (TRUNCATE)")
-    finally:
-        db.set_busy_timeout(round(BUSY_TIMEOUT * 1000))
 
 
 def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[Any, ...]]:
@@ -125,10 +115,6 @@ class Database:
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
         """Run `work` in the writer thread, in a transaction, and return its result; raises `FilesUnavailable`."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, _in_transaction(work))
-
-    async def run(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in the writer thread without a transaction, and return its result; raises `FilesUnavailable`."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work)
 
     async def aclose(self) -> None:
         """Close the file, after running calls have ended."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
 import sqlite_vec
 
-from app.tools.files.sqlite.database import connect, empty_log, migrate_tables, query, transaction
+from app.tools.files.sqlite.database import connect, migrate_tables, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
 from app.tools.files.vector_stores.words import MAX_POSTINGS, affordable, highest_score, searchable, terms, weight
@@ -78,13 +78,6 @@ class Index:
             with self._open() as db, transaction(db):
                 _remove(db, file)
 
-    def clean(self) -> None:
-        """Purge the words of removed chunks, which FTS5 stores until its index is optimized."""
-        with self._open() as db:
-            if query(db, "DELETE FROM facts WHERE name = 'removed' RETURNING value"):
-                db.execute("INSERT INTO words (words) VALUES ('optimize')")
-                empty_log(db)
-
     def text(self, file: int) -> list[str]:
         """Return the chunks of a file."""
         if not self._path.exists():
@@ -133,15 +126,6 @@ def delete_index(path: Path) -> None:
     """Delete the file of an index, with its write-ahead log and shared-memory file."""
     for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         name.unlink(missing_ok=True)
-
-
-def last_change(path: Path) -> int:
-    """Return the time of the last write to an index, in nanoseconds; 0 if it does not exist."""
-    times = [0]
-    for name in (path, path.with_name(f"{path.name}-wal")):
-        with suppress(FileNotFoundError):
-            times.append(name.stat().st_mtime_ns)
-    return max(times)
 
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
@@ -253,6 +237,5 @@ def _range(file: int) -> tuple[int, int]:
 
 def _remove(db: apsw.Connection, file: int) -> None:
     db.execute(f"DELETE FROM words WHERE rowid IN (SELECT id FROM chunks {_OF_FILE})", _range(file))
-    db.execute("INSERT OR REPLACE INTO facts VALUES ('removed', 'yes')")
     for table in ("codes", "vectors", "chunks"):
         db.execute(f"DELETE FROM {table} {_OF_FILE}", _range(file))

@@ -16,7 +16,7 @@ import apsw
 
 from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.database import Database, numbered, query
-from app.tools.files.sqlite.index import Index, delete_index, last_change
+from app.tools.files.sqlite.index import Index, delete_index
 from app.tools.files.sqlite.tables import in_sqlite
 from app.tools.files.tables import FileTables, Rows, Statement, Steps
 from app.tools.files.vector_stores.records import (
@@ -74,7 +74,6 @@ class SQLiteVectorStores(SQLVectorStores):
         self._clock = clock
         self._folder = db.path.with_name(f"{db.path.name}.indexes")
         self._threads = ThreadPoolExecutor(4, "antiphon-index")
-        self._cleaned: dict[Path, int] = {}  # time of the last change of each index, when it was cleaned
 
     async def delete(self, owner: str, store_id: str) -> bool:
         deleted = await super().delete(owner, store_id)
@@ -134,7 +133,7 @@ class SQLiteVectorStores(SQLVectorStores):
             await self._in_thread(lambda: self._index(job.store_id).remove(job.row))  # left by an attempt that died
 
     async def sweep(self) -> None:
-        """Remove the files of expired stores, and purge removed content from the indexes."""
+        """Remove the files of expired stores, and the indexes of deleted ones."""
         now = self._clock()
         statement = f"""
             DELETE FROM store_files WHERE store IN (
@@ -143,27 +142,13 @@ class SQLiteVectorStores(SQLVectorStores):
         """
         await self.forget(await self._db.write(lambda db: query(db, statement, (now,))))
         await self._db.write(lambda db: query(db, "DELETE FROM turns WHERE served <= ?", (now - DAY,)))
-        # Listed before the stores are read: a store that is missing by then was deleted, and does not come back.
+        # Listed before the stores are read: a store that is missing by then was deleted, and does not come back. The
+        # index of an empty store is kept: files can be added at any time, and another process may have it open.
         indexes = await self._in_thread(lambda: [*self._folder.glob("*.db")])
         stores = await self._db.read(lambda db: {store for (store,) in query(db, "SELECT id FROM stores")})
-        await self._in_thread(lambda: self._clean(indexes, stores))
-
-    def _clean(self, indexes: Sequence[Path], stores: Collection[str]) -> None:
-        """
-        Delete the indexes of deleted stores, and clean those that have changed since the last time.
-
-        The index of an empty store is kept: files can be added at any time, and another process may have it open.
-        """
-        cleaned: dict[Path, int] = {}
         for path in indexes:
             if path.stem not in stores:
-                delete_index(path)
-                continue
-            if (changed := last_change(path)) != self._cleaned.get(path):
-                Index(path).clean()
-                changed = last_change(path)
-            cleaned[path] = changed
-        self._cleaned = cleaned
+                await self._in_thread(partial(delete_index, path))
 
     async def aclose(self) -> None:
         """Stop the threads, after running calls have ended."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from app.tools.files import File, FileStore, FilesUnavailable, Page
 from app.tools.files.embeddings import Embeddings
 from app.tools.files.ingestion import worker
 from app.tools.files.ingestion.parsing import extract
-from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, SWEEP, Ingestion
+from app.tools.files.ingestion.worker import ATTEMPTS, RETRY, Ingestion
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 from app.tools.files.settings import EmbeddingsSettings
 from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
@@ -34,7 +32,7 @@ from app.tools.files.vector_stores.records import (
     VectorStore,
     VectorStoreRecords,
 )
-from tests.support.file_places import FilePlace, SQLiteFiles
+from tests.support.file_places import FilePlace
 from tests.tools.files.documents import pdf
 from tests.tools.files.embedding_server import EmbeddingServer
 
@@ -644,56 +642,3 @@ async def test_vectors_of_another_model_are_not_compared(database: FilePlace) ->
             assert (found.similarity, bool(found.text_score)) == (None, True)
         (found,) = await store.vector_stores.search(STORE, Query("words", vector, "one"), 10)
         assert found.similarity is not None
-
-
-def test_deleted_and_expired_files_are_swept_within_ten_seconds() -> None:
-    """By a sweep that has begun behind it, as in the tests below."""
-    assert 2 * SWEEP < 10
-
-
-@pytest.mark.parametrize("how", ["deleted", "expired"])
-async def test_deleted_small_files_leave_nothing(tmp_path: Path, how: str) -> None:
-    """SQLite moves small rows between its pages, and leaves copies of them behind."""
-    chance = random.Random(1)
-    database = SQLiteFiles(tmp_path / "files.db")
-    async with opened(database) as store, opened(database) as other:
-        await store.vector_stores.create(STORE, [])
-        for number in range(60):
-            id, text = f"file-{number:03}", f"canary{number:03} " + "word " * chance.choice([0, 10, 100, 1000])
-            going = number % 3 > 0
-            expires = int(database.now()) + 1000 if going and how == "expired" else None
-            await store.write(id, 0, text.encode())
-            await store.add(File(id, "ada", f"{text[:9]}.txt", "assistants", len(text), 1, expires))
-            await store.vector_stores.add(STORE, [NewStoreFile(id)])
-            await store.vector_stores.complete(await claimed(store), [TextChunk(text)])
-        gone = [f"{number:03}" for number in range(60) if number % 3]
-        chance.shuffle(gone)
-        if how == "deleted":
-            for number in gone:
-                assert await store.delete("ada", f"file-{number}")
-        else:
-            database.advance(1001)
-        assert left_of(tmp_path, b"canary001")
-        await other.sweep()
-        assert [number for number in gone if left_of(tmp_path, b"canary" + number.encode())] == []
-        assert await texts(store, "canary003")
-
-
-async def test_deleted_files_leave_nothing(tmp_path: Path) -> None:
-    database = SQLiteFiles(tmp_path / "files.db")
-    async with opened(database) as store, reading(store):
-        secret = await upload(store, "secret.txt", b"The password is xylophonic quicksilver. " * 200)
-        other = await upload(store, "other.txt", b"Nothing to see here. " * 200)
-        await store.vector_stores.create(STORE, [NewStoreFile(secret), NewStoreFile(other)])
-        for id in (secret, other):
-            assert (await settled(store, id)).status == "completed"
-        assert left_of(tmp_path, b"quicksilver")
-        assert await store.delete("ada", secret)
-        await store.sweep()
-        assert left_of(tmp_path, b"quicksilver") == left_of(tmp_path, b"xylophon") == []
-        assert await texts(store, "nothing see")
-
-
-def left_of(path: Path, word: bytes) -> list[str]:
-    """Return the files that still have a word."""
-    return [file.name for file in path.rglob("*") if file.is_file() and word in file.read_bytes().lower()]
