@@ -24,8 +24,8 @@ def one_id_for_all_calls(answer: Reply, sent: Sent) -> None:
     ("calls", "reply", "verdict", "told"),
     [
         (2, unchanged, "pass", ""),
-        (2, one_id_for_all_calls, "fail", "Two calls have one call_id."),
-        (1, unchanged, "unclear", "The model did not make two calls at once."),
+        (2, one_id_for_all_calls, "fail", "Two calls have the same call_id."),
+        (1, unchanged, "unclear", "The model did not make parallel calls."),
     ],
 )
 async def test_parallel_calls_are_judged_by_their_ids_if_there_are_two(

@@ -1,4 +1,4 @@
-"""One request and what came back, as it came: for the checks, and for whoever has to repeat it."""
+"""One request and its answer, kept as received, and the request as `curl`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from openresponses_verify.laws.law import TERMINAL_STATUS
 
-_SHOWN = 2000  # characters of a request that are printed
-_KEPT = 64  # answers that stay parsed
+_SHOWN = 2000  # characters of a request to print
+_KEPT = 64  # parsed answers in the cache
 
 
 class ServerSentEvent(NamedTuple):
-    """An event of an event stream: its fields, and what was wrong with its lines."""
+    """An event of an event stream."""
 
     name: str | None
     data: str
@@ -26,7 +26,7 @@ class ServerSentEvent(NamedTuple):
 
 @dataclass
 class HTTPExchange:
-    """A request and its answer. `error` says why there is no answer, or not all of it."""
+    """A request and its answer. `error` is the reason for a missing or partial answer."""
 
     method: str
     url: str
@@ -38,7 +38,7 @@ class HTTPExchange:
     error: str = ""
     frames: list[dict[str, Any]] = field(default_factory=list)  # of a WebSocket
     sent: list[object] = field(default_factory=list)  # on a WebSocket
-    added: tuple[str, ...] = ()  # the names of headers that the caller added, whose values may be secret
+    added: tuple[str, ...] = ()  # the names of added headers, since their values may be secret
 
     @property
     def ok(self) -> bool:
@@ -47,12 +47,12 @@ class HTTPExchange:
 
     @property
     def json(self) -> Any:
-        """The body as JSON, None if it is none."""
+        """The body as JSON, None if it is not JSON."""
         return _document(self.content)
 
     @property
     def object(self) -> dict[str, Any]:
-        """The body as a JSON object, {} if it is none."""
+        """The body as a JSON object, {} if it is not an object."""
         document = self.json
         return document if isinstance(document, dict) else {}
 
@@ -68,14 +68,14 @@ class HTTPExchange:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events of a stream or of a WebSocket that are JSON objects."""
+        """The JSON objects among the events of a stream or WebSocket."""
         if self.frames:
             return self.frames
         return list(_event_documents(self.content))
 
     @property
     def response(self) -> dict[str, Any]:
-        """The response: the body, or that of the last event that has one; {} if there is none."""
+        """The response: the body, or the response of the last event; {} if there is none."""
         if not self.frames and (self.content_type == "application/json" or self.object):
             return self.object
         found = [event for event in self.events if isinstance(event.get("response"), dict)]
@@ -96,7 +96,7 @@ class HTTPExchange:
 
     @property
     def listed(self) -> list[dict[str, Any]]:
-        """The objects of a list, as `GET` of a collection returns it; [] if it is none."""
+        """The objects of a listed collection; [] if the body is not a list."""
         data = self.object.get("data")
         return [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
 
@@ -107,7 +107,7 @@ class HTTPExchange:
 
     @property
     def refusal(self) -> dict[str, Any]:
-        """The error of the answer: that of the body, of a WebSocket's frame, or of a failed response."""
+        """The error of the body, of a WebSocket frame, or of a failed response."""
         for document in (self.object, *self.frames[-1:], self.response):
             if isinstance(document.get("error"), dict):
                 return dict(document["error"])
@@ -115,7 +115,7 @@ class HTTPExchange:
         return {"message": detail if isinstance(detail, str) else json.dumps(detail) if detail else ""}
 
     def curl(self) -> str:
-        """Return the request as a command of a shell."""
+        """Return the request as a shell command."""
         if self.sent:
             lines = "\n".join(f"> {_shortened(json.dumps(frame, ensure_ascii=False))}" for frame in self.sent)
             return f"websocat {self.url}{self._authorization()}\n{lines}"
@@ -134,7 +134,7 @@ class HTTPExchange:
         return "".join(f' -H "{name}"' for name in names)
 
     def outcome(self) -> str:
-        """Return what came, in one line."""
+        """Describe the answer in one line."""
         if self.error:
             return self.error
         message = str(self.refusal.get("message") or "")
@@ -152,7 +152,7 @@ def _shortened(text: str) -> str:
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return a JSON document, None if the text is none."""
+    """Parse JSON; None if the text is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -160,13 +160,13 @@ def read_json(text: str | bytes) -> Any:
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:
-    """Return a JSON object, {} if the text is none."""
+    """Parse a JSON object; {} if the text is not one."""
     document = read_json(text)
     return document if isinstance(document, dict) else {}
 
 
 def read_events(content: bytes) -> Iterator[ServerSentEvent]:
-    """Yield the events of an event stream, as the HTML standard reads it; one without a blank line after it is none."""
+    """Yield the events of an event stream by the HTML standard: an event ends with a blank line."""
     text = content.decode("utf-8", errors="replace").removeprefix("\ufeff")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     fields: dict[str, list[str]] = {}
@@ -182,7 +182,7 @@ def read_events(content: bytes) -> Iterator[ServerSentEvent]:
             fields.setdefault(name, []).append(value.removeprefix(" "))
 
 
-# Many checks read the same answer: each is parsed once, and what is returned must not be changed.
+# Many checks read the same answer, so parsed documents are cached. Callers must not change them.
 
 
 @lru_cache(_KEPT)

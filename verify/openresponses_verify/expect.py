@@ -1,4 +1,4 @@
-"""What checks expect of an answer; each of these raises `Broken` in the same words. And checks that are one request."""
+"""Common expectations of answers, and checks that consist of one request."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from openresponses_verify.schema import SchemaIssue, schema_issues
 from openresponses_verify.server import VerifiedServer
 
 INVALID = (400, 422)  # the request is malformed
-REFUSED = range(400, 500)  # it is the caller's mistake
+REFUSED = range(400, 500)  # a client error
 NOT_FOUND = (404,)
 NO_FAILURE = range(200, 500)  # answered or refused
 
 
 def need_status(exchange: HTTPExchange, statuses: Container[int], what: str = "The request") -> None:
-    """Raise `Broken` unless the answer has one of these statuses, and has come whole."""
+    """Raise `Broken` unless the answer is complete and has one of these statuses."""
     need(exchange.status in statuses and not exchange.error, f"{what} is answered with {exchange.outcome()}", exchange)
 
 
 def need_unknown_previous(exchange: HTTPExchange) -> None:
-    """Raise `Broken` unless the error says that the response to continue is not known."""
+    """Raise `Broken` unless the error is `previous_response_not_found`."""
     found = exchange.refusal.get("code")
     detail = f"The code is {found!r}: {exchange.outcome()}"
     need(found == "previous_response_not_found", detail, exchange, exchange.frames[-1:] or None)
@@ -50,16 +50,16 @@ def need_schema(
     but: Callable[[SchemaIssue], bool] = lambda issue: False,
     prefix: str = "",
 ) -> None:
-    """Raise `Broken` if a value does not fit a schema, but for unknown types of a union and issues that are `but`."""
+    """Raise `Broken` if a value does not fit a schema, except for unknown types in unions and the issues `but`."""
     for issue in schema_issues(name, value):
         if issue.kind != "unknown" and not but(issue):
             raise Broken(f"{prefix}{issue.where} {issue.message}.", exchange, shown)
 
 
 def need_longer(exchange: HTTPExchange, short: HTTPExchange, least: int, what: str) -> None:
-    """Raise `Broken` unless the model was given at least so many more tokens than by another request, for `what`."""
+    """Raise `Broken` unless the input has at least `least` more tokens than the short one, for `what`."""
     found, alone = input_tokens(exchange), input_tokens(short)
-    need(found >= alone + least, f"The model was given {found} tokens, and {alone} without {what}.", exchange)
+    need(found >= alone + least, f"The input has {found} tokens, and {alone} without {what}.", exchange)
 
 
 def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) -> None:
@@ -76,7 +76,7 @@ def need_order(rising: HTTPExchange, falling: HTTPExchange, texts: list[str]) ->
 
 
 def request_row(row_id: str, title: str, law: str, source: str, statuses: Container[int], **fields: object) -> None:
-    """Register a check that a request with these fields is answered with one of these statuses."""
+    """Register a check that a request is answered with one of these statuses."""
 
     async def run(server: VerifiedServer) -> None:
         need_status(await server.respond(**{"max_output_tokens": 16, **fields}), statuses)

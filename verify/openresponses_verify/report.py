@@ -76,7 +76,7 @@ class VerifyProgress:
 
 
 def print_report(report: VerifyReport, terminal: Terminal) -> None:
-    """Print the failures, then the other results that are no pass, then the summary by group."""
+    """Print the failures, the unsupported and unclear checks, and the summary by group."""
     for result in report.results:
         if result.verdict == "fail":
             _print_failure(result, terminal)
@@ -158,7 +158,7 @@ def _row(result: CheckResult) -> dict[str, object]:
 
 
 def as_junit(report: VerifyReport) -> str:
-    """Return the report as JUnit's XML: a suite for each group; what is unsupported or unclear is skipped."""
+    """Return the report as JUnit's XML: a suite for each group. Unsupported and unclear checks are skipped."""
     root = ElementTree.Element("testsuites", {"name": "antiphon verify", **_counts(report.results)})
     for group in dict.fromkeys(result.check.group for result in report.results):
         results = [result for result in report.results if result.check.group == group]

@@ -1,4 +1,4 @@
-"""What a check is: a row with its sentence, and the ways in which it can end."""
+"""Checks, registered as rows, and their results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CheckFunction: TypeAlias = Callable[["VerifiedServer"], Awaitable[None]]
 
 
 class Ended(Exception):
-    """A check did not pass: why, and the exchange that shows it."""
+    """A check did not pass: the reason, and the exchange that shows it."""
 
     verdict: Verdict
 
@@ -29,25 +29,25 @@ class Ended(Exception):
 
 
 class Broken(Ended):
-    """The server breaks the rule; `event` is the event or the object that does."""
+    """The server breaks the rule; `event` is the offending event or object."""
 
     verdict = "fail"
 
 
 class Unsupported(Ended):
-    """The server says plainly that it does not have this."""
+    """The server reports that the feature is missing."""
 
     verdict = "unsupported"
 
 
 class Unclear(Ended):
-    """The rule could not be tried: the model did not do as it was told, or there was no answer to judge."""
+    """The rule could not be tried: the model did not cooperate, or there was no answer to judge."""
 
     verdict = "unclear"
 
 
 class Check(NamedTuple):
-    """A row: a stable id, what it is called, the sentence that it checks, and where that stands."""
+    """A row: a stable id, a title, the rule, the rule's source, and the function."""
 
     id: str
     title: str
@@ -66,9 +66,9 @@ CHECKS: list[Check] = []
 
 def check_row(row_id: str, title: str, source: str) -> Callable[[CheckFunction], CheckFunction]:
     """
-    Register a function as a check of the rule that is its docstring.
+    Register a function as a check. Its docstring is the rule.
 
-    It returns if the rule is kept, and raises how it ended otherwise.
+    It returns if the server keeps the rule, and raises a subclass of `Ended` otherwise.
     """
 
     def register(run: CheckFunction) -> CheckFunction:

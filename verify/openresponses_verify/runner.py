@@ -1,4 +1,4 @@
-"""Runs the checks: which of them, side by side, and what came of each."""
+"""Runs checks concurrently and collects their results."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ VERDICTS: tuple[Verdict, ...] = ("pass", "fail", "unsupported", "unclear")
 
 
 class NothingToVerify(Exception):
-    """There is no Responses server, or no model to ask, or no check was chosen; the message says which."""
+    """Nothing can be tried: no Responses server, no model, or no check. The message names the reason."""
 
 
 @dataclass
 class VerifyReport:
-    """What came of the checks of one server."""
+    """The results for one server."""
 
     url: str
     model: str
@@ -32,18 +32,18 @@ class VerifyReport:
     seconds: float = 0.0
     requests: int = 0
     results: list[CheckResult] = field(default_factory=list)  # in the order of the table
-    not_deleted: list[str] = field(default_factory=list)  # paths of what the server still stores
-    interrupted: bool = False  # by Ctrl-C, so that checks are missing
+    not_deleted: list[str] = field(default_factory=list)  # paths of objects that the server still stores
+    interrupted: bool = False  # Ctrl-C ended the checks early
 
     @property
     def summary(self) -> dict[str, int]:
-        """How many checks ended in which way."""
+        """The number of checks by verdict."""
         return {verdict: sum(result.verdict == verdict for result in self.results) for verdict in VERDICTS}
 
 
 def chosen_checks(only: Sequence[str] = (), skip: Sequence[str] = ()) -> list[Check]:
     """
-    Return the checks whose ids fit any of the patterns `only` and none of `skip`, in the order of the table.
+    Return the checks whose ids match `only` and do not match `skip`, in the table's order.
 
     Raises `NothingToVerify` for a pattern in `only` that matches no check.
     """

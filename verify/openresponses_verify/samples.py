@@ -1,6 +1,7 @@
 """
-What many checks look at: each is asked for once (`await server.once(samples.text)`), so that all checks together send
-few requests. Prompts are such that any model follows them, as far as a model has to.
+Sampled answers that many checks share.
+
+Each is requested once (`await server.once(samples.text)`). Any model can follow the prompts.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ ASK_WEATHER = "What is the weather in Paris?"
 WORDS = "Remember these words: alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november."
 SHORT = "Answer with one word."
 NO_RESPONSE = f"resp_{'0' * 50}"
-LIMIT = 400  # tokens of an answer: more than anything here needs, for a model that goes on for ever
+LIMIT = 400  # tokens of an answer: enough for every prompt here; bounds a model that does not stop
 
 WEATHER_TOOL: dict[str, Any] = {
     "type": "function",
@@ -69,44 +70,44 @@ PDF = (
     "CjAwMDAwMDAwMDkgMDAwMDAgbiAKMDAwMDAwMDA1MyAwMDAwMCBuIAowMDAwMDAwMTAzIDAwMDAwIG4gCjAwMDAwMDAyMTMgMDAwMDAgbiAKMDAw"
     "MDAwMDMwOSAwMDAwMCBuIAp0cmFpbGVyPDwvU2l6ZSA2L1Jvb3QgMSAwIFI+PgpzdGFydHhyZWYKMzcxCiUlRU9GCg=="
 )
-# Words of errors by which a server says that it, or its model, takes no images or no files.
+# Words in errors that report missing support of images or files.
 IMAGE_WORDS = ("image", "images", "input_image", "image_url", "vision", "mmproj", "multimodal", "modality")
 FILE_WORDS = ("file", "files", "input_file", "file_data", "pdf", "document")
 
 
 def message(role: str, content: object, **fields: object) -> dict[str, Any]:
-    """Return a message of the input."""
+    """Return an input message."""
     return {"type": "message", "role": role, "content": content, **fields}
 
 
 def user_message(content: object) -> dict[str, Any]:
-    """Return a message of the user."""
+    """Return a user message."""
     return message("user", content)
 
 
 def assistant_message(content: object, **fields: object) -> dict[str, Any]:
-    """Return a message of the assistant."""
+    """Return an assistant message."""
     return message("assistant", content, **fields)
 
 
 def call_output(call_id: object, output: object) -> dict[str, Any]:
-    """Return the output of a call of a function."""
+    """Return the output of a function call."""
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
 def called(exchange: HTTPExchange, item_type: str = "function_call") -> list[dict[str, Any]]:
-    """Return the calls in the output of a response."""
+    """Return the calls in a response's output."""
     return [item for item in exchange.output if item.get("type") == item_type]
 
 
 def spoken(exchange: HTTPExchange) -> str:
-    """Return the text of the messages of a response."""
+    """Return the text of a response's messages."""
     parts = [part for item in exchange.output if item.get("type") == "message" for part in _parts(item.get("content"))]
     return "".join(str(part.get("text") or "") for part in parts if part.get("type") == "output_text")
 
 
 def spoken_in(item: dict[str, Any]) -> str:
-    """Return the text of a message of the input or of the output."""
+    """Return the text of an input or output message."""
     content = item.get("content")
     return content if isinstance(content, str) else "".join(str(part.get("text") or "") for part in _parts(content))
 
@@ -116,10 +117,10 @@ def _parts(content: object) -> list[dict[str, Any]]:
 
 
 def input_tokens(exchange: HTTPExchange) -> int:
-    """Return how many tokens the model was given; raises `Unclear` if the server does not say."""
+    """Return the input tokens of a response; raises `Unclear` if the usage lacks them."""
     tokens = exchange.usage.get("input_tokens")
     if not isinstance(tokens, int) or not tokens:
-        raise Unclear("The usage has no input_tokens, by which one could see what the model was given.", exchange)
+        raise Unclear("The usage has no input_tokens, which show the model's context.", exchange)
     return tokens
 
 
@@ -151,12 +152,12 @@ def the_call(exchange: HTTPExchange, item_type: str = "function_call") -> dict[s
     """Return the call of a response; raises `Unclear` if the model did not call."""
     calls = called(given(exchange, "tools", "tool_choice"), item_type)
     if not calls:
-        raise Unclear("The model did not call the tool that it had to call.", exchange)
+        raise Unclear("The model did not call the required tool.", exchange)
     return calls[0]
 
 
 def _asking(**fields: object) -> Sample:
-    """Return a function that asks for a response with these fields."""
+    """Return a function that requests a response with these fields."""
 
     async def ask(server: VerifiedServer) -> HTTPExchange:
         return await server.respond(**{"max_output_tokens": LIMIT, **fields})
@@ -165,12 +166,12 @@ def _asking(**fields: object) -> Sample:
 
 
 def _both(**fields: object) -> tuple[Sample, Sample]:
-    """Return functions that ask for a response with these fields as JSON, and as a stream."""
+    """Return functions that request a response as JSON, and as a stream."""
     return _asking(**fields), _asking(**fields, stream=True)
 
 
 def _calling(*, stream: bool) -> Sample:
-    """Return a function that asks until the model calls, three times at most."""
+    """Return a function that asks up to three times until the model calls."""
 
     async def ask(server: VerifiedServer) -> HTTPExchange:
         for _ in range(3):
@@ -204,8 +205,8 @@ stored = _asking(
     metadata={"purpose": "verify"},
 )
 stored_stream = _asking(input=[user_message(WORDS)], store=True, stream=True)
-alone = _asking(input=SHORT)  # a turn with nothing before it: what the model is given beyond this is its context
+alone = _asking(input=SHORT)  # a turn without context: further input tokens of other turns are their context
 
-# What the laws of the stream are held against.
+# The streams against which the laws are checked.
 STREAMS = (text_stream, cut_off_stream, call_stream, custom_stream, person_stream, thought_stream, stored_stream)
 RESPONSES = (text, cut_off, call, person, thought, stored)

@@ -106,7 +106,7 @@ def _resolved(option: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _own_types(option: Mapping[str, Any]) -> list[str]:
-    """Return the values that `type` has in the objects of a schema, or of the members of a union."""
+    """Return the possible values of `type` in a schema, or in the members of a union."""
     schema = _resolved(option)
     own: list[str] = schema.get("properties", {}).get("type", {}).get("enum", [])
     return [*own, *(name for member in schema.get("anyOf", ()) for name in _own_types(member))]

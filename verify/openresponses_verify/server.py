@@ -1,4 +1,4 @@
-"""The server that is verified: how it is asked, what was asked before, and what it stores and has to delete again."""
+"""The verified server: requests, shared answers, and the stored objects to delete afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from openresponses_verify.rows import Broken, Ended, Unclear, Unsupported
 RequestFields = dict[str, Any]
 
 _TRIES = 3
-_LONGEST_WAIT = 20.0  # seconds to wait when the server says that it is busy
+_LONGEST_WAIT = 20.0  # seconds to wait for `Retry-After`
 _NOT_THERE = (404, 405, 426, 501)
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _PLAIN = re.compile(
@@ -35,7 +35,7 @@ LAST_EXCHANGE: ContextVar[HTTPExchange | None] = ContextVar("last_exchange", def
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """How a server is reached and asked."""
+    """The address, credentials and limits for requests to a server."""
 
     url: str  # its base URL
     model: str | None = None  # None: the first one listed
@@ -61,7 +61,7 @@ class VerifiedServer:
     """
     A Responses server at a base URL.
 
-    `requests` counts what was sent. Everything that the server stored is in `stored` until it is deleted.
+    `requests` counts the requests. `stored` has the paths of stored objects until they are deleted.
     """
 
     def __init__(self, access: ServerAccess) -> None:
@@ -77,7 +77,7 @@ class VerifiedServer:
         self._http = httpx.AsyncClient(timeout=httpx.Timeout(access.timeout, connect=10), follow_redirects=True)
 
     async def once(self, ask: Callable[[VerifiedServer], Awaitable[HTTPExchange]]) -> HTTPExchange:
-        """Return what a function of this server returns, calling it once for all checks."""
+        """Call a function once for all checks, and return its exchange."""
         if ask not in self._once:
             self._once[ask] = asyncio.ensure_future(ask(self))
         exchange: HTTPExchange = await asyncio.shield(self._once[ask])
@@ -85,11 +85,11 @@ class VerifiedServer:
         return exchange
 
     def forget(self) -> None:
-        """Forget what was asked once, as it was asked in vain."""
+        """Discard the shared answers, so that they are requested again."""
         self._once.clear()
 
     def body(self, **fields: object) -> RequestFields:
-        """Return the body of a request for a response. It is not stored unless `store` says so."""
+        """Return the body of a request for a response, which is not stored by default."""
         return {"model": self.model, "input": "Say hello.", "store": False, **fields}
 
     async def respond(self, **fields: object) -> HTTPExchange:
@@ -118,9 +118,9 @@ class VerifiedServer:
         headers: dict[str, str] | None = None,
     ) -> HTTPExchange:
         """
-        Send a request and return the exchange, whatever comes; a busy server is asked again.
+        Send a request and return the exchange, also a failed one. A busy server is asked again.
 
-        `key` is the name of the key to show.
+        `key` is the name of the key to send.
         """
         for last in range(_TRIES):
             exchange = HTTPExchange(method, f"{self.url}{path}", body, key if key in self.keys else None)
@@ -154,12 +154,12 @@ class VerifiedServer:
                 async for data in answer.aiter_bytes():
                     exchange.content += data
         except TimeoutError:
-            exchange.error = f"There was no end of the answer within {self._timeout:g} seconds."
+            exchange.error = f"The answer did not end within {self._timeout:g} seconds."
         except httpx.HTTPError as error:
             exchange.error = f"The connection failed: {type(error).__name__}{f': {error}' if str(error) else ''}."
 
     def _note(self, exchange: HTTPExchange, path: str) -> None:
-        """Remember what the server has stored now."""
+        """Remember the stored objects of an answer."""
         if exchange.method != "POST" or not exchange.ok:
             return
         if path == "/responses":
@@ -168,7 +168,7 @@ class VerifiedServer:
             self.stored[f"/conversations/{exchange.object['id']}"] = None
 
     def note_response(self, response: dict[str, Any]) -> None:
-        """Remember a response that the server has stored, if it has."""
+        """Remember a stored response."""
         if isinstance(response.get("id"), str) and response.get("store") is not False:
             self.stored[f"/responses/{response['id']}"] = None
 
@@ -191,7 +191,7 @@ class VerifiedServer:
             refused = Unsupported if exchange.status in (*_NOT_THERE, 400, 403) else Broken
             raise refused(f"The handshake is answered with HTTP {exchange.status}.", exchange) from None
         except InvalidHandshake as error:
-            raise Broken(f"The handshake is no WebSocket's: {error}.", exchange) from None
+            raise Broken(f"The handshake is not a WebSocket handshake: {error}.", exchange) from None
         except (OSError, TimeoutError) as error:
             raise Unclear(f"There is no connection: {type(error).__name__}.", exchange) from None
         try:
@@ -201,7 +201,7 @@ class VerifiedServer:
 
     @property
     def added_headers(self) -> tuple[str, ...]:
-        """The names of the headers that are sent with every request."""
+        """The names of the headers that the caller adds to every request."""
         return tuple(self._headers)
 
     @property
@@ -210,7 +210,7 @@ class VerifiedServer:
         return self._timeout
 
     async def clean_up(self) -> list[str]:
-        """Delete what was stored, and return the paths of what could not be deleted."""
+        """Delete the stored objects, and return the remaining paths."""
         left: list[str] = []
 
         async def remove(path: str) -> None:
@@ -250,7 +250,7 @@ class SocketTurns:
         return await self.frames({"type": "response.create", **self._server.body(**fields)})
 
     async def frames(self, *messages: object, turns: int = 1) -> HTTPExchange:
-        """Send messages, text as it is and anything else as JSON; return the frames of the turns that follow."""
+        """Send messages (text unchanged, other values as JSON), and return the frames of the next turns."""
         exchange = HTTPExchange("GET", self._url, key=self._key, sent=list(messages), added=self._server.added_headers)
         LAST_EXCHANGE.set(exchange)
         self._server.requests += 1
@@ -266,7 +266,7 @@ class SocketTurns:
                     ended = str(document.get("type")) in TERMINAL_STATUS or _refuses(document)
                     turns -= ended
         except TimeoutError:
-            exchange.error = f"There was no end of the turn within {self._server.timeout:g} seconds."
+            exchange.error = f"The turn did not end within {self._server.timeout:g} seconds."
         except WebSocketException as error:
             exchange.error = f"The connection ended: {error}."
         status = exchange.frames[-1].get("status") if exchange.frames else 0
@@ -286,7 +286,7 @@ def _document(frame: str | bytes) -> dict[str, Any]:
 
 
 def says_unsupported(exchange: HTTPExchange, *fields: str) -> bool:
-    """Return whether a server says plainly that it does not have something: by its status, or naming a field."""
+    """Tell whether a server reports a missing feature: by its status, or by naming a field."""
     refusal = exchange.refusal
     told = " ".join(str(refusal.get(name) or "") for name in ("message", "param", "code", "type"))
     if exchange.status in _NOT_THERE:
@@ -316,16 +316,16 @@ def _success(exchange: HTTPExchange, fields: Sequence[str], otherwise: Ended) ->
     body = exchange.body
     whole = isinstance(body, dict) and exchange.url.endswith("/responses") and body.get("stream") is not True
     if whole and not exchange.response:
-        raise Unclear("The answer is no JSON object: see schema.json.", exchange)
+        raise Unclear("The answer is not a JSON object: see schema.json.", exchange)
     return exchange
 
 
 async def cooperating(
     ask: Callable[[], Awaitable[HTTPExchange]], did: Callable[[HTTPExchange], bool], told: str, *fields: str
 ) -> HTTPExchange:
-    """Ask up to three times, until the model did as it was told; raises `Unclear` if it never did."""
+    """Ask up to three times until the model cooperates; raises `Unclear` otherwise."""
     for _ in range(_TRIES):
         exchange = given(await ask(), *fields)
         if did(exchange):
             return exchange
-    raise Unclear(f"The model was told to {told}, and did not, {_TRIES} times.", exchange)
+    raise Unclear(f"The model did not {told} in {_TRIES} attempts.", exchange)

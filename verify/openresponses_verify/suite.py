@@ -31,7 +31,7 @@ _NONE = "resp_openresponses_missing_0"
 
 
 def _fits(exchange: HTTPExchange) -> HTTPExchange:
-    """Return an exchange whose response and events have the schema's form; raises `Broken` for others."""
+    """Return an exchange if its response and events fit the schema; raises `Broken` otherwise."""
     for event in exchange.events:
         refusal = event.get("type") == "error" and exchange.frames
         name = "WebSocketErrorEvent" if refusal else event_schemas().get(str(event.get("type")))
@@ -47,7 +47,7 @@ def _fits(exchange: HTTPExchange) -> HTTPExchange:
 def _completed(exchange: HTTPExchange) -> None:
     status = exchange.response.get("status")
     if status == "incomplete":
-        raise Unclear("The model did not end its answer.", exchange)
+        raise Unclear("The model did not finish its answer.", exchange)
     need(status == "completed", f"The status is {status!r}.", exchange)
 
 
@@ -58,7 +58,7 @@ def _completed_with_output(exchange: HTTPExchange) -> None:
 
 def _calls(exchange: HTTPExchange) -> None:
     if not samples.called(exchange):
-        raise Unclear("The model did not call the tool, which it may.", exchange)
+        raise Unclear("The model did not call the tool, which is optional.", exchange)
 
 
 def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:
@@ -66,7 +66,7 @@ def _suite_row(name: str) -> Callable[[CheckFunction], CheckFunction]:
 
 
 async def _ask(server: VerifiedServer, fields: dict[str, Any], *optional: str) -> HTTPExchange:
-    """Ask for a response with these fields and no others, and return the exchange if the response has its form."""
+    """Request a response with these fields and no others, and return the exchange if it fits the schema."""
     body = {"model": server.model, "stream": False, **fields}
     return _fits(answered(await server.send("POST", "/responses", body), *optional))
 
@@ -105,8 +105,8 @@ _scenario(
 @_suite_row("response-output-phase-schema")
 async def _phase(server: VerifiedServer) -> None:
     """
-    The phase of a message in the output is one of the schema's. The suite itself asks no server for it, but holds an
-    example of its own against the schema.
+    The phase of an output message is one of the schema's. The suite itself sends no request, but validates an
+    example of its own.
     """
     exchange = given(await server.once(samples.text))
     for item in exchange.output:
@@ -184,7 +184,7 @@ async def _compact_no_model(server: VerifiedServer) -> None:
 
 
 async def _turn(socket: SocketTurns, server: VerifiedServer, **fields: object) -> HTTPExchange:
-    """Ask for a response with these fields and no others on a WebSocket."""
+    """Request a response with these fields and no others on a WebSocket."""
     return _fits(await socket.frames({"type": "response.create", "model": server.model, **fields}))
 
 
@@ -244,7 +244,7 @@ async def _unknown(server: VerifiedServer) -> None:
 
 @_suite_row("websocket-failed-continuation-evicts-cache")
 async def _evicts(server: VerifiedServer) -> None:
-    """A failed continuation evicts what it continued."""
+    """A failed continuation evicts the response that it continued."""
     output = call_output("call_openresponses_missing", "No matching tool call exists in the previous response.")
     async with server.websocket() as socket:
         word = "Remember the code word: ember. Reply with OK."

@@ -1,4 +1,4 @@
-"""The checks, one module for each group or two. Importing a module registers its rows."""
+"""The checks, in modules of one or more groups. Importing a module registers its rows."""
 
 from __future__ import annotations
 

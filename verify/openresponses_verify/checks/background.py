@@ -1,4 +1,4 @@
-"""Responses in the background: polled, streamed, resumed, cancelled; and compaction of a conversation."""
+"""Background responses, and compaction of a conversation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _taken(server: VerifiedServer) -> HTTPExchange:
     exchange = given(await server.once(_begun), "background")
     samples.repeated(exchange, "status")
     if exchange.response.get("background") is not True and exchange.response.get("status") in _ENDED:
-        raise Unsupported("background is ignored: the response had ended when it came.", exchange)
+        raise Unsupported("background is ignored: the first answer is the finished response.", exchange)
     return exchange
 
 
@@ -47,37 +47,37 @@ async def _ended(server: VerifiedServer) -> HTTPExchange:
         pause = min(1.0, pause * 1.5)
 
 
-@check_row("background.create", "A response in the background begins at once", _GUIDE)
+@check_row("background.create", "A background response is created at once", _GUIDE)
 async def _create(server: VerifiedServer) -> None:
     """`background: true` runs a response asynchronously: it is `queued` or `in_progress` when it comes."""
     exchange = answered(await server.once(_begun), "background")
     await _taken(server)
     status = exchange.response.get("status")
     need(status in ("queued", "in_progress", *_ENDED), f"The status is {status!r}.", exchange)
-    need(exchange.response.get("background") is True, "The response has not background: true.", exchange)
+    need(exchange.response.get("background") is True, "The response does not have background: true.", exchange)
 
 
-@check_row("background.poll", "It can be polled until it ends", _GUIDE)
+@check_row("background.poll", "A background response can be polled until it ends", _GUIDE)
 async def _poll(server: VerifiedServer) -> None:
     """Poll responses in the background with GET until their status is no longer `queued` or `in_progress`."""
     await _taken(server)
     exchange = await server.once(_ended)
     need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
     status = exchange.object.get("status")
-    need(status in ("completed", "incomplete"), f"The status is {status!r} in the end.", exchange)
-    need(exchange.output, "The response has no output in the end.", exchange)
+    need(status in ("completed", "incomplete"), f"The final status is {status!r}.", exchange)
+    need(exchange.output, "The final response has no output.", exchange)
 
 
 async def _streamed(server: VerifiedServer) -> HTTPExchange:
     return await server.stream(input="Say hello.", background=True, store=True, max_output_tokens=LIMIT)
 
 
-@check_row("background.stream", "It can be streamed", _GUIDE)
+@check_row("background.stream", "A background response can be streamed", _GUIDE)
 async def _stream(server: VerifiedServer) -> None:
-    """`background` and `stream` go together, and the events are those of any stream."""
+    """`background` and `stream` can be combined, and the stream keeps the laws of any stream."""
     await _taken(server)
     exchange = answered(await server.once(_streamed), "background", "stream")
-    need(exchange.events, "There are no events.", exchange)
+    need(exchange.events, "The stream has no events.", exchange)
     need_laws(exchange, exchange.events)
 
 
@@ -93,8 +93,8 @@ async def _resume(server: VerifiedServer) -> None:
     await _taken(server)
     exchange = answered(await server.once(_resumed), "stream", "starting_after")
     if exchange.content_type != "text/event-stream":
-        raise Unsupported("The answer is no stream.", exchange)
-    need(exchange.events, "There are no events.", exchange)
+        raise Unsupported("The answer is not an event stream.", exchange)
+    need(exchange.events, "The stream has no events.", exchange)
     first = exchange.events[0].get("sequence_number")
     need(first == 2, f"The first event after 1 has the sequence_number {first!r}.", exchange, exchange.events[0])
 
@@ -103,18 +103,23 @@ async def _resume(server: VerifiedServer) -> None:
     "background.resume-same", "A resumed stream has the same events", f"{_API}Get a model response, starting_after"
 )
 async def _same(server: VerifiedServer) -> None:
-    """Events do not change: those after `starting_after` are those that were sent before."""
+    """Events are immutable: a resumed stream repeats the original events after `starting_after`."""
     await _taken(server)
     before = [event for event in given(await server.once(_streamed)).events if event.get("type") != "keepalive"]
     exchange = given(await server.once(_resumed), "stream", "starting_after")
     after = [event for event in exchange.events if event.get("type") != "keepalive"]
     if exchange.content_type != "text/event-stream" or not after:
-        raise Unsupported("The answer is no stream.", exchange)
+        raise Unsupported("The answer is not an event stream.", exchange)
     numbered = {event.get("sequence_number"): event for event in before}
     for event in after:
         same = numbered.get(event.get("sequence_number")) == event
-        need(same, "An event differs from the one with its number.", exchange, event)
-    need(after[-1] == before[-1], "The resumed stream does not end as the first.", exchange, after[-1])
+        need(same, "An event differs from the original event with the same sequence_number.", exchange, event)
+    need(
+        after[-1] == before[-1],
+        "The last event of the resumed stream is not the original last event.",
+        exchange,
+        after[-1],
+    )
 
 
 async def _cancelled(server: VerifiedServer) -> HTTPExchange:
@@ -122,7 +127,7 @@ async def _cancelled(server: VerifiedServer) -> HTTPExchange:
     return await server.send("POST", f"/responses/{response_id(begun)}/cancel")
 
 
-@check_row("background.cancel", "It can be cancelled", f"{_API}Cancel a response")
+@check_row("background.cancel", "A background response can be cancelled", f"{_API}Cancel a response")
 async def _cancel(server: VerifiedServer) -> None:
     """`POST /responses/{id}/cancel` cancels a response with `background: true`, and returns it."""
     await _taken(server)
@@ -133,18 +138,18 @@ async def _cancel(server: VerifiedServer) -> None:
     need(status == "cancelled", f"The status is {status!r}.", exchange)
 
 
-@check_row("background.cancel-again", "Cancelling twice is no mistake", _GUIDE)
+@check_row("background.cancel-again", "Cancelling twice is idempotent", _GUIDE)
 async def _again(server: VerifiedServer) -> None:
     """Cancelling twice is idempotent: the second call returns the response."""
     await _taken(server)
     first = given(await server.once(_cancelled))
     exchange = await server.send("POST", f"/responses/{response_id(first)}/cancel")
-    need(exchange.ok, f"The second is answered with {exchange.outcome()}", exchange)
+    need(exchange.ok, f"The second cancellation is answered with {exchange.outcome()}", exchange)
     same = exchange.object.get("status") == first.object.get("status")
-    need(same, f"The status is {exchange.object.get('status')!r} now.", exchange)
+    need(same, f"The status changed to {exchange.object.get('status')!r}.", exchange)
 
 
-@check_row("background.cancel-foreground", "Other responses cannot be cancelled", f"{_API}Cancel a response")
+@check_row("background.cancel-foreground", "A foreground response cannot be cancelled", f"{_API}Cancel a response")
 async def _foreground(server: VerifiedServer) -> None:
     """Only responses created with `background: true` can be cancelled."""
     await _taken(server)
@@ -153,7 +158,7 @@ async def _foreground(server: VerifiedServer) -> None:
     need_status(await server.send("POST", f"/responses/{identifier}/cancel"), REFUSED)
 
 
-@check_row("background.not-stored", "It has to be stored", _GUIDE)
+@check_row("background.not-stored", "A background response must be stored", _GUIDE)
 async def _not_stored(server: VerifiedServer) -> None:
     """Background mode requires `store: true`; stateless requests are rejected."""
     await _taken(server)
@@ -178,28 +183,31 @@ async def _compaction(server: VerifiedServer) -> None:
     need("compaction" in types, f"The output has items of the types {types}.", exchange)
 
 
-@check_row("compaction.schema", "A compaction has its form", "Open Responses schema, CompactResource")
+@check_row("compaction.schema", "A compaction fits the schema", "Open Responses schema, CompactResource")
 async def _schema(server: VerifiedServer) -> None:
     """The compaction is a CompactResource: id, output, `created_at` and usage."""
     exchange = given(await server.once(_compact))
     need_schema("CompactResource", exchange.object, exchange, but=lambda issue: issue.path == ("object",))
 
 
-@check_row(
-    "compaction.opaque", "What was compacted cannot be read", "Open Responses schema, CompactionBody.encrypted_content"
-)
+@check_row("compaction.opaque", "A compaction is opaque", "Open Responses schema, CompactionBody.encrypted_content")
 async def _opaque(server: VerifiedServer) -> None:
     """`encrypted_content` is the encrypted content that was produced by compaction."""
     exchange = given(await server.once(_compact))
     for item in exchange.output:
         if item.get("type") == "compaction":
             content = str(item.get("encrypted_content"))
-            need("alpha bravo" not in content, "encrypted_content has the words of the conversation.", exchange, item)
+            need(
+                "alpha bravo" not in content,
+                "encrypted_content contains the words of the conversation in plain text.",
+                exchange,
+                item,
+            )
 
 
-@check_row("compaction.replay", "The output is a new beginning", _COMPACT)
+@check_row("compaction.replay", "The output replaces the conversation", _COMPACT)
 async def _replay(server: VerifiedServer) -> None:
-    """The compacted output is the input of the next request, in place of the conversation."""
+    """The compacted output replaces the conversation in the next request's input."""
     compacted = given(await server.once(_compact))
     exchange = await server.respond(input=[*compacted.output, user_message("Say hello.")], max_output_tokens=LIMIT)
     need(exchange.ok, f"The answer is {exchange.outcome()}", exchange)
@@ -242,18 +250,18 @@ async def _trigger(server: VerifiedServer) -> None:
         raise Unsupported(exchange.outcome(), exchange)
     types = [item.get("type") for item in given(exchange).output]
     if "compaction" not in types and spoken(exchange):
-        raise Unsupported("The item is ignored: the answer is a text.", exchange)
+        raise Unsupported("The trigger is ignored: the output is a message.", exchange)
     need(types == ["compaction"], f"The output has items of the types {types}.", exchange)
 
 
-@check_row("compaction.tampered", "A compaction that was changed is no failure", _COMPACT)
+@check_row("compaction.tampered", "A modified compaction causes no 5xx", _COMPACT)
 async def _tampered(server: VerifiedServer) -> None:
-    """`encrypted_content` that was changed on its way is the caller's mistake: it is no 500."""
+    """Modified `encrypted_content` is the caller's mistake, not a 500."""
     compacted = given(await server.once(_compact))
     item = next((item for item in compacted.output if item.get("type") == "compaction"), {})
     content = str(item.get("encrypted_content") or "")
     if len(content) < 20:
-        raise Unclear("There is no encrypted_content to change.", compacted)
+        raise Unclear("The compaction has no encrypted_content.", compacted)
     middle = len(content) // 2
     changed = f"{content[:middle]}{'A' if content[middle] != 'A' else 'B'}{content[middle + 1 :]}"
     turns = [{**item, "encrypted_content": changed}, user_message("Say hello.")]

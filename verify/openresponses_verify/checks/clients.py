@@ -1,4 +1,4 @@
-"""What two users have of each other, which is nothing; and what well-known clients send and need."""
+"""Isolation of users, and the requests and needs of well-known clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def _own(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _stored_id(server: VerifiedServer) -> str:
-    """Return the id of a response of the first user; raises `Unsupported` if there is no second one, or no storage."""
+    """Return the id of the first user's stored response; raises `Unsupported` without a second key or storage."""
     if SECOND_KEY not in server.keys:
         raise Unsupported("No key of another user was given with --second-api-key.")
     identifier = response_id(await server.once(samples.stored))
@@ -49,14 +49,14 @@ async def _input_items(server: VerifiedServer) -> None:
 
 @check_row("isolation.previous", "Another user's response cannot be continued", _OWASP)
 async def _previous(server: VerifiedServer) -> None:
-    """`previous_response_id` of another user is as unknown as one that does not exist."""
+    """Another user's `previous_response_id` is answered like an unknown one."""
     body = server.body(previous_response_id=await _stored_id(server), max_output_tokens=16)
     await _hidden(server, "POST", "/responses", body)
 
 
 @check_row("isolation.item-reference", "Another user's items cannot be referred to", _OWASP)
 async def _reference(server: VerifiedServer) -> None:
-    """An `item_reference` to an item of another user is as unknown as one that does not exist."""
+    """An `item_reference` to another user's item is answered like an unknown one."""
     await _stored_id(server)
     stored = await server.once(samples.stored)
     ids = [item["id"] for item in stored.output if item.get("id")]
@@ -95,16 +95,20 @@ async def _conversation(server: VerifiedServer) -> None:
     await _hidden(server, "POST", "/responses", server.body(conversation=identifier, max_output_tokens=16))
 
 
-@check_row("isolation.same-answer", "What is another's looks like what does not exist", _NOT_FOUND)
+@check_row("isolation.same-answer", "Another user's object is reported as not found", _NOT_FOUND)
 async def _same(server: VerifiedServer) -> None:
-    """The answer for a resource that is not accessible does not tell that there is one."""
+    """The answer does not reveal whether an inaccessible resource exists."""
     identifier = await _stored_id(server)
     missing = f"resp_{'0' * (len(identifier) - 5)}"
     foreign = await server.get(f"/responses/{identifier}", key=SECOND_KEY)
     unknown = await server.get(f"/responses/{missing}", key=SECOND_KEY)
     if foreign.ok:
         raise Unclear("The response of another user can be retrieved: see isolation.retrieve.", foreign)
-    need(foreign.status == unknown.status, f"HTTP {foreign.status}, and HTTP {unknown.status} if unknown.", foreign)
+    need(
+        foreign.status == unknown.status,
+        f"Another user's response is HTTP {foreign.status}, an unknown one HTTP {unknown.status}.",
+        foreign,
+    )
     code, other = foreign.refusal.get("code"), unknown.refusal.get("code")
     need(code == other, f"The code is {code!r}, and {other!r} for an unknown one.", foreign)
 
@@ -117,17 +121,21 @@ async def _models(server: VerifiedServer) -> None:
     """`GET /models` lists the models: `{object: 'list', data: [{id, object: 'model'}]}`."""
     exchange = answered(await server.get("/models"))
     data = exchange.object.get("data")
-    need(exchange.object.get("object") == "list" and isinstance(data, list), "This is no list.", exchange)
+    need(
+        exchange.object.get("object") == "list" and isinstance(data, list),
+        "The body is not a list of models.",
+        exchange,
+    )
     for model in data if isinstance(data, list) else ():
         need(isinstance(model, dict) and isinstance(model.get("id"), str), "A model has no id.", exchange, model)
-        need(model.get("object") == "model", "The object is no model.", exchange, model)
+        need(model.get("object") == "model", "The `object` of a model is not 'model'.", exchange, model)
 
 
 @check_row(
     "clients.request-id", "Answers have a request id", "OpenAI API reference, Debugging requests; openai-python, Codex"
 )
 async def _request_id(server: VerifiedServer) -> None:
-    """`x-request-id` identifies the request, in answers and errors: SDKs and Codex show it."""
+    """`x-request-id` identifies the request in answers and errors. SDKs and Codex show it."""
     exchange = given(await server.once(samples.text))
     need(exchange.headers.get("x-request-id"), "There is no x-request-id.", exchange)
 
@@ -138,12 +146,12 @@ async def _request_id(server: VerifiedServer) -> None:
     "Open Responses schema, OutputTextContent.annotations; @ai-sdk/openai, pydantic-ai",
 )
 async def _annotations(server: VerifiedServer) -> None:
-    """`annotations` of an `output_text` is a list: without it, the AI SDK and pydantic-ai refuse the answer."""
+    """`annotations` of an `output_text` is a list. The AI SDK and pydantic-ai reject answers without it."""
     exchange = given(await server.once(samples.text))
     for item in exchange.output:
         for part in item.get("content") or [] if item.get("type") == "message" else ():
             if isinstance(part, dict) and part.get("type") == "output_text":
-                need(isinstance(part.get("annotations"), list), "The annotations are no list.", exchange, part)
+                need(isinstance(part.get("annotations"), list), "The annotations are not a list.", exchange, part)
 
 
 @check_row(
@@ -152,7 +160,7 @@ async def _annotations(server: VerifiedServer) -> None:
     "Open Responses schema, FunctionCall.status; @openai/agents, @ai-sdk/openai",
 )
 async def _call_status(server: VerifiedServer) -> None:
-    """`status` of a `function_call` is there: the Agents SDK for Node and the AI SDK refuse calls without it."""
+    """A `function_call` has a `status`: the Agents SDK for Node and the AI SDK reject calls without it."""
     for sample in (samples.call, samples.call_stream):
         exchange = await server.once(sample)
         for item in samples.called(given(exchange, "tools", "tool_choice")):
@@ -167,7 +175,7 @@ def _accepted(row_id: str, title: str, law: str, source: str, headers: dict[str,
         exchange = answered(await server.send("POST", "/responses", sent, headers=headers))
         status = exchange.response.get("status")
         if status == "in_progress":
-            raise Unclear("The stream has no end.", exchange)
+            raise Unclear("The stream has no terminal event.", exchange)
         need(status in ("completed", "incomplete"), f"The response is {status!r}.", exchange)
 
     CHECKS.append(Check(row_id, title, law, source, run))
@@ -302,27 +310,25 @@ _accepted(
 )
 
 
-@check_row(
-    "clients.openai-node", "openai-node is sent no event that it does not know", "openai-node 7, responses.stream()"
-)
+@check_row("clients.openai-node", "openai-node receives only known events", "openai-node 7, responses.stream()")
 async def _known(server: VerifiedServer) -> None:
-    """openai-node throws at an event whose type it does not know."""
+    """openai-node throws on unknown event types."""
     headers = {"user-agent": "OpenAI/JS 7.55.0", "x-stainless-lang": "js", "x-stainless-package-version": "7.55.0"}
     body = server.body(input="Think: what is 2+2?", stream=True, max_output_tokens=LIMIT)
     exchange = given(await server.send("POST", "/responses", body, headers=headers))
     for event in exchange.events:
         event_type = str(event.get("type"))
         unknown = event_type.startswith("response.reasoning.") or ":" in event_type
-        need(not unknown, f"There is an event of the type {event_type!r}.", exchange, event)
+        need(not unknown, f"An event has the type {event_type!r}.", exchange, event)
 
 
 @check_row(
     "clients.replay",
-    "An answer is taken as the next request's input",
+    "Output items are accepted as input",
     "OpenAI guide, Conversation state; openai-python, openai-node",
 )
 async def _replay(server: VerifiedServer) -> None:
-    """Clients append the items of an answer to the input as they are, with ids, status and calls."""
+    """Clients append output items to the input unchanged, with ids, status and calls."""
     for sample in (samples.text, samples.call):
         first = given(await server.once(sample), "tools", "tool_choice")
         outputs = [call_output(item.get("call_id"), "Sunny") for item in samples.called(first)]

@@ -1,4 +1,4 @@
-"""Conversations: an object with items, which responses read and extend."""
+"""Conversations: objects whose items responses read and extend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _id(server: VerifiedServer) -> str:
 
 
 async def _used(server: VerifiedServer) -> HTTPExchange:
-    """A response in a conversation of its own, which had one item of many words before."""
+    """Create a response in a conversation that begins with one long message."""
     made = await server.send("POST", "/conversations", {"items": [user_message(samples.WORDS)]})
     return await server.respond(input=SHORT, conversation=object_id(made), store=True, max_output_tokens=samples.LIMIT)
 
@@ -39,15 +39,20 @@ async def _create(server: VerifiedServer) -> None:
     found = exchange.object
     need(found.get("object") == "conversation", f"The object is {found.get('object')!r}.", exchange, found)
     need(isinstance(found.get("id"), str) and found["id"], "There is no id.", exchange, found)
-    need(isinstance(found.get("created_at"), int), "created_at is no integer.", exchange, found)
-    need(found.get("metadata") == {"purpose": "verify"}, "The metadata is not what was sent.", exchange, found)
+    need(isinstance(found.get("created_at"), int), "created_at is not an integer.", exchange, found)
+    need(found.get("metadata") == {"purpose": "verify"}, "The metadata differs from the request.", exchange, found)
 
 
 @check_row("conversations.retrieve", "A conversation can be retrieved", f"{_API}Retrieve")
 async def _retrieve(server: VerifiedServer) -> None:
     """`GET /conversations/{id}` returns the conversation."""
     exchange = answered(await server.get(f"/conversations/{await _id(server)}"))
-    need(exchange.object.get("id") == await _id(server), "The id is another.", exchange, exchange.object)
+    need(
+        exchange.object.get("id") == await _id(server),
+        "The id differs from the requested one.",
+        exchange,
+        exchange.object,
+    )
 
 
 @check_row("conversations.update", "The metadata can be changed", f"{_API}Update")
@@ -56,7 +61,7 @@ async def _update(server: VerifiedServer) -> None:
     path = f"/conversations/{await _id(server)}"
     answered(await server.send("POST", path, {"metadata": {"purpose": "changed"}}), "metadata")
     exchange = await server.get(path)
-    need(exchange.object.get("metadata") == {"purpose": "changed"}, "The metadata is the old.", exchange)
+    need(exchange.object.get("metadata") == {"purpose": "changed"}, "The metadata has not changed.", exchange)
 
 
 @check_row("conversations.items", "Items can be listed", f"{_API}List items")
@@ -84,7 +89,7 @@ async def _add(server: VerifiedServer) -> None:
     need(len(exchange.listed) == 2, "The list does not have both items.", exchange, exchange.object)
 
 
-@check_row("conversations.items-order", "Items come in the order that is asked for", f"{_API}List items")
+@check_row("conversations.items-order", "Items can be ordered", f"{_API}List items")
 async def _order(server: VerifiedServer) -> None:
     """`order`: `asc` or `desc`, which is the default."""
     path = f"{_conversation(given(await server.once(_extended)))}/items"
@@ -101,7 +106,7 @@ async def _item(server: VerifiedServer) -> None:
     if not isinstance(identifier, str):
         raise Unclear("The list has no item with an id: see conversations.items.", items)
     exchange = answered(await server.get(f"{path}/{identifier}"))
-    need(exchange.object.get("id") == identifier, "The item is another.", exchange, exchange.object)
+    need(exchange.object.get("id") == identifier, "The item has another id than requested.", exchange, exchange.object)
     answered(await server.delete(f"{path}/{identifier}"))
     need_status(await server.get(f"{path}/{identifier}"), NOT_FOUND, "The deleted item")
 
@@ -144,7 +149,7 @@ async def _append(server: VerifiedServer) -> None:
 
 @check_row(
     "conversations.with-previous",
-    "Not with previous_response_id",
+    "Not together with previous_response_id",
     "OpenAI API reference, Create a model response, previous_response_id",
 )
 async def _with_previous(server: VerifiedServer) -> None:

@@ -1,4 +1,4 @@
-"""Errors: their shape, their status, what they name; and limits of what may be sent."""
+"""Errors: shape, status and `param`; and limits of requests."""
 
 from __future__ import annotations
 
@@ -69,11 +69,9 @@ async def _json(server: VerifiedServer) -> None:
         need(exchange.content_type == "application/json", f"The type is {exchange.content_type!r}.", exchange)
 
 
-@check_row(
-    "errors.private", "An error shows nothing of the server's inside", f"{_ERRORS}; OWASP, Improper Error Handling"
-)
+@check_row("errors.private", "An error reveals no server internals", f"{_ERRORS}; OWASP, Improper Error Handling")
 async def _private(server: VerifiedServer) -> None:
-    """A human-readable explanation of what went wrong is no traceback, and has no paths of the server."""
+    """A human-readable explanation contains no traceback and no server paths."""
     for exchange in [*await _refusals(server), await server.once(_no_path)]:
         found = _TRACE.search(exchange.content.decode(errors="replace"))
         need(
@@ -86,7 +84,7 @@ async def _private(server: VerifiedServer) -> None:
 
 request_row(
     "errors.input-type",
-    "An input that is neither text nor list is refused",
+    "An input that is neither a string nor a list is refused",
     "`input` is a text or a list of items.",
     f"{_CREATE}input",
     INVALID,
@@ -110,7 +108,7 @@ request_row(
 )
 request_row(
     "errors.temperature-type",
-    "A temperature that is no number is refused",
+    "A temperature that is not a number is refused",
     "`temperature` is a number.",
     f"{_CREATE}temperature",
     INVALID,
@@ -142,7 +140,7 @@ request_row(
 )
 request_row(
     "errors.tools-type",
-    "Tools that are no list are refused",
+    "Tools that are not a list are refused",
     "`tools` is an array.",
     f"{_CREATE}tools",
     INVALID,
@@ -159,7 +157,7 @@ request_row(
 )
 request_row(
     "errors.stream-type",
-    "A stream that is no boolean is refused",
+    "A stream that is not a boolean is refused",
     "`stream` is a boolean.",
     f"{_CREATE}stream",
     INVALID,
@@ -218,7 +216,7 @@ async def _malformed(server: VerifiedServer) -> None:
 
 
 @check_row(
-    "errors.json-object", "A body that is no object is a 400", "Open Responses specification, HTTP Request Bodies"
+    "errors.json-object", "A body that is not an object is a 400", "Open Responses specification, HTTP Request Bodies"
 )
 async def _not_object(server: VerifiedServer) -> None:
     """Clients MUST send request bodies encoded as `application/json`: an object with the fields of the request."""
@@ -243,7 +241,7 @@ async def _model(server: VerifiedServer) -> None:
     """The requested model does not exist: `model_not_found`."""
     exchange = await server.respond(model="no-such-model-2f7c", max_output_tokens=16)
     if exchange.ok:
-        raise Unclear("The server takes any name of a model.", exchange)
+        raise Unclear("The server accepts any model name.", exchange)
     need_status(exchange, (400, 403, 404, 422))
 
 
@@ -268,12 +266,12 @@ async def _keyless(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _guarded(server: VerifiedServer) -> HTTPExchange:
-    """Return the answer to a request without a key; raises `Unsupported` if the server asks for none."""
+    """Return the answer to a request without a key; raises `Unsupported` if the server requires no key."""
     if KEY not in server.keys:
         raise Unsupported("No key was given with --api-key.")
     exchange = await server.once(_keyless)
     if exchange.ok:
-        raise Unsupported("The server asks for no key.", exchange)
+        raise Unsupported("The server requires no key.", exchange)
     return exchange
 
 
@@ -357,9 +355,9 @@ request_row(
 )
 
 
-@check_row("errors.recovers", "The server goes on after errors", _ERRORS)
+@check_row("errors.recovers", "The server recovers from errors", _ERRORS)
 async def _recovers(server: VerifiedServer) -> None:
-    """An error of one request is none of the next."""
+    """A refused request does not affect the next one."""
     given(await server.once(samples.text))
     await _refusals(server)
     exchange = await server.respond(max_output_tokens=LIMIT)

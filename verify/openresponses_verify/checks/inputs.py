@@ -1,4 +1,4 @@
-"""The forms that input takes: each is answered, as a client somewhere sends it."""
+"""The forms of input that clients send: each is answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ITEMS = "Open Responses specification, Items"
 
 
 def _form(row_id: str, title: str, law: str, source: str, sent: object, *optional: str, **fields: object) -> None:
-    """Register a check that an input is answered; `optional` are words by which a server says that it has no such."""
+    """Register a check that an input is answered. A server reports a missing feature by the words `optional`."""
 
     async def run(server: VerifiedServer) -> None:
         exchange = answered(await server.respond(input=sent, max_output_tokens=LIMIT, **fields), *optional)
@@ -215,17 +215,17 @@ _form(
 
 @check_row("input.parts-agree", "A string and a message are the same input", _CHAT)
 async def _agree(server: VerifiedServer) -> None:
-    """A string input is interpreted as a user message: the model is given the same."""
+    """A string input is interpreted as a user message: the input has the same tokens."""
     tokens = []
     for sent in (samples.WORDS, [user_message(samples.WORDS)], [user_message([_text(samples.WORDS)])]):
         exchange = given(await server.respond(input=sent, max_output_tokens=16))
         tokens.append(input_tokens(exchange))
-    need(len(set(tokens)) == 1, f"The three forms of one message are {tokens} tokens.", exchange)
+    need(len(set(tokens)) == 1, f"The three forms of one message have {tokens} input tokens.", exchange)
 
 
 @check_row("input.history", "All items of the input reach the model", _CHAT)
 async def _history(server: VerifiedServer) -> None:
-    """An array of input items is the context of the request: none of them is left out."""
+    """An array of input items is the context of the request: no item is dropped."""
     for before in (
         [user_message(samples.WORDS), assistant_message("Yes.")],
         [user_message("Hi."), assistant_message([_said(samples.WORDS)])],

@@ -27,7 +27,7 @@ async def _output(server: VerifiedServer) -> None:
     items.
     """
     exchange = answered(await server.once(samples.text))
-    need(exchange.output, "There is no output item.", exchange, exchange.response.get("output"))
+    need(exchange.output, "The output is empty.", exchange, exchange.response.get("output"))
 
 
 @check_row(
@@ -44,15 +44,15 @@ async def _message(server: VerifiedServer) -> None:
         odd = [part_type for part_type in types if part_type not in ("output_text", "refusal")]
         need(types and not odd, f"The content has parts of the types {types}.", exchange, item)
     if not messages:
-        raise Unclear("The model gave no message.", exchange)
+        raise Unclear("The model produced no message.", exchange)
 
 
-@check_row("items.text", "The text is there", "Open Responses schema, OutputTextContent.text")
+@check_row("items.text", "The text is not empty", "Open Responses schema, OutputTextContent.text")
 async def _text(server: VerifiedServer) -> None:
     """`text` is the text output from the model."""
     exchange, messages = await _messages(server)
     if not messages or not exchange.usage.get("output_tokens"):
-        raise Unclear("The model gave no message.", exchange)
+        raise Unclear("The model produced no message.", exchange)
     need(samples.spoken(exchange), "The text of the message is empty.", exchange, messages)
 
 
@@ -69,9 +69,9 @@ async def _required(server: VerifiedServer) -> None:
                 need(isinstance(found, str) and found, f"The {name} of an item is {found!r}.", exchange, item)
 
 
-@check_row("items.ids-fresh", "Ids are not given twice", _FIELDS)
+@check_row("items.ids-fresh", "Ids are unique across responses", _FIELDS)
 async def _fresh(server: VerifiedServer) -> None:
-    """The id of an item is unique: two responses have no item in common."""
+    """Item ids are unique: two responses share no item."""
     one, other = given(await server.once(samples.text)), given(await server.once(samples.cut_off))
     both = ({item.get("id") for item in one.output} & {item.get("id") for item in other.output}) - {None}
     need(not both, f"Items of two responses have the id {sorted(map(str, both))}.", other)
@@ -93,19 +93,19 @@ async def _completed(server: VerifiedServer) -> None:
 
 
 def _limited(exchange: HTTPExchange) -> HTTPExchange:
-    """Return a response that was cut; raises `Unclear` if the model ended before the limit."""
+    """Return a truncated response; raises `Unclear` if the model stopped before the limit."""
     given(exchange, "max_output_tokens")
     tokens = exchange.usage.get("output_tokens")
     if exchange.response.get("status") == "completed" and (not isinstance(tokens, int) or tokens < 16):
-        raise Unclear("The model ended its answer before the limit, or the usage does not count its tokens.", exchange)
+        raise Unclear("The model stopped before the limit, or the usage does not count its tokens.", exchange)
     if isinstance(tokens, int) and tokens > 16:
-        raise Unclear("The limit is not kept: see limits.max-output-tokens.", exchange)
+        raise Unclear("The limit is ignored: see limits.max-output-tokens.", exchange)
     if exchange.response.get("status") in (None, "in_progress", "queued"):
-        raise Unclear("The response has no end.", exchange)
+        raise Unclear("The response has not ended.", exchange)
     return exchange
 
 
-@check_row("limits.max-output-tokens", "max_output_tokens is kept", f"{_CREATE}max_output_tokens")
+@check_row("limits.max-output-tokens", "max_output_tokens is respected", f"{_CREATE}max_output_tokens")
 async def _limit(server: VerifiedServer) -> None:
     """`max_output_tokens` is an upper bound for the number of tokens that can be generated for a response."""
     exchange = answered(await server.once(samples.cut_off), "max_output_tokens")
@@ -115,14 +115,14 @@ async def _limit(server: VerifiedServer) -> None:
     need(tokens <= 16, f"{tokens} tokens were generated, with a limit of 16.", exchange, exchange.usage)
 
 
-@check_row("limits.incomplete", "A response that was cut is incomplete", _STATES)
+@check_row("limits.incomplete", "A truncated response is incomplete", _STATES)
 async def _incomplete(server: VerifiedServer) -> None:
     """
-    `incomplete`: the model has exhausted its token budget. An agent takes a cut answer called completed for the end.
+    `incomplete`: the model has exhausted its token budget. Agents take a truncated answer with `completed` as final.
     """
     exchange = _limited(await server.once(samples.cut_off))
     status = exchange.response.get("status")
-    need(status == "incomplete", f"The answer was cut at 16 tokens, and its status is {status!r}.", exchange)
+    need(status == "incomplete", f"The answer was truncated at 16 tokens, but its status is {status!r}.", exchange)
 
 
 @check_row(
@@ -138,7 +138,7 @@ async def _reason(server: VerifiedServer) -> None:
     need(reason == "max_output_tokens", f"The incomplete_details are {details!r}.", exchange)
 
 
-@check_row("limits.incomplete-item", "The item that was cut is incomplete", _STATES)
+@check_row("limits.incomplete-item", "The truncated item is incomplete", _STATES)
 async def _cut_item(server: VerifiedServer) -> None:
     """`incomplete`: the model has exhausted its token budget while emitting tokens belonging to this item."""
     exchange = _limited(await server.once(samples.cut_off))
@@ -150,7 +150,7 @@ async def _cut_item(server: VerifiedServer) -> None:
 
 @check_row(
     "limits.incomplete-event",
-    "A stream that was cut ends with response.incomplete",
+    "A truncated stream ends with response.incomplete",
     "OpenAI API reference, Streaming events, response.incomplete",
 )
 async def _cut_stream(server: VerifiedServer) -> None:
@@ -159,22 +159,24 @@ async def _cut_stream(server: VerifiedServer) -> None:
     ends = [
         event["type"] for event in exchange.events if event.get("type") in ("response.completed", "response.failed")
     ]
-    need(not ends, f"The answer was cut at 16 tokens, and the stream ends with {ends}.", exchange)
+    need(not ends, f"The answer was truncated at 16 tokens, but the stream ends with {ends}.", exchange)
 
 
 @check_row(
-    "limits.status-agrees", "A cut answer has one status, streamed or not", "OpenAI API reference, Streaming events"
+    "limits.status-agrees",
+    "A truncated answer has the same status, streamed or not",
+    "OpenAI API reference, Streaming events",
 )
 async def _agrees(server: VerifiedServer) -> None:
     """The same request ends with the same status whether it is streamed or not."""
     one, other = _limited(await server.once(samples.cut_off)), _limited(await server.once(samples.cut_off_stream))
     statuses = one.response.get("status"), other.response.get("status")
-    need(statuses[0] == statuses[1], f"Not streamed it is {statuses[0]!r}, and streamed {statuses[1]!r}.", other)
+    need(statuses[0] == statuses[1], f"The status is {statuses[0]!r} as JSON, but {statuses[1]!r} streamed.", other)
 
 
-@check_row("limits.call-cut", "A call that was cut is not completed", _STATES)
+@check_row("limits.call-cut", "A truncated call is not completed", _STATES)
 async def _call_cut(server: VerifiedServer) -> None:
-    """A call whose arguments were cut is incomplete: a client that runs it sends broken arguments to a tool."""
+    """A truncated call is incomplete. Clients would run it with broken arguments."""
     tool = {**samples.WEATHER_TOOL, "name": "write_essay", "description": "Write a long essay.", "strict": False}
     parameters = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
     prompt = f"Write an essay with this text: {samples.WORDS * 3}"
@@ -186,9 +188,9 @@ async def _call_cut(server: VerifiedServer) -> None:
             json.loads(str(item.get("arguments")))
         except ValueError:
             status = item.get("status", "incomplete")
-            need(status == "incomplete", f"The arguments are cut, and the call is {status!r}.", exchange, item)
+            need(status == "incomplete", f"The arguments are truncated, but the call is {status!r}.", exchange, item)
             return
-    raise Unclear("The model did not call, or its arguments were not cut.", exchange)
+    raise Unclear("The model did not call, or its arguments were not truncated.", exchange)
 
 
 async def _logprobs(server: VerifiedServer) -> HTTPExchange:
@@ -197,7 +199,7 @@ async def _logprobs(server: VerifiedServer) -> HTTPExchange:
     )
 
 
-@check_row("items.logprobs", "Log probabilities come where they are asked for", f"{_CREATE}include")
+@check_row("items.logprobs", "Log probabilities are included on request", f"{_CREATE}include")
 async def _with_logprobs(server: VerifiedServer) -> None:
     """`message.output_text.logprobs`: include logprobs with assistant messages."""
     exchange = answered(await server.once(_logprobs), "include", "top_logprobs", "logprobs")
@@ -207,19 +209,19 @@ async def _with_logprobs(server: VerifiedServer) -> None:
         raise Unsupported("The logprobs of the answer are empty.", exchange)
     for logprob in (one for logprobs in found for one in logprobs or []):
         good = isinstance(logprob.get("token"), str) and isinstance(logprob.get("logprob"), int | float)
-        need(good, "A log probability has no token or no number.", exchange, logprob)
+        need(good, "A log probability lacks its token or its number.", exchange, logprob)
         top = len(logprob.get("top_logprobs") or [])
         need(top <= 2, f"There are {top} top_logprobs, with top_logprobs: 2.", exchange, logprob)
 
 
-@check_row("items.no-logprobs", "Log probabilities come only where they are asked for", f"{_CREATE}include")
+@check_row("items.no-logprobs", "Log probabilities are not included without a request", f"{_CREATE}include")
 async def _without_logprobs(server: VerifiedServer) -> None:
     """`logprobs` is empty in answers to requests that do not include them."""
     exchange, messages = await _messages(server)
     for item in messages:
         for part in item.get("content") or []:
             if part.get("logprobs"):
-                raise Broken("There are logprobs, which nobody asked for.", exchange, part)
+                raise Broken("The answer has logprobs without `include`.", exchange, part)
 
 
 _ECHOED: dict[str, object] = {"temperature": 0.5, "top_p": 0.9, "max_output_tokens": samples.LIMIT}
@@ -305,4 +307,4 @@ async def _store(server: VerifiedServer) -> None:
     """`store`: whether the response was stored so it could be retrieved later."""
     exchange = given(await server.once(samples.text))
     found = samples.repeated(exchange, "store")
-    need(found is False, f"The request had store: false, and the response has {found!r}.", exchange)
+    need(found is False, f"The request has store: false, but the response has {found!r}.", exchange)

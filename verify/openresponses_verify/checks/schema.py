@@ -1,4 +1,4 @@
-"""Whether everything that the server sends has the form that the specification's schema gives it."""
+"""Answers and events against the specification's JSON schema."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLUG = re.compile(r"[a-z0-9_.-]+:[a-z0-9_.-]+")
 _SCHEMA = "Open Responses schema (2026-04-24), "
 _FIELDS = "Open Responses specification, Extending Open Responses"
 
-# What OpenAI's API has beside the specification, under these names.
+# Item types of OpenAI's API that the specification does not have.
 _OPENAI_ITEMS = frozenset(
     [
         *("custom_tool_call", "tool_search_call", "tool_search_output", "web_search_call", "file_search_call"),
@@ -29,7 +29,7 @@ _OPENAI_EVENTS = re.compile(
     r"response\.(reasoning_text|custom_tool_call_input|mcp_|web_search_call|file_search_call|code_interpreter_call|"
     r"image_generation_call|shell_call|audio|compaction)|keepalive$|error$"
 )
-# OpenAI's names of events of the specification.
+# OpenAI's names for events of the specification.
 _ALIASES = {
     "response.reasoning_text.delta": "response.reasoning.delta",
     "response.reasoning_text.done": "response.reasoning.done",
@@ -37,7 +37,7 @@ _ALIASES = {
 
 
 async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
-    """Return the answers of the samples, JSON and streams; raises if there is none at all."""
+    """Return the successful answers to the samples, JSON and streams; raises if there are none."""
     exchanges = [await server.once(sample) for sample in (*samples.RESPONSES, *samples.STREAMS)]
     if not any(exchange.ok for exchange in exchanges):
         given(exchanges[0])
@@ -45,7 +45,7 @@ async def _responses(server: VerifiedServer) -> list[HTTPExchange]:
 
 
 def _embedded(exchange: HTTPExchange) -> Iterator[tuple[dict[str, Any], object]]:
-    """Yield the responses in an answer, each with what is shown of it."""
+    """Yield the responses in an answer, each with its description for the report."""
     if exchange.object:
         yield exchange.object, None
         return
@@ -55,7 +55,7 @@ def _embedded(exchange: HTTPExchange) -> Iterator[tuple[dict[str, Any], object]]
 
 
 def _report(found: Iterable[tuple[SchemaIssue, HTTPExchange, object]]) -> None:
-    """Raise `Broken` with all different issues, and the first exchange that has one."""
+    """Raise `Broken` with all distinct issues and the first exchange."""
     different: dict[str, tuple[HTTPExchange, object]] = {}
     for issue, exchange, about in found:
         where = re.sub(r"\[\d+\]", "[]", issue.where) or "the value"
@@ -81,13 +81,13 @@ def _own(issue: SchemaIssue) -> bool:
 
 @check_row("schema.response", "Responses have the schema's types", f"{_SCHEMA}ResponseResource")
 async def _response(server: VerifiedServer) -> None:
-    """A response is a ResponseResource: its fields have the types of the schema."""
+    """The fields of a ResponseResource have the types of the schema."""
     _report(_of_responses(await _responses(server), lambda issue: _own(issue) and issue.kind == "wrong"))
 
 
 @check_row("schema.required", "Responses have all required fields", f"{_SCHEMA}ResponseResource, required")
 async def _required(server: VerifiedServer) -> None:
-    """The required fields of a response are there, with null where they have no value."""
+    """A response has all required fields. A field without a value is null."""
     _report(_of_responses(await _responses(server), lambda issue: _own(issue) and issue.kind == "missing"))
 
 
@@ -99,12 +99,12 @@ async def _usage(server: VerifiedServer) -> None:
 
 @check_row("schema.usage-total", "Usage adds up", f"{_SCHEMA}Usage.total_tokens")
 async def _total(server: VerifiedServer) -> None:
-    """`total_tokens` is the total number of tokens used: those of the input and those of the output."""
+    """`total_tokens` is the total number of tokens used: input plus output."""
     for exchange in await _responses(server):
         counts: list[Any] = [exchange.usage.get(name) for name in ("input_tokens", "output_tokens")]
         if all(isinstance(count, int) for count in counts):
             adds_up = exchange.usage.get("total_tokens") == sum(counts)
-            need(adds_up, "The total is not the sum of input and output.", exchange, exchange.usage)
+            need(adds_up, "total_tokens is not the sum of input_tokens and output_tokens.", exchange, exchange.usage)
 
 
 def _items(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HTTPExchange, object]]:
@@ -154,7 +154,7 @@ async def _item_types(server: VerifiedServer) -> None:
         type_name = item.get("type") if isinstance(item, dict) else None
         unknown = any(issue.kind == "unknown" and not issue.path for issue in schema_issues("ItemField", item))
         known = not unknown or type_name in _OPENAI_ITEMS or bool(_SLUG.fullmatch(str(type_name)))
-        need(known, f"There is an item of the type {type_name!r}.", exchange, item)
+        need(known, f"An item has the type {type_name!r}.", exchange, item)
 
 
 def _streams(exchanges: list[HTTPExchange]) -> Iterator[tuple[dict[str, Any], HTTPExchange]]:
@@ -173,7 +173,7 @@ async def _events(server: VerifiedServer) -> None:
         if type_name in event_schemas():
             issues = schema_issues(event_schemas()[type_name], {**event, "type": type_name})
             plain = (issue for issue in issues if issue.path[:1] not in (("response",), ("item",)))
-            # How events are numbered is a law of the stream.
+            # The numbers of events are checked by a law of the stream.
             found += [
                 (issue._replace(path=(type_name, *issue.path)), exchange, event)
                 for issue in plain
@@ -188,12 +188,12 @@ async def _event_types(server: VerifiedServer) -> None:
     for event, exchange in _streams(await _responses(server)):
         type_name = str(event.get("type"))
         known = type_name in event_schemas() or bool(_OPENAI_EVENTS.match(type_name) or _SLUG.fullmatch(type_name))
-        need(known, f"There is an event of the type {type_name!r}.", exchange, event)
+        need(known, f"An event has the type {type_name!r}.", exchange, event)
 
 
-@check_row("schema.object", "A response says what it is", f"{_SCHEMA}ResponseResource.object; openai-node")
+@check_row("schema.object", "A response has the object `response`", f"{_SCHEMA}ResponseResource.object; openai-node")
 async def _object(server: VerifiedServer) -> None:
-    """`object` is always `response`: openai-node makes `output_text` only of such."""
+    """`object` is always `response`. openai-node derives `output_text` only then."""
     exchange = given(await server.once(samples.text))
     found = exchange.response.get("object")
     need(found == "response", f"The object is {found!r}.", exchange)
@@ -206,7 +206,7 @@ async def _json(server: VerifiedServer) -> None:
     if not exchange.ok:
         given(exchange)
     need(exchange.content_type == "application/json", f"The content type is {exchange.content_type!r}.", exchange)
-    need(isinstance(exchange.json, dict), "The body is no JSON object.", exchange)
+    need(isinstance(exchange.json, dict), "The body is not a JSON object.", exchange)
 
 
 @check_row("schema.times", "Times are in seconds, and in order", f"{_SCHEMA}ResponseResource.created_at")

@@ -1,4 +1,4 @@
-"""Stored responses: retrieved, continued, forked, listed and deleted; and nothing stored with `store: false`."""
+"""Stored responses: retrieve, continue, fork, list and delete; `store: false`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ async def _get_stored(server: VerifiedServer) -> HTTPExchange:
 
 
 async def _continued(server: VerifiedServer) -> HTTPExchange:
-    """The second turn, behind a first one with many words and instructions."""
+    """Continue a long first turn that has instructions."""
     first = response_id(await server.once(samples.stored))
     return await server.respond(input=SHORT, previous_response_id=first, store=True, max_output_tokens=samples.LIMIT)
 
 
 async def _continued_again(server: VerifiedServer) -> HTTPExchange:
-    """A fork: the same turn behind the same response, asked when the first branch is there."""
+    """Fork: continue the same response once more, after the first branch."""
     given(await server.once(_continued), "previous_response_id")
     first = response_id(await server.once(samples.stored))
     return await server.respond(input=SHORT, previous_response_id=first, max_output_tokens=samples.LIMIT)
@@ -59,7 +59,7 @@ async def _retrieve(server: VerifiedServer) -> None:
     created = (await server.once(samples.stored)).response
     for name in ("id", "status", "output", "usage", "model", "instructions"):
         same = exchange.object.get(name) == created.get(name)
-        need(same, f"{name} is not what the response was created with.", exchange, exchange.object.get(name))
+        need(same, f"{name} differs from the created response.", exchange, exchange.object.get(name))
 
 
 @check_row("state.retrieve-metadata", "A stored response keeps its metadata", f"{_CREATE}metadata")
@@ -72,13 +72,13 @@ async def _metadata(server: VerifiedServer) -> None:
 
 @check_row("state.retrieve-streamed", "A streamed response can be retrieved at once", f"{_API}Get a model response")
 async def _retrieve_streamed(server: VerifiedServer) -> None:
-    """Whoever hears `response.completed` can retrieve the response: it is stored before."""
+    """The response is stored before `response.completed` is sent, so a client can retrieve it at once."""
     given(await server.once(_get_stored))
     streamed = given(await server.once(samples.stored_stream), "stream")
     if streamed.response.get("status") in ("in_progress", "queued"):
-        raise Unclear("The stream has no end.", streamed)
+        raise Unclear("The stream has no terminal event.", streamed)
     exchange = await server.get(f"/responses/{response_id(streamed)}")
-    need(exchange.ok, f"The response was streamed, and is answered with {exchange.outcome()}", exchange)
+    need(exchange.ok, f"Retrieving the streamed response is answered with {exchange.outcome()}", exchange)
     different = [
         name for name in ("id", "status", "output") if exchange.object.get(name) != streamed.response.get(name)
     ]
@@ -92,7 +92,7 @@ async def _unknown(server: VerifiedServer) -> None:
     need_status(await server.get(f"/responses/{NO_RESPONSE}"), NOT_FOUND)
 
 
-@check_row("state.previous-response", "previous_response_id brings the earlier turn", _PREVIOUS)
+@check_row("state.previous-response", "previous_response_id adds the earlier turn", _PREVIOUS)
 async def _previous(server: VerifiedServer) -> None:
     """
     When `previous_response_id` is provided, the server MUST load both the input and output associated with that prior
@@ -150,10 +150,10 @@ async def _chain(server: VerifiedServer) -> None:
     """
     second = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
     if second < input_tokens(given(await server.once(samples.alone))) + 15:
-        raise Unclear("The second turn has no first one: see state.previous-response.")
+        raise Unclear("The second turn lacks the first: see state.previous-response.")
     exchange = answered(await server.once(_third), "previous_response_id")
     third = input_tokens(exchange)
-    need(third > second, f"The third turn was given {third} tokens, and the second {second}.", exchange)
+    need(third > second, f"The third turn has {third} input tokens, the second {second}.", exchange)
 
 
 @check_row("state.fork", "Forks do not see each other", _PREVIOUS)
@@ -165,7 +165,7 @@ async def _fork(server: VerifiedServer) -> None:
     one = input_tokens(given(await server.once(_continued), "previous_response_id", "store"))
     exchange = given(await server.once(_continued_again), "previous_response_id", "store")
     other = input_tokens(exchange)
-    need(one == other, f"The first branch was given {one} tokens, and the same as a second branch {other}.", exchange)
+    need(one == other, f"The first branch has {one} input tokens, the identical second branch {other}.", exchange)
 
 
 @check_row("state.instructions", "Instructions do not carry over", f"{_CREATE}instructions")
@@ -173,7 +173,7 @@ async def _instructions(server: VerifiedServer) -> None:
     """The instructions from a previous response will not be carried over to the next response."""
     exchange = given(await server.once(_continued), "previous_response_id", "store")
     found = exchange.response.get("instructions")
-    need(found is None, f"The instructions are {found!r}, and none were sent.", exchange)
+    need(found is None, f"The instructions are {found!r}, but none were sent.", exchange)
     words = "Answer in the style of a very long and ornate letter of the eighteenth century, with every courtesy."
     first = await server.respond(input=SHORT, store=True, max_output_tokens=16, instructions=words * 4)
     plain = await server.respond(input=SHORT, store=True, max_output_tokens=16)
@@ -183,10 +183,10 @@ async def _instructions(server: VerifiedServer) -> None:
             input=SHORT, previous_response_id=response_id(turn), max_output_tokens=16, store=False
         )
         tokens.append(input_tokens(given(follow)))
-    need(tokens[0] < tokens[1] + 60, "The model is given the instructions of the previous response.", follow)
+    need(tokens[0] < tokens[1] + 60, "The instructions of the previous response reach the model.", follow)
 
 
-@check_row("state.store-false", "What is not stored cannot be retrieved", f"{_CREATE}store")
+@check_row("state.store-false", "An unstored response cannot be retrieved", f"{_CREATE}store")
 async def _store_false(server: VerifiedServer) -> None:
     """`store: false`: the response is not stored for later retrieval."""
     given(await server.once(_get_stored))
@@ -194,9 +194,9 @@ async def _store_false(server: VerifiedServer) -> None:
     need_status(exchange, NOT_FOUND, "A response with store: false")
 
 
-@check_row("state.store-false-previous", "What is not stored cannot be continued", f"{_CREATE}previous_response_id")
+@check_row("state.store-false-previous", "An unstored response cannot be continued", f"{_CREATE}previous_response_id")
 async def _store_false_previous(server: VerifiedServer) -> None:
-    """A response with `store: false` is nowhere to be continued from, over HTTP."""
+    """A response with `store: false` cannot be continued over HTTP."""
     given(await server.once(_continued), "previous_response_id", "store")
     identifier = response_id(await server.once(samples.text))
     need_status(await server.respond(input=SHORT, previous_response_id=identifier, max_output_tokens=16), REFUSED)
@@ -210,15 +210,15 @@ async def _input_items(server: VerifiedServer) -> HTTPExchange:
 async def _list(server: VerifiedServer) -> None:
     """`GET /responses/{id}/input_items` returns a list of input items for a given response."""
     exchange = answered(await server.once(_input_items))
-    need(exchange.object.get("object") == "list", "The object is no list.", exchange, exchange.object)
-    need(len(exchange.listed) == 1, "The list does not have the one message.", exchange, exchange.object)
+    need(exchange.object.get("object") == "list", "The `object` is not 'list'.", exchange, exchange.object)
+    need(len(exchange.listed) == 1, "The list does not have exactly one message.", exchange, exchange.object)
     item = exchange.listed[0]
     text = "".join(str(part.get("text")) for part in item.get("content") or [] if isinstance(part, dict))
-    need(text == samples.WORDS, "The message of the list is not that of the request.", exchange, item)
+    need(text == samples.WORDS, "The listed message differs from the request's message.", exchange, item)
     need(isinstance(item.get("id"), str) and item["id"], "The message has no id.", exchange, item)
 
 
-@check_row("state.input-items-list", "The list has its ends", f"{_API}List input items")
+@check_row("state.input-items-list", "The list has its pagination fields", f"{_API}List input items")
 async def _list_ends(server: VerifiedServer) -> None:
     """A list has `first_id`, `last_id` and `has_more`."""
     exchange = given(await server.once(_input_items))
@@ -241,8 +241,8 @@ async def _list_order(server: VerifiedServer) -> None:
     ids = rising.listed_ids
     page = await server.get(f"{path}?order=asc&limit=1&after={ids[0]}")
     found = page.listed_ids
-    need(found == ids[1:2], "The page of 1 after the first item is not the second item.", page)
-    need(page.object.get("has_more") is True, "has_more is not true, and a third item follows.", page)
+    need(found == ids[1:2], "With `limit=1&after=`, the page after the first item is not the second item.", page)
+    need(page.object.get("has_more") is True, "has_more is not true although a third item follows.", page)
 
 
 async def _deleted(server: VerifiedServer) -> HTTPExchange:
@@ -260,7 +260,7 @@ async def _delete(server: VerifiedServer) -> None:
     exchange = answered(await server.once(_deleted))
     found = exchange.object
     need(found.get("deleted") is True, "deleted is not true.", exchange, found)
-    need(found.get("id") == exchange.url.rpartition("/")[2], "The id is another.", exchange, found)
+    need(found.get("id") == exchange.url.rpartition("/")[2], "The id differs from the requested one.", exchange, found)
     need(str(found.get("object")).startswith("response"), f"The object is {found.get('object')!r}.", exchange, found)
 
 
@@ -280,13 +280,13 @@ async def _deleted_previous(server: VerifiedServer) -> None:
 
 @check_row("state.deleted-again", "Deleting twice is a 404", "Open Responses specification, Error Types, not_found")
 async def _deleted_twice(server: VerifiedServer) -> None:
-    """What does not exist cannot be deleted."""
+    """A deleted response is not found."""
     need_status(await server.delete(_path(given(await server.once(_deleted)))), NOT_FOUND, "The second DELETE")
 
 
 @check_row(
     "state.item-reference",
-    "Items can be referred to by their id",
+    "Items can be referenced by id",
     "Open Responses schema, ItemReferenceParam; @ai-sdk/openai",
 )
 async def _reference(server: VerifiedServer) -> None:
@@ -306,13 +306,13 @@ async def _reference(server: VerifiedServer) -> None:
     "Open Responses schema, ItemReferenceParam",
 )
 async def _reference_unknown(server: VerifiedServer) -> None:
-    """An `item_reference` whose item is not there is an error of the request: what is left out is lost to the model."""
+    """An `item_reference` to a missing item is a request error: the model would miss that item."""
     await needs_storage(server)
     turns = [{"type": "item_reference", "id": "msg_0000000000000000000000000000000000"}, user_message(SHORT)]
     need_status(await server.respond(input=turns, max_output_tokens=16), REFUSED)
 
 
-@check_row("state.remembers", "The model knows what was said before", _PREVIOUS)
+@check_row("state.remembers", "The model knows the earlier turns", _PREVIOUS)
 async def _remembers(server: VerifiedServer) -> None:
     """
     Using `previous_response_id` is equivalent to continuing the conversation from the point where the prior response
@@ -326,16 +326,16 @@ async def _remembers(server: VerifiedServer) -> None:
         )
         if "alice" in samples.spoken(given(exchange, "previous_response_id")).lower():
             return
-    raise Unclear("The model did not say the name that it was told, three times.", exchange)
+    raise Unclear("The model did not repeat the name in 3 attempts.", exchange)
 
 
 @check_row(
     "state.failed-turn",
-    "A refused turn leaves the chain as it was",
+    "A refused turn does not change the chain",
     f"{_PREVIOUS}; Open Responses specification, Errors",
 )
 async def _failed_turn(server: VerifiedServer) -> None:
-    """A request that is refused changes nothing: its previous response can be continued."""
+    """A refused request changes nothing: the previous response can still be continued."""
     second = response_id(given(await server.once(_continued), "previous_response_id", "store"))
     refused = await server.respond(
         input=[{"type": "message", "role": "nobody", "content": "x"}], previous_response_id=second, store=True
@@ -344,4 +344,4 @@ async def _failed_turn(server: VerifiedServer) -> None:
         raise Unclear("The server accepts a message of an unknown role.", refused)
     exchange = await server.respond(input=SHORT, previous_response_id=second, max_output_tokens=16)
     if not exchange.ok:
-        raise Broken(f"After a refused turn, the chain is answered with {exchange.outcome()}", exchange)
+        raise Broken(f"After a refused turn, continuing the chain is answered with {exchange.outcome()}", exchange)

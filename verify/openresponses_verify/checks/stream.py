@@ -1,4 +1,4 @@
-"""The event stream: its lines, and the laws of its events, held against every stream that the checks ask for."""
+"""The event stream: its lines, and the laws of its events, for all sampled streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HTTP = "Open Responses specification, Streaming HTTP Responses"
 
 
 async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
-    """Return the streams of the samples that came; raises if there is none."""
+    """Return the successful streams of the samples; raises if there are none."""
     exchanges = [await server.once(sample) for sample in samples.STREAMS]
     streams = [exchange for exchange in exchanges if exchange.ok and exchange.content_type == "text/event-stream"]
     return streams or [given(exchanges[0], "stream")]
@@ -24,7 +24,7 @@ async def _streams(server: VerifiedServer) -> list[HTTPExchange]:
 async def _answer(server: VerifiedServer) -> None:
     """A request with `stream: true` is answered with an event stream."""
     exchange = answered(await server.once(samples.text_stream), "stream")
-    need(exchange.events, "There is no event.", exchange, exchange.content[:300].decode(errors="replace"))
+    need(exchange.events, "The stream has no event.", exchange, exchange.content[:300].decode(errors="replace"))
 
 
 @check_row("stream.content-type", "The content type is text/event-stream", _HTTP)
@@ -51,7 +51,7 @@ async def _data(server: VerifiedServer) -> None:
     for exchange in await _streams(server):
         for event in exchange.server_sent:
             good = event.data == "[DONE]" or isinstance(read_object(event.data).get("type"), str)
-            need(good, "The data of an event is no JSON object with a type.", exchange, event.data)
+            need(good, "The data of an event is not a JSON object with a type.", exchange, event.data)
 
 
 @check_row("stream.done", "The stream ends with [DONE]", _HTTP)
@@ -66,7 +66,7 @@ async def _done(server: VerifiedServer) -> None:
 
 @check_row("stream.framing", "Every event ends with a blank line", "HTML Living Standard, Interpreting an event stream")
 async def _framing(server: VerifiedServer) -> None:
-    """An event is dispatched at a blank line: what the stream ends with otherwise is discarded. It is UTF-8."""
+    """An event is dispatched at a blank line; an unfinished event at the end is discarded. The stream is UTF-8."""
     for exchange in await _streams(server):
         tail = exchange.content[-200:].decode(errors="replace")
         ended = exchange.content.replace(b"\r\n", b"\n").endswith((b"\n\n", b"\r\r"))
@@ -77,7 +77,7 @@ async def _framing(server: VerifiedServer) -> None:
             raise Broken(f"The stream is not UTF-8: {error}.", exchange) from None
         names = {line.partition(":")[0] for line in text.splitlines()}
         odd = sorted(names - {"", "event", "data", "id", "retry"})
-        need(not odd, f"There are lines that are no fields of an event: {odd[:3]}.", exchange)
+        need(not odd, f"Lines that are not fields of an event: {odd[:3]}.", exchange)
 
 
 def _of_law(law: StreamLaw) -> Check:
@@ -119,15 +119,15 @@ async def _like_json(server: VerifiedServer) -> None:
 
 @check_row(
     "stream.echo",
-    "The response repeats the request from the beginning",
+    "The first event repeats the request",
     "OpenAI API reference, Streaming events, response.created",
 )
 async def _echo(server: VerifiedServer) -> None:
-    """`response.created` has the response as it is then: its model, its instructions, its tools."""
+    """`response.created` has the response so far: its model, instructions and tools."""
     exchange = given(await server.once(samples.call_stream), "tools")
     created = exchange.events[0].get("response") if exchange.events else None
     if not isinstance(created, dict):
         raise Broken("The first event has no response.", exchange)
     for name in ("model", "tools", "tool_choice", "instructions", "metadata"):
         first, last = created.get(name), exchange.response.get(name)
-        need(first == last, f"{name} is {first!r} in the first event, and {last!r} in the last.", exchange)
+        need(first == last, f"{name} is {first!r} in the first event, but {last!r} in the last.", exchange)

@@ -34,12 +34,12 @@ async def _schema(server: VerifiedServer) -> None:
         )
 
 
-@check_row("structured.schema-stream", "The streamed text follows it, too", _GUIDE)
+@check_row("structured.schema-stream", "The streamed text follows the JSON schema", _GUIDE)
 async def _stream(server: VerifiedServer) -> None:
-    """A streamed answer has the same format."""
+    """A streamed answer follows the schema too."""
     exchange = answered(await server.once(samples.person_stream), "text", "format", "json_schema")
     if not _is_person(exchange):
-        raise Unclear("The model does not follow the schema.", exchange)
+        raise Unclear("The model did not follow the schema.", exchange)
 
 
 def _format(exchange: HTTPExchange) -> dict[str, Any]:
@@ -54,14 +54,14 @@ async def _echo(server: VerifiedServer) -> None:
     exchange = given(await server.once(samples.person), "text", "format", "json_schema")
     found = _format(exchange)
     same = (found.get("type"), found.get("name"), found.get("strict")) == ("json_schema", "person", True)
-    need(same, "The format is not as sent.", exchange, exchange.response.get("text"))
+    need(same, "The format differs from the request.", exchange, exchange.response.get("text"))
 
 
 @check_row("structured.default", "The default format is text", f"{_TEXT}.format")
 async def _default(server: VerifiedServer) -> None:
     """The default format is `{type: 'text'}`."""
     exchange = given(await server.once(samples.text))
-    need(_format(exchange).get("type") == "text", "The format is another.", exchange, exchange.response.get("text"))
+    need(_format(exchange).get("type") == "text", "The format is not `text`.", exchange, exchange.response.get("text"))
 
 
 @check_row("structured.json-object", "json_object gives JSON", f"{_TEXT}.format")
@@ -140,7 +140,7 @@ def _thoughts(exchange: HTTPExchange) -> list[dict[str, Any]]:
     given(exchange, *_NO_REASONING)
     found = [item for item in exchange.output if item.get("type") == "reasoning"]
     if not found:
-        raise Unclear("The model did not think, or does not show it.", exchange)
+        raise Unclear("The model did not reason, or its reasoning is hidden.", exchange)
     return found
 
 
@@ -149,13 +149,13 @@ async def _item(server: VerifiedServer) -> None:
     """Reasoning items expose the model's internal thought process: `content`, `encrypted_content` or `summary`."""
     exchange = await server.once(samples.thought)
     for item in _thoughts(exchange):
-        need(isinstance(item.get("summary"), list), "The summary is no list.", exchange, item)
+        need(isinstance(item.get("summary"), list), "The summary is not a list.", exchange, item)
     types = [item.get("type") for item in exchange.output]
     if "message" in types:
         need(types.index("reasoning") < types.index("message"), f"The items are {types}.", exchange)
 
 
-@check_row("reasoning.stream", "Reasoning is streamed as its own", _REASONING)
+@check_row("reasoning.stream", "Reasoning has its own events", _REASONING)
 async def _stream_reasoning(server: VerifiedServer) -> None:
     """
     Raw reasoning follows the same delta semantics as other text-like content parts: `response.reasoning.delta`, or
@@ -170,18 +170,20 @@ async def _stream_reasoning(server: VerifiedServer) -> None:
             for event_type in types
             if event_type.startswith("response.reasoning") and event_type.endswith(".delta")
         }
-        need(deltas, "The reasoning has text, and there is no delta of it.", exchange)
+        need(deltas, "The reasoning has text, but was not streamed as deltas.", exchange)
 
 
 @check_row("reasoning.not-in-text", "Reasoning is not in the text", _REASONING)
 async def _not_in_text(server: VerifiedServer) -> None:
-    """The message is what the model answers: marks of thinking in it are shown to the user."""
+    """The message is the model's answer. Users would see thinking tags in it."""
     exchange = given(await server.once(samples.thought), *_NO_REASONING)
     text = spoken(exchange)
-    need("<think>" not in text and "</think>" not in text, "The text has marks of thinking.", exchange, text)
+    need("<think>" not in text and "</think>" not in text, "The text contains thinking tags.", exchange, text)
 
 
-@check_row("reasoning.tokens", "Thinking is counted", "Open Responses schema, OutputTokensDetails.reasoning_tokens")
+@check_row(
+    "reasoning.tokens", "Reasoning tokens are counted", "Open Responses schema, OutputTokensDetails.reasoning_tokens"
+)
 async def _tokens(server: VerifiedServer) -> None:
     """`output_tokens_details.reasoning_tokens`: the number of reasoning tokens, which are output tokens."""
     exchange = await server.once(samples.thought)
@@ -196,14 +198,14 @@ async def _tokens(server: VerifiedServer) -> None:
 
 @check_row("reasoning.replay", "Reasoning can be sent back", "Open Responses specification, Items")
 async def _replay(server: VerifiedServer) -> None:
-    """Items are bidirectional: a reasoning item of an answer is an item of the next request."""
+    """Items are bidirectional: an output reasoning item is valid input."""
     exchange = await server.once(samples.thought)
     _thoughts(exchange)
     turns = [user_message("What is 2+2?"), *exchange.output, user_message("And 3+3?")]
     answered(await server.respond(input=turns, max_output_tokens=LIMIT))
 
 
-@check_row("reasoning.encrypted", "Encrypted reasoning comes where it is asked for", f"{_CREATE}include; Codex")
+@check_row("reasoning.encrypted", "Encrypted reasoning is included on request", f"{_CREATE}include; Codex")
 async def _encrypted(server: VerifiedServer) -> None:
     """`reasoning.encrypted_content`: includes an encrypted version of reasoning tokens in reasoning item outputs."""
     exchange = await server.once(samples.thought)
@@ -222,27 +224,27 @@ async def _opaque(server: VerifiedServer) -> None:
         for part in parts:
             text = _letters(str(part.get("text") or ""))[:30]
             if encrypted and len(text) > 10 and text in _letters(str(encrypted)):
-                raise Broken("encrypted_content has the text of the reasoning.", exchange, item)
+                raise Broken("encrypted_content contains the reasoning in plain text.", exchange, item)
 
 
 def _letters(text: str) -> str:
-    """Return the letters of a text alone, which stay what they are in JSON."""
+    """Return only the letters of a text, which JSON does not escape."""
     return "".join(filter(str.isalpha, text))
 
 
-@check_row("reasoning.encrypted-asked", "Encrypted reasoning comes only where it is asked for", f"{_CREATE}include")
+@check_row("reasoning.encrypted-asked", "Encrypted reasoning is not included without a request", f"{_CREATE}include")
 async def _not_asked(server: VerifiedServer) -> None:
     """`encrypted_content` is populated when a response is generated with `reasoning.encrypted_content` in `include`."""
     exchange = await server.once(samples.thought_stream)
     for item in _thoughts(exchange):
         if item.get("encrypted_content"):
-            raise Broken("There is encrypted_content, which was not included.", exchange, item)
+            raise Broken("The reasoning has encrypted_content without `include`.", exchange, item)
 
 
 _FOREIGN = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABnot-made-by-this-server"}
 request_row(
     "reasoning.encrypted-tampered",
-    "Encrypted reasoning that was changed is no text",
+    "Modified encrypted reasoning is not read as text",
     "`encrypted_content` that the server did not make is refused, or left out; it is no 500.",
     _REASONING,
     NO_FAILURE,

@@ -1,4 +1,4 @@
-"""Tools that the caller runs: functions, custom tools and namespaces, how they are chosen, and their outputs."""
+"""Client-run tools: functions, custom tools and namespaces, tool choice, and outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CODEX = "Codex CLI 0.169, the tools that it sends"
 _RESULT = "Sunny, 21C"
 
 
-@check_row("tools.call", "A function that has to be called is called", _CALLING)
+@check_row("tools.call", "A required function is called", _CALLING)
 async def _call(server: VerifiedServer) -> None:
     """
     When the model chooses a function, the response output includes a `function_call` item with a `call_id`, `name`, and
@@ -53,14 +53,14 @@ async def _arguments(server: VerifiedServer) -> None:
     exchange = given(await server.once(samples.call), "tools")
     item = the_call(exchange)
     if item.get("status") == "incomplete":
-        raise Unclear("The arguments were cut.", exchange)
+        raise Unclear("The arguments were truncated.", exchange)
     arguments = item.get("arguments")
     need(isinstance(arguments, str), f"The arguments are {type(arguments).__name__}.", exchange, item)
     try:
         found = json.loads(str(arguments))
     except ValueError:
         raise Broken("The arguments of a completed call are not JSON.", exchange, item) from None
-    need(isinstance(found, dict), "The arguments are no object.", exchange, item)
+    need(isinstance(found, dict), "The arguments are not a JSON object.", exchange, item)
 
 
 @check_row("tools.call-stream", "A call is streamed", "Open Responses specification, Items are streamable")
@@ -85,13 +85,18 @@ async def _echo(server: VerifiedServer) -> None:
     exchange = given(await server.once(samples.call), "tools", "tool_choice")
     tools, choice = repeated(exchange, "tools"), repeated(exchange, "tool_choice")
     tool: Any = tools[0] if isinstance(tools, list) and len(tools) == 1 else {}
-    need(isinstance(tool, dict) and tool.get("name") == "get_weather", "The tools are not as sent.", exchange, tools)
+    need(
+        isinstance(tool, dict) and tool.get("name") == "get_weather",
+        "The tools differ from the request.",
+        exchange,
+        tools,
+    )
     same = tool.get("parameters") == WEATHER_TOOL["parameters"]
-    need(same, "The parameters of the tool are not as sent.", exchange, tool)
+    need(same, "The parameters of the tool differ from the request.", exchange, tool)
     need(choice == "required", f"tool_choice is {choice!r}.", exchange)
 
 
-@check_row("tools.named", "A named function is the one that is called", _CHOICE)
+@check_row("tools.named", "A named function is called", _CHOICE)
 async def _named(server: VerifiedServer) -> None:
     """`{type: 'function', name}`: the model is required to call the specified function tool."""
     choice = {"type": "function", "name": "get_time"}
@@ -101,10 +106,10 @@ async def _named(server: VerifiedServer) -> None:
     names = [item.get("name") for item in called(answered(exchange, "tool_choice"))]
     if not names:
         raise Unclear("The model did not call.", exchange)
-    need(set(names) == {"get_time"}, f"The model was to call get_time, and called {names}.", exchange)
+    need(set(names) == {"get_time"}, f"The choice was get_time, but the model called {names}.", exchange)
 
 
-@check_row("tools.none", "None is called with tool_choice none", _CHOICE)
+@check_row("tools.none", "No tool is called with tool_choice none", _CHOICE)
 async def _none(server: VerifiedServer) -> None:
     """`none`: the model MUST NOT call any tools."""
     exchange = await server.respond(
@@ -129,10 +134,10 @@ async def _allowed(server: VerifiedServer) -> None:
     """
     exchange = answered(await server.once(_allowed_call), "tool_choice", "allowed_tools")
     names = {item.get("name") for item in called(exchange)}
-    need(names <= {"get_time"}, f"Only get_time was allowed, and the model called {sorted(map(str, names))}.", exchange)
+    need(names <= {"get_time"}, f"Only get_time was allowed, but the model called {sorted(map(str, names))}.", exchange)
 
 
-@check_row("tools.allowed-tools", "allowed_tools leaves the tools as they are", _ALLOWED)
+@check_row("tools.allowed-tools", "allowed_tools does not change the tools", _ALLOWED)
 async def _allowed_list(server: VerifiedServer) -> None:
     """`allowed_tools` limits which tools the model may invoke, without changing the `tools` list itself."""
     exchange = given(await server.once(_allowed_call), "tool_choice", "allowed_tools")
@@ -150,7 +155,7 @@ async def _two_calls(server: VerifiedServer, *, parallel: bool) -> HTTPExchange:
     )
 
 
-@check_row("tools.parallel", "Parallel calls are items of their own", f"{_CREATE}parallel_tool_calls")
+@check_row("tools.parallel", "Parallel calls are separate items", f"{_CREATE}parallel_tool_calls")
 async def _parallel(server: VerifiedServer) -> None:
     """
     `parallel_tool_calls`: whether to allow the model to run tool calls in parallel; each is an item with its own
@@ -159,11 +164,13 @@ async def _parallel(server: VerifiedServer) -> None:
     exchange = answered(await _two_calls(server, parallel=True), "parallel_tool_calls")
     calls = called(exchange)
     if len(calls) < 2:
-        raise Unclear("The model did not make two calls at once.", exchange)
-    need(len({item.get("call_id") for item in calls}) == len(calls), "Two calls have one call_id.", exchange, calls)
+        raise Unclear("The model did not make parallel calls.", exchange)
+    need(
+        len({item.get("call_id") for item in calls}) == len(calls), "Two calls have the same call_id.", exchange, calls
+    )
 
 
-@check_row("tools.not-parallel", "One call at most without parallel calls", _FUNCTIONS)
+@check_row("tools.not-parallel", "At most one call without parallel calls", _FUNCTIONS)
 async def _not_parallel(server: VerifiedServer) -> None:
     """`parallel_tool_calls: false` ensures exactly zero or one tool is called."""
     exchange = answered(await _two_calls(server, parallel=False), "parallel_tool_calls")
@@ -177,7 +184,7 @@ def _history(output: object = _RESULT) -> list[dict[str, Any]]:
     return [user_message(samples.ASK_WEATHER), call, result]
 
 
-@check_row("tools.output", "The output of a call is taken", _CALLING)
+@check_row("tools.output", "The output of a call is accepted", _CALLING)
 async def _output(server: VerifiedServer) -> None:
     """
     Clients execute the function out of band and send the result back as a `function_call_output` item with the same
@@ -251,7 +258,7 @@ async def _output_image(server: VerifiedServer) -> None:
 
 @check_row("tools.history-parallel", "Calls and outputs may be interleaved", "Open Responses specification, Items")
 async def _interleaved(server: VerifiedServer) -> None:
-    """Items are sent back as they came: two calls, then their outputs in any order."""
+    """Items are sent back unchanged: two calls, then their outputs in any order."""
     calls = [
         {
             "type": "function_call",
@@ -270,7 +277,7 @@ async def _interleaved(server: VerifiedServer) -> None:
 
 request_row(
     "tools.choice-unknown",
-    "A choice that is not among the tools is refused",
+    "A tool_choice that is not among the tools is refused",
     "`tool_choice` names a tool of the request: another name is an error of it.",
     f"{_CREATE}tool_choice",
     REFUSED,
@@ -281,11 +288,11 @@ request_row(
 
 @check_row(
     "tools.no-parameters",
-    "A function without parameters has an object of arguments",
+    "A function without parameters has an object as arguments",
     "Open Responses schema, FunctionCall.arguments; openai-agents",
 )
 async def _no_parameters(server: VerifiedServer) -> None:
-    """The arguments of a call are JSON, which the empty string is not."""
+    """The arguments of a call are JSON. An empty string is not JSON."""
     exchange = await server.respond(
         input="What time is it?", tools=[TIME_TOOL], tool_choice="required", max_output_tokens=LIMIT
     )
@@ -304,7 +311,7 @@ async def _nulls(server: VerifiedServer) -> None:
 
 @check_row("tools.custom", "A custom tool is called with plain text", _CUSTOM)
 async def _custom(server: VerifiedServer) -> None:
-    """Custom tools work in much the same way as functions, but have a text of any kind as input: `custom_tool_call`."""
+    """Custom tools work like functions, but take free text as input: `custom_tool_call`."""
     exchange = answered(await server.once(samples.custom), "custom", "tools", "type")
     if not called(exchange, "custom_tool_call"):
         calls = called(exchange)
@@ -312,7 +319,7 @@ async def _custom(server: VerifiedServer) -> None:
         await _need_custom_tool(server, exchange)
         raise Unclear("The model did not call the custom tool.", exchange)
     item = the_call(exchange, "custom_tool_call")
-    need(isinstance(item.get("input"), str), "The call has no text as input.", exchange, item)
+    need(isinstance(item.get("input"), str), "The input of the call is not a string.", exchange, item)
     need(item.get("name") == "write_note" and item.get("call_id"), "The call has no name or call_id.", exchange, item)
 
 
@@ -331,7 +338,7 @@ async def _need_custom_tool(server: VerifiedServer, exchange: HTTPExchange) -> N
 
 @check_row(
     "tools.custom-stream",
-    "A custom call is streamed as such",
+    "A custom call has its own events",
     "OpenAI API reference, Streaming events, response.custom_tool_call_input.delta",
 )
 async def _custom_stream(server: VerifiedServer) -> None:
@@ -357,11 +364,11 @@ async def _custom_output(server: VerifiedServer) -> None:
 
 @check_row(
     "tools.namespace",
-    "A function in a namespace comes back in it",
+    "A call of a namespace's function names the namespace",
     f"OpenAI API reference, Create a model response, tools; {_CODEX}",
 )
 async def _namespace(server: VerifiedServer) -> None:
-    """A function of a `namespace` is called by its own name, with `namespace` beside: Codex calls MCP tools so."""
+    """A function of a `namespace` is called by its own name, and has a field `namespace`, as Codex needs for MCP."""
     function = {name: value for name, value in TIME_TOOL.items() if name != "strict"}
     tool = {"type": "namespace", "name": "mcp__clock", "description": "A clock.", "tools": [function]}
     exchange = await server.respond(

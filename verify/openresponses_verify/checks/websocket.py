@@ -1,4 +1,4 @@
-"""The WebSocket: turns on one connection, what it remembers, and its errors."""
+"""The WebSocket: turns, the connection's memory, and errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _unread(frame: dict[str, object]) -> bool:
     return str(frame.get("type")).startswith("(not a JSON object)")
 
 
-@check_row("websocket.events", "The events are those of a stream", _SPEC)
+@check_row("websocket.events", "Frames keep the laws of the stream", _SPEC)
 async def _events(server: VerifiedServer) -> None:
     """
     Servers MUST send response progress over the WebSocket using the same streaming event objects defined for streaming
@@ -63,7 +63,7 @@ async def _json(server: VerifiedServer) -> None:
     """Each message is one JSON event: no `data:` before it, and no `[DONE]`."""
     exchange = given(await server.once(_turn))
     for frame in exchange.frames:
-        need(not _unread(frame) and frame.get("type"), "A frame is no event.", exchange, frame)
+        need(not _unread(frame) and frame.get("type"), "A frame is not an event.", exchange, frame)
 
 
 @check_row("websocket.sequential", "One turn follows another", _SPEC)
@@ -75,19 +75,21 @@ async def _answers_two(server: VerifiedServer) -> None:
         second = await socket.turn(max_output_tokens=LIMIT)
     need(first.response and second.ok and second.response, f"The second turn: {second.outcome()}", second)
     different = first.response.get("id") != second.response.get("id")
-    need(different, "Both turns have the same response.", second)
+    need(different, "Both turns have the same response id.", second)
     start = second.frames[0].get("sequence_number")
     need(start == 0, f"The second turn begins with the sequence_number {start!r}.", second, second.frames[0])
 
 
-@check_row("websocket.one-at-a-time", "Turns that come together do not mix", _SPEC)
+@check_row("websocket.one-at-a-time", "Concurrent turns do not interleave", _SPEC)
 async def _queue(server: VerifiedServer) -> None:
     """A single WebSocket connection MUST process at most one in-flight response at a time."""
     given(await server.once(_turn))
     message = {"type": "response.create", **server.body(max_output_tokens=LIMIT)}
     async with server.websocket() as socket:
         exchange = await socket.frames(message, message, turns=2)
-    need(exchange.frames and not exchange.error, f"Two turns at once: {exchange.outcome()}", exchange)
+    need(
+        exchange.frames and not exchange.error, f"Two concurrent turns are answered with {exchange.outcome()}", exchange
+    )
     open_id = None
     for frame in exchange.frames:
         response = frame.get("response")
@@ -103,7 +105,7 @@ async def _continuation(server: VerifiedServer) -> HTTPExchange:
         return await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
 
 
-@check_row("websocket.continuation", "A connection remembers what is not stored", f"{_SPEC}; {_CODEX}")
+@check_row("websocket.continuation", "A connection remembers unstored responses", f"{_SPEC}; {_CODEX}")
 async def _continues(server: VerifiedServer) -> None:
     """
     Servers SHOULD keep the most recent previous-response state in connection-local memory for the active WebSocket.
@@ -114,9 +116,9 @@ async def _continues(server: VerifiedServer) -> None:
     need_longer(exchange, given(await server.once(samples.alone)), 15, "the earlier turn")
 
 
-@check_row("websocket.reconnect", "Another connection does not remember it", _SPEC)
+@check_row("websocket.reconnect", "Another connection does not remember unstored responses", _SPEC)
 async def _reconnects(server: VerifiedServer) -> None:
-    """What is not stored is gone with its connection: `previous_response_not_found`."""
+    """An unstored response is lost with its connection: `previous_response_not_found`."""
     first = given(await server.once(_turn))
     async with server.websocket() as socket:
         exchange = await socket.turn(input=SHORT, previous_response_id=response_id(first), max_output_tokens=LIMIT)
@@ -147,7 +149,7 @@ async def _error(server: VerifiedServer) -> None:
     need_schema("WebSocketErrorEvent", frame, exchange, frame)
 
 
-@check_row("websocket.evicts", "A failed turn forgets what it continued", _SPEC)
+@check_row("websocket.evicts", "A failed turn evicts the response that it continued", _SPEC)
 async def _evicts(server: VerifiedServer) -> None:
     """
     If a continuation turn fails with a 4xx or 5xx error, the server MUST evict the referenced `previous_response_id`
@@ -155,21 +157,21 @@ async def _evicts(server: VerifiedServer) -> None:
     """
     continued = given(await server.once(_turn)) and await server.once(_continuation)
     if not continued.response:
-        raise Unsupported("The connection remembers nothing: see websocket.continuation.", continued)
+        raise Unsupported("The connection does not remember responses: see websocket.continuation.", continued)
     result = call_output("call_of_nobody", "x")
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message("Hi.")], max_output_tokens=LIMIT)
         first_id = response_id(first)
         failed = await socket.turn(input=[result], previous_response_id=first_id, max_output_tokens=16)
         if failed.response:
-            raise Unsupported("The server takes an output that answers no call.", failed)
+            raise Unsupported("The server accepts an output without a call.", failed)
         exchange = await socket.turn(input=SHORT, previous_response_id=first_id, max_output_tokens=16)
     need_unknown_previous(exchange)
 
 
-@check_row("websocket.malformed", "A message that is no JSON is an error", _SPEC)
+@check_row("websocket.malformed", "A message that is not JSON is an error", _SPEC)
 async def _malformed(server: VerifiedServer) -> None:
-    """A message that cannot be read is answered with an error, and the connection goes on."""
+    """A malformed message is answered with an error, and the connection stays open."""
     given(await server.once(_turn))
     async with server.websocket() as socket:
         exchange = await socket.frames('{"type": "response.cre')
@@ -179,9 +181,9 @@ async def _malformed(server: VerifiedServer) -> None:
     need_turn(again, "The turn after it")
 
 
-@check_row("websocket.generate", "A turn may only warm up", f"OpenAI guide, WebSocket mode; {_CODEX}")
+@check_row("websocket.generate", "generate: false warms up a turn", f"OpenAI guide, WebSocket mode; {_CODEX}")
 async def _generate(server: VerifiedServer) -> None:
-    """`generate: false` answers without output, and what it was given is the context of the next turn."""
+    """`generate: false` produces no output, and its input is the context of the next turn."""
     given(await server.once(_turn))
     async with server.websocket() as socket:
         first = await socket.turn(input=[user_message(samples.WORDS)], generate=False)

@@ -1,9 +1,8 @@
 """
-The laws of the stream: what holds of the events of a response, whatever server sends them and whatever the model says.
+The laws of the stream: rules for the events of a response, independent of server and model.
 
-A law is a function of all events of one response that yields its breaches, none if it is kept. Laws are independent:
-each looks at one thing, so that what is wrong is named once. They take events as they came and do not raise, even if
-fields are missing or have other types than they should.
+A law is a function from a response's events to breaches. Each law covers one rule, so that a fault
+is reported once. Laws accept malformed events and never raise.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = [
 
 
 def breaches_of(events: StreamEvents) -> Iterator[tuple[StreamLaw, Breach]]:
-    """Yield all breaches of all laws in the events of one response."""
+    """Yield the breaches of all laws in a response's events."""
     for law in STREAM_LAWS:
         for breach in law.breaches(events):
             yield law, breach

@@ -1,4 +1,4 @@
-"""The frame of a response: its first event, its last, and what counts and names them."""
+"""Laws of the frame: first and last event, sequence numbers and ids."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _sequence_number(events: StreamEvents) -> Iterator[Breach]:
 
 @stream_law("response-id", "The response keeps its id", f"{_OPENAI}; the id is what `previous_response_id` is made of")
 def _response_id(events: StreamEvents) -> Iterator[Breach]:
-    """All events of a stream are about one response, whose id does not change."""
+    """All events of a stream belong to one response, and its id does not change."""
     ids = [(at, response_of(event).get("id")) for at, event in enumerate(events) if event_type(event) in _LIFECYCLE]
     for at, identifier in ids:
         if not identifier or not isinstance(identifier, str):

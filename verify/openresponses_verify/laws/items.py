@@ -1,4 +1,4 @@
-"""Items: added in order, done once, and the same in the final response."""
+"""Laws of items: added in order, done once, identical in the final response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openresponses_verify.laws.law import (
 )
 
 _SAME = ("id", "type", "call_id", "name", "namespace", "role", "execution")
-_OPEN = ("in_progress", "searching", "generating", "interpreting")  # the last are of hosted tools
+_OPEN = ("in_progress", "searching", "generating", "interpreting")  # the last three belong to hosted tools
 _ITEMS = "Open Responses specification, Items are streamable"
 _STATES = "Open Responses specification, Items are state machines"
 _FIELDS = "Open Responses specification, Required item fields"
@@ -31,7 +31,7 @@ _SDKS = "openai-python and openai-node, responses.stream()"
 
 @stream_law("added-once", "An item is added once", _ITEMS)
 def _added_once(events: StreamEvents) -> Iterator[Breach]:
-    """The first event MUST always be `response.output_item.added`: there is one for each item."""
+    """The first event MUST always be `response.output_item.added`, once for each item."""
     seen: set[object] = set()
     for at, event in items_added(events):
         identifier = item_of(event).get("id")
@@ -70,13 +70,13 @@ def _done_once(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _key(event: StreamEvent) -> int | str:
-    """Return what an item is known by: its output_index, or its id if there is none."""
+    """Return the output_index of an item, or its id without an output_index."""
     index = event.get("output_index")
     return index if isinstance(index, int) else str(item_of(event).get("id"))
 
 
 def _pairs(events: StreamEvents) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
-    """Yield the items that were done: the index of the event, the item as it was added, and as it was done."""
+    """Yield each done item: the index of the done event, the item when it was added, and when it was done."""
     added: dict[object, Mapping[str, Any]] = {}
     for at, event in enumerate(events):
         if event_type(event) == "response.output_item.added":
@@ -139,17 +139,17 @@ def _call_ids(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _of_items(events: StreamEvents) -> Iterator[tuple[int, StreamEvent]]:
-    """Yield the events that belong to an item, beside those that add it and end it."""
+    """Yield the events of items between their added and done events."""
     return ((at, event) for at, event in enumerate(events) if "item_id" in event)
 
 
 @stream_law("item-id", "Events name their item", "Open Responses schema, ResponseOutputTextDeltaStreamingEvent.item_id")
 def _item_id(events: StreamEvents) -> Iterator[Breach]:
-    """`item_id` is the id of the item that was updated: one that was added."""
+    """`item_id` is the id of the item that was updated, which was added before."""
     ids = [item_of(event).get("id") for _, event in items_added(events)]
     for at, event in _of_items(events):
         if event["item_id"] not in ids:
-            yield Breach(f"{event_type(event)} is for the item {event['item_id']!r}, which was not added.", at)
+            yield Breach(f"{event_type(event)} names the item {event['item_id']!r}, which was not added.", at)
 
 
 @stream_law(
@@ -179,7 +179,7 @@ def _while_open(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"{event_type(event)} comes after its item was done.", at)
 
 
-@stream_law("final-output", "The final response has the items", f"{_OPENAI}; {_SDKS} return it")
+@stream_law("final-output", "The final response repeats the done items", f"{_OPENAI}; {_SDKS} return it")
 def _final_output(events: StreamEvents) -> Iterator[Breach]:
     """The `output` of the final response is exactly the items that were done, in their order."""
     end = max((at for at, event in enumerate(events) if event_type(event) in TERMINAL_STATUS), default=None)
@@ -214,7 +214,7 @@ def _final_usage(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"The usage of {event_type(event)} is {response_of(event).get('usage')!r}.", at)
 
 
-@stream_law("cut-told", "A cut item is told", _STATES)
+@stream_law("cut-told", "A truncated item is reported", _STATES)
 def _cut_is_told(events: StreamEvents) -> Iterator[Breach]:
     """If an item ends `incomplete`, the containing response MUST also be in an `incomplete` state."""
     for at, event in enumerate(events):
@@ -223,7 +223,7 @@ def _cut_is_told(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"The response is completed, and its item {cut[0]!r} is incomplete.", at)
 
 
-@stream_law("cut-last", "A cut item is last", _STATES)
+@stream_law("cut-last", "A truncated item is last", _STATES)
 def _cut_is_last(events: StreamEvents) -> Iterator[Breach]:
     """If an item ends `incomplete`, it MUST be the last item emitted."""
     for at, event in enumerate(events):
@@ -234,7 +234,9 @@ def _cut_is_last(events: StreamEvents) -> Iterator[Breach]:
 
 
 @stream_law(
-    "incomplete-reason", "An incomplete response says why", "Open Responses schema, ResponseResource.incomplete_details"
+    "incomplete-reason",
+    "An incomplete response has its reason",
+    "Open Responses schema, ResponseResource.incomplete_details",
 )
 def _incomplete_reason(events: StreamEvents) -> Iterator[Breach]:
     """`incomplete_details` are details about why the response is incomplete."""
@@ -245,7 +247,7 @@ def _incomplete_reason(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"The response is incomplete, and its incomplete_details are {details!r}.", at)
 
 
-@stream_law("failed-error", "A failed response says why", "Open Responses schema, ResponseResource.error")
+@stream_law("failed-error", "A failed response has its error", "Open Responses schema, ResponseResource.error")
 def _failed_error(events: StreamEvents) -> Iterator[Breach]:
     """`error` is the error that occurred, if the response failed."""
     for at, event in enumerate(events):

@@ -1,4 +1,4 @@
-"""What a law of the stream is, and how it reads events that may be wrong in any way."""
+"""The type of a law, and readers of events that tolerate any malformed event."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ StreamEvents: TypeAlias = Sequence[StreamEvent]
 
 
 class Breach(NamedTuple):
-    """Where a law is broken: what is wrong, and the index of the event that breaks it, if it is one event."""
+    """A breach of a law: a message, and the index of the event if one event breaks the law."""
 
     message: str
     event: int | None = None
@@ -20,7 +20,7 @@ BreachFunction: TypeAlias = Callable[[StreamEvents], Iterator[Breach]]
 
 
 class StreamLaw(NamedTuple):
-    """A law: its name, its sentence, where that stands, and the function that yields its breaches."""
+    """A law: name, title, rule, source of the rule, and the function that yields breaches."""
 
     name: str
     title: str
@@ -39,7 +39,7 @@ STREAM_LAWS: list[StreamLaw] = []
 
 
 def stream_law(name: str, title: str, source: str) -> Callable[[BreachFunction], BreachFunction]:
-    """Register a function as the law that is its docstring; `source` is where that stands."""
+    """Register a function as a law. Its docstring is the rule, `source` the rule's source."""
 
     def register(breaches: BreachFunction) -> BreachFunction:
         STREAM_LAWS.append(StreamLaw(name, title, docstring_of(breaches), source, breaches))
@@ -49,7 +49,7 @@ def stream_law(name: str, title: str, source: str) -> Callable[[BreachFunction],
 
 
 def docstring_of(function: Callable[..., object]) -> str:
-    """Return the docstring of a function in one line."""
+    """Return a function's docstring in one line."""
     return " ".join((function.__doc__ or "").split())
 
 

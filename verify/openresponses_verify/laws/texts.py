@@ -1,4 +1,4 @@
-"""Parts of items, and their texts: deltas, the whole, and the item have the same."""
+"""Laws of content parts and texts: deltas, done events and items agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openresponses_verify.laws.law import (
 
 _TEXTS = ("text", "refusal", "arguments", "input", "code", "diff")
 _POSITIONS = ("content_index", "summary_index")
-# What commands print comes as two streams at once, which the item has as one list of objects.
+# The output of a shell command has two interleaved streams, which the item combines in one list.
 _PRINTED = "response.shell_call_output"
 _ITEMS = "Open Responses specification, Items are streamable"
 _EVENTS = "Open Responses specification, Streaming"
@@ -43,7 +43,7 @@ def _part_added(events: StreamEvents) -> Iterator[Breach]:
                 opened.add(place)
             elif place not in opened | told:
                 told.add(place)
-                yield Breach(f"{event_type(event)} is for a part that was not added.", at)
+                yield Breach(f"{event_type(event)} names a part that was not added.", at)
 
 
 @stream_law("part-done", "Parts are done once", _ITEMS)
@@ -92,14 +92,14 @@ def _printed(event: StreamEvent) -> bool:
 
 
 def _whole(event: StreamEvent) -> str | None:
-    """Return the text of a `...done` event of a text, None for other events."""
+    """Return the text of a `...done` event, None for other events."""
     if not event_type(event).endswith(".done") or "item_id" not in event or "part" in event:
         return None
     return next((event[name] for name in _TEXTS if isinstance(event.get(name), str)), None)
 
 
 def _texts(events: StreamEvents) -> tuple[dict[tuple[object, ...], str], dict[tuple[object, ...], int]]:
-    """Return the joined deltas of each text, and the index of the event that is its last delta."""
+    """Return the joined deltas of each text, and the index of its last delta."""
     pieces: dict[tuple[object, ...], list[str]] = {}
     ends = {}
     for at, event in enumerate(events):
@@ -131,7 +131,7 @@ def _text_done(events: StreamEvents) -> Iterator[Breach]:
             yield Breach(f"{place[0]}.delta follows {place[0]}.done.", at)
 
 
-@stream_law("deltas-joined", "Deltas join to the whole", _EVENTS)
+@stream_law("deltas-joined", "The joined deltas are the done text", _EVENTS)
 def _deltas_joined(events: StreamEvents) -> Iterator[Breach]:
     """A delta event represents a change to an object since its last update: deltas joined are the text of `done`."""
     joined, _ = _texts(events)
@@ -163,7 +163,7 @@ def _done_is_the_item(events: StreamEvents) -> Iterator[Breach]:
 
 
 def _text_of(item: Mapping[str, Any], event: StreamEvent) -> str | None:
-    """Return the text of an item that an event is about, None if there is none."""
+    """Return the item's text at the position of an event, None if there is none."""
     for name, parts in (("content_index", item.get("content")), ("summary_index", item.get("summary"))):
         index = event.get(name)
         if isinstance(index, int):
