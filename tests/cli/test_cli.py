@@ -30,6 +30,7 @@ from tests.support.fork_server import Process
 from tests.support.ports import free_port
 from tests.support.store_places import Place, place_of
 from tests.support.upstream import Upstream
+from tests.support.usage_journal import holds_usage
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 120  # seconds, for a machine that has much else to do
@@ -548,7 +549,7 @@ def test_usage_after_all_workers_are_killed_is_the_sum_of_all_answers(tmp_path: 
         process.wait(TIMEOUT)
     with served(tmp_path, "--workers", "2", **settings) as (_, address):
         until = time.monotonic() + TIMEOUT
-        while any(tmp_path.rglob("*.usage")):  # the last is deleted when it is in the store
+        while holds_usage(tmp_path):  # the last is deleted when it is in the store
             assert time.monotonic() < until, log_of(tmp_path)
             time.sleep(0.1)
         listed = ask(f"{address}/v1/antiphon/usage")

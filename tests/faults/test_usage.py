@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import os
@@ -19,6 +18,7 @@ from tests.faults.test_process import ended, until_both_serve
 from tests.support.build import reported
 from tests.support.store_places import Place, place_of
 from tests.support.upstream import DONE, Received, Upstream, chunk, finish, reply, sse
+from tests.support.usage_journal import holds_usage
 
 CALLERS = 12
 ANSWERS = 60  # that have come whole before processes are killed
@@ -121,18 +121,12 @@ async def test_usage_after_sigkill_is_what_backends_reported(place: Place, tmp_p
             whole = callers.whole
         with server(backend_url=upstream.url, **settings) as served:
             async with asyncio.timeout(60):
-                while any(map(_size, journal.glob("*.usage"))):  # that of the running process is empty
+                while holds_usage(journal):
                     await asyncio.sleep(0.05)
             total = (await usage(served))["total_tokens"] - before
     assert len(set(whole)) == len(whole) >= ANSWERS
     seen = sum(upstream.used[text] for text in whole)
     assert seen <= total <= sum(upstream.used.values())
-
-
-def _size(path: Path) -> int:
-    with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
 
 
 async def replaced(served: Server, worker: int, callers: Callers) -> None:

@@ -4,6 +4,7 @@ What tests share.
 Running Antiphon
     serving         the application on a real socket, in this process
     sockets         a WebSocket client that checks every event
+    routes          the methods and paths of all routes
     ports           ports for servers that run in processes of their own
     fork_server     Antiphon in such processes, which have imported it already
 
@@ -35,6 +36,7 @@ Stores
     redis_server    a real Redis: one for the session, and private ones
     postgres_server a real PostgreSQL, likewise
     store_places    where the contract suite opens its stores
+    usage_journal   whether usage is not stored yet
 
 Deployment
     gotemplate      renders the Helm chart where there is no `helm`
