@@ -85,12 +85,17 @@ def dialect_of(headers: Mapping[str, str], configured: str = "auto") -> Dialect:
 
 
 def _recognised(headers: Mapping[str, str]) -> str:
-    if _SPEC_HEADER in headers:
+    if _SPEC_HEADER in headers or _is_suite_handshake(headers):
         return "openresponses"
     name = _client(_agent(headers))
     if name in (None, "openresponses") and not _OPENAI_HEADERS.isdisjoint(headers):
         return "openai"  # an SDK in a browser, for example
     return name or "openai-comments"
+
+
+def _is_suite_handshake(headers: Mapping[str, str]) -> bool:
+    """Return whether the compliance suite opens a WebSocket: without a user agent (Bun), and with a media type."""
+    return "sec-websocket-key" in headers and "user-agent" not in headers and "content-type" in headers
 
 
 @lru_cache(maxsize=256)

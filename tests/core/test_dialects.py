@@ -71,6 +71,14 @@ def test_client_without_a_user_agent_gets_openais_names_and_comments() -> None:
     assert (unknown.content[0].delta, unknown.heartbeat) == ("response.reasoning_text.delta", "comment")
 
 
+def test_official_suite_on_a_websocket_gets_the_specs_names() -> None:
+    handshake = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-key": "c1KpkXkkYieK/MUwZI55Ww=="}
+    suite = {**handshake, "content-type": "application/json", "authorization": "Bearer k"}
+    assert dialect_of(suite) == DIALECTS["openresponses"]
+    for unknown in (handshake, {**suite, "user-agent": "node"}, {"content-type": "application/json"}):
+        assert dialect_of(unknown) == DIALECTS["openai-comments"]
+
+
 @pytest.mark.parametrize("agent", ["OpenAI/Python 3.54.0", "python-httpx/0.28.1", "node"])
 def test_client_that_sends_the_version_of_the_spec_gets_its_names(agent: str) -> None:
     headers = {"user-agent": agent, "openresponses-version": "2026-04-24", "x-stainless-lang": "python"}
