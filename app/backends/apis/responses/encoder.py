@@ -79,7 +79,7 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
         refuse_unknown(request, options)
     tools = collect_tools(state, items)
     choice, native_choice = tool_choice(state, tools, passed)
-    stays = stays_native(state)
+    stays = stays_native(state, items)
     read, places = tool_items_as_functions(items, tools, state.upstream, stays)
     first = len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1)
     sent = input_items(state, tools, read, [place - max(0, first) for place in places])

@@ -34,16 +34,22 @@ def passed_items(options: RequestOptions) -> set[str]:
     return {re.sub(r"(_preview)?(_\d.*)?$", "", type_) + "_call" for type_ in options.passes}
 
 
-def stays_native(state: TranslationState) -> Callable[[Item], bool]:
-    """Return a function that tells whether an item is sent as what it is: custom calls, and items of passed tools."""
+def stays_native(state: TranslationState, items: Sequence[Item]) -> Callable[[Item], bool]:
+    """Return whether an item is sent natively: custom calls, calls of passed tools, and their outputs."""
     options, upstream = state.options, state.upstream
     types = passed_items(options)
 
-    def stays(item: Item) -> bool:
+    def is_call(item: Item) -> bool:
         type_ = item["type"]
         if type_ == "custom_tool_call":
             return "custom" in options.native_tools
         return type_ in types and NOTES not in upstream.get(str(item.get("id")), {})
+
+    answered = {item.get("call_id") for item in items if is_call(item)} if types else frozenset()
+
+    def stays(item: Item) -> bool:
+        is_output = item["type"].removesuffix("_output") in types and item.get("call_id") in answered
+        return is_output or is_call(item)
 
     return stays
 
@@ -90,7 +96,7 @@ class _Conversation:
         self.sent: list[JSONObject] = []
         self.ids = CallIds()
         self.call_ids: dict[int, str] = {}  # as they are sent, by the position of the call
-        self.stays = stays_native(state)
+        self.stays = stays_native(state, items)
         self.paired = PairedCalls(items)
         self.replay = None if self.options.reasoning_replay == "never" else self.options.reasoning_replay
         self.turns = [*accumulate(map(is_by_user, items))]  # the number of user messages up to each item

@@ -172,6 +172,18 @@ def test_tool_that_only_the_server_has_is_declared_as_it_is() -> None:
     assert [tool["type"] for tool in asked(body).body["tools"]] == ["function"]
 
 
+def test_native_call_and_its_output_are_sent_as_they_are() -> None:
+    profile = PROFILE.override({"request.passes": ["apply_patch"]})
+    operation = {"type": "create_file", "path": "a.txt", "diff": "+a"}
+    call = {"type": "apply_patch_call", "call_id": "c1", "status": "completed", "operation": operation}
+    output = {"type": "apply_patch_call_output", "call_id": "c1", "status": "completed", "output": "Created."}
+    loose = {**output, "call_id": "c2"}
+    body = {"input": [{"role": "user", "content": "Hi"}, call, output, loose], "tools": [{"type": "apply_patch"}]}
+    items = asked(body, profile).body["input"]
+    assert items[1:3] == [call, output]
+    assert items[3]["type"] == "message"  # without its call
+
+
 def test_messages_keep_their_role_and_their_phase() -> None:
     items = sent(
         {"role": "developer", "content": "Be brief."},
