@@ -1,4 +1,4 @@
-"""Quotas of stored bytes: how much an owner's responses and conversations may take in the store."""
+"""Storage quotas: limits on the bytes of an owner's responses and conversations in the store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StorageFull(TooManyRequests):
 
 @dataclass(slots=True, eq=False)
 class _Usage:
-    """The bytes of one owner, as this process knows them."""
+    """One owner's storage usage in bytes, as known to this process."""
 
     stored: int = 0  # when measured, and by this process since
     reserved: int = 0  # by responses in progress
@@ -48,7 +48,7 @@ class _Usage:
 
 class StorageQuota:
     """
-    Checks requests against the quota of their owner; a limit of 0 is no limit, and costs nothing.
+    Checks requests against their owner's quota; a limit of 0 means none, and measures nothing.
 
     The store measures an owner's bytes, so that deletions, expiry and other processes count. A measurement is reused
     for `FRESH` seconds, except to refuse a request. The quota can be exceeded by the output of responses in progress,
@@ -94,7 +94,7 @@ class StorageQuota:
 
 
 class Reservation:
-    """The bytes of one request, which are reserved within this context, or while the observed response is running."""
+    """Reserves a request's bytes within this context, or as an observer while its response is running."""
 
     def __init__(self, usage: _Usage, size: int) -> None:
         self._usage = usage

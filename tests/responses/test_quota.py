@@ -1,4 +1,4 @@
-"""Quotas of stored bytes: what counts, what is refused, and what an owner can do about it."""
+"""Storage quotas: the bytes that count, the requests that are refused, and how an owner frees space."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class UsageJournal:
         self._failed = False
 
     def prepare(self, batch: str) -> None:
-        """Create the file of a batch before it is needed, in a thread: a slow disk would hold up the event loop."""
+        """Create a batch's file ahead of time, in a thread: a slow disk would block the event loop."""
         try:
             self._files[batch] = self._open(batch)
         except OSError as error:
@@ -105,10 +105,15 @@ class UsageJournal:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         while True:
             file = os.open(self._path(batch), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError:  # the file system has no locks
+                os.close(file)
+                self._path(batch).unlink()
+                raise
             if os.fstat(file).st_nlink:
                 return file
-            os.close(file)  # another process has deleted it as an abandoned file, before it was locked
+            os.close(file)  # another process deleted it as an abandoned file before it was locked
 
     def _lock(self, path: Path) -> int | None:
         """Lock a file and return its descriptor; None if another process holds the lock, or has deleted the file."""

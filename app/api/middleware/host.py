@@ -23,7 +23,7 @@ _PORT = re.compile(r":[0-9]*\Z")
 
 
 class AllowedHosts:
-    """Host names of a server without API keys: IP addresses, `localhost`, and `names`."""
+    """Accepted hosts of a server without API keys: IP addresses, `localhost`, and `names`."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         """`names` are lower-case host names, `*.example.com` for all subdomains, or `*` for any host."""
@@ -45,9 +45,9 @@ class AllowedHosts:
 
 def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequest | None:
     """
-    Return the error of a `Host` header, which HTTP/1.1 requires exactly once; None if it is valid.
+    Return the error of a missing, repeated, invalid or unknown `Host` header; None if it is valid.
 
-    `allowed`: the accepted names; None: any.
+    HTTP/1.1 requires exactly one. Without `allowed`, any name is accepted.
     """
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if len(hosts) == 1 and _HOST.fullmatch(hosts[0]):

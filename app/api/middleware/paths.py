@@ -22,9 +22,9 @@ _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
 
 def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
     """
-    Return a function that returns the path of the API route of which a path is a variant, or any other path unchanged.
+    Return a function that maps variants of an API path to the route's own path; other paths are returned unchanged.
 
-    `routes` are the API's paths, of which those below `/v1` count.
+    `routes` are path patterns; paths outside `/v1` are ignored.
     """
     names = {path.split("/")[2] for path in routes if path.startswith("/v1/")}
     is_api = re.compile(rf"(?:/v1)?/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match

@@ -22,9 +22,8 @@ from app.observability import log_context
 from app.observability.metrics import Metrics
 
 logger = logging.getLogger("app.access")
-_POLLED = frozenset(
-    {"/healthz", "/health", "/readyz", "/metrics"}
-)  # requested every few seconds: logged at level debug
+# Requested every few seconds: logged at level debug.
+_POLLED = frozenset({"/healthz", "/health", "/readyz", "/metrics"})
 _VALID_ID = re.compile(r"[\w.:-]{1,128}")
 
 

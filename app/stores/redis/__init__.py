@@ -185,7 +185,7 @@ class RedisStore:
         return await listing.recent(self._client, _key, owner, limit, after)
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the memory of an owner's buckets: those that were written after the first call of any process."""
+        """Return the memory of the owner's buckets that processes have written after their first call."""
         self._measures = True
         return await listing.stored_bytes(self._client, _key, owner, self._ttl)
 

@@ -54,7 +54,7 @@ ENTRY = "\0"  # the prefix of a record's name that makes the field of its entry 
 def update(change: Change, ttl: int, *, all_buckets: bool = False) -> tuple[str, list[Command]]:
     """
     Return a key of the owner's slot, and the commands that list the entries of a change, for at least `ttl`
-    milliseconds. `all_buckets`: also those that add its bucket to the set of all buckets.
+    milliseconds. With `all_buckets`, they also add its bucket to the set of all buckets.
     """
     owner = owner_of(change.bucket)
     listed, buckets = _keys(owner)
@@ -100,7 +100,7 @@ async def _entries(client: RedisClient, records: Sequence[tuple[str, str]]) -> l
 
 
 async def stored_bytes(client: RedisClient, key_of: Callable[[str], str], owner: str, ttl: int) -> int:
-    """Return the memory of an owner's buckets, and remove those that no longer exist from the set."""
+    """Return the memory of an owner's buckets, and remove missing buckets from the set."""
     stored = _stored(owner)
     names, _ = await client.execute(stored, ("SMEMBERS", stored), ("PEXPIRE", stored, ttl))
     buckets = [name.decode() for name in names]
