@@ -1,25 +1,33 @@
-"""Run long computations in a thread, so that they do not block the event loop."""
+"""
+Run the computations of large requests in a thread, so that they do not block the event loop.
+
+Whether a request is large is decided where its body is read, and where stored records are read for it. Code in between
+calls `off_loop`, and knows no sizes.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
-from app.core.size import Size
+from app.core.size import is_large
 from app.process import return_free_memory
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
+LARGE_REQUEST: ContextVar[bool] = ContextVar("large_request", default=False)
+
 # One thread: concurrent large requests use no more CPU than one, and the event loop gets its share.
 _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 
 
-async def off_loop(size: Size, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function: in a thread if what it works on is large, else directly."""
-    if not size.large:
+async def off_loop(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function: in a thread if the current request is large, else directly."""
+    if not LARGE_REQUEST.get():
         return function(*args, **kwargs)
 
     def computed() -> T:
@@ -27,3 +35,10 @@ async def off_loop(size: Size, function: Callable[P, T], /, *args: P.args, **kwa
         return function(*args, **kwargs)
 
     return await asyncio.get_running_loop().run_in_executor(_thread, computed)
+
+
+async def read_records(records: Collection[bytes], function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function that parses stored records; large records make the current request large."""
+    if is_large(*records):
+        LARGE_REQUEST.set(True)
+    return await off_loop(function, *args, **kwargs)

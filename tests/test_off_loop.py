@@ -10,12 +10,9 @@ import httpx
 import pytest
 
 from app.backends import Question
-from app.core.history.resource import new_response
-from app.core.history.turns import Turn
 from app.core.profile import Profile
-from app.core.size import LARGE, MANY, Size
-from app.core.types.request import CreateResponse
-from app.off_loop import off_loop
+from app.core.size import LARGE, MANY
+from app.off_loop import LARGE_REQUEST, off_loop, read_records
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made
 from tests.support.build import delta, finish
 from tests.support.hosted_lab import Lab
@@ -41,16 +38,24 @@ class Noting(Scripted):
         return super().open(question)
 
 
-async def test_event_loop_goes_on_while_a_large_value_is_worked_on() -> None:
+async def test_event_loop_goes_on_while_a_large_request_is_worked_on() -> None:
+    LARGE_REQUEST.set(True)
     gone_on = threading.Event()
     asyncio.get_running_loop().call_soon(gone_on.set)
-    assert await off_loop(Size(LARGE + 1), gone_on.wait, 60)
+    assert await off_loop(gone_on.wait, 60)
 
 
-async def test_exception_in_a_thread_is_raised() -> None:
-    for size in (Size(), Size(LARGE + 1)):
-        with pytest.raises(ValueError, match="invalid literal"):
-            await off_loop(size, int, "x")
+@pytest.mark.parametrize("large", [False, True])
+async def test_exception_of_a_request_is_raised(large: bool) -> None:
+    LARGE_REQUEST.set(large)
+    with pytest.raises(ValueError, match="invalid literal"):
+        await off_loop(int, "x")
+
+
+async def test_large_records_make_a_request_large() -> None:
+    assert await read_records([b"a" * LARGE], threading.get_ident) == threading.get_ident()
+    assert await read_records([b"a" * (LARGE + 1)], threading.get_ident) != threading.get_ident()
+    assert await off_loop(threading.get_ident) != threading.get_ident()
 
 
 @pytest.mark.parametrize(
@@ -107,20 +112,3 @@ async def test_large_response_is_the_same_in_each_encoding() -> None:
         created = (await http.post("/v1/responses", json={"model": "m", "input": "a"})).json()
         assert created["output"][0]["content"][0]["text"] == text
         assert (await http.get(f"/v1/responses/{created['id']}")).json() == created
-
-
-@pytest.mark.parametrize(
-    "large",
-    [
-        {"output": [{"text": "a" * (LARGE + 1)}]},
-        {"instructions": "a" * (LARGE + 1)},
-        {"text": {"format": {"type": "json_schema", "schema": {"description": "a" * (LARGE + 1)}}}},
-        {"prompt": {"id": "p", "variables": {"a": "a" * (LARGE + 1)}}},
-        {},
-    ],
-)
-def test_large_turn_is_recognized_by_each_of_its_parts(large: Any) -> None:
-    response = new_response(CreateResponse(model="m", input="a"), response_id="resp_1", created_at=0, model="m")
-    turn = Turn({**response, **large}, [{"type": "message", "role": "user", "content": "a"}], {})
-    assert turn.size.large is bool(large)
-    assert Turn.of(turn.record()).response == turn.response

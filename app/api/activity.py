@@ -6,6 +6,7 @@ A key sees its own; a key with `admin = true` sees that of all keys, without any
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Protocol, runtime_checkable
@@ -21,16 +22,13 @@ from app.api.parts import ApiParts
 from app.api.routes.lazy_route import LazyRoute
 from app.core.access import KeyAccess
 from app.core.prices import NANO
-from app.core.size import Size
 from app.core.types import JSONObject
 from app.errors import APIError, InvalidRequest
 from app.observability.activity import HOURS
 from app.observability.activity.hours import HOUR, SLOT, ActivityHour, RequestCounts
-from app.off_loop import off_loop
 from app.responses import Caller
 from app.tools import ResourceTool
 
-_COUNT = 5  # JSON values that take as long to read as a count to be added up
 _RESOURCES = 100  # containers and vector stores that are listed
 
 _QUANTILES = {"median": 0.31, "p95": 0.84}
@@ -215,8 +213,7 @@ async def _refusals(api: ApiParts, caller: Caller, limit: int, status: str | Non
 
 async def _latency(api: ApiParts, access: KeyAccess, number: int, length: int, key: str, model: str) -> JSONObject:
     hours = await api.activity.hours(number)
-    size = Size(values=sum(_COUNT * len(hour.counts) for hour in hours))
-    return await off_loop(size, _summed, hours, access, number, length, key, model)
+    return await asyncio.to_thread(_summed, hours, access, number, length, key, model)
 
 
 def _summed(

@@ -17,10 +17,10 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
-from app.core.size import LARGE, Size
+from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, label
-from app.off_loop import off_loop
+from app.off_loop import LARGE_REQUEST, off_loop
 
 Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
@@ -89,11 +89,13 @@ async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLi
     if encoding not in _DECODERS:
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
-    size = Size.of_json(data) if encoding == "identity" else Size(len(data) * MAX_RATIO)
-    return await off_loop(size, _unpack_and_parse, data, encoding, parsed, limits)
+    LARGE_REQUEST.set(is_large(data) if encoding == "identity" else len(data) * MAX_RATIO > LARGE)
+    body, large = await off_loop(_unpack_and_parse, data, encoding, parsed, limits)
+    LARGE_REQUEST.set(large)
+    return body
 
 
-def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], limits: BodyLimits) -> T:
+def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], limits: BodyLimits) -> tuple[T, bool]:
     allowed = min(limits.bytes, max(LARGE, MAX_RATIO * len(data)))
     try:
         unpacked = _DECODERS[encoding](data, allowed)
@@ -104,22 +106,28 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
     if len(unpacked) > allowed:
         message = f"The body unpacks to more than {MAX_RATIO} times its size. Send it uncompressed."
         raise InvalidRequest(message, code="request_too_large", status=413)
-    return parsed(unpacked or b"{}")  # a body without required fields may be empty
+    return parsed(unpacked or b"{}"), is_large(unpacked)  # a body without required fields may be empty
+
+
+async def parse_off_loop(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
+    """Return JSON as a `model`, in a thread if it is large; raises `InvalidRequest` as `parse`."""
+    LARGE_REQUEST.set(is_large(data))
+    return await off_loop(parse, data, model, limits.values)
 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:
     """Return JSON as a `model`; raises `InvalidRequest`, which names the first invalid field."""
-    return validate(load_json(data, "body", max_values), model, Size.of_json(data))
+    return validate(load_json(data, "body", max_values), model, len(data))
 
 
-def validate(fields: dict[str, object], model: type[Body], size: Size) -> Body:
-    """Return the fields of a body of some size as a `model`; raises `InvalidRequest` as `parse`."""
+def validate(fields: dict[str, object], model: type[Body], length: int) -> Body:
+    """Return the fields of a body of `length` bytes as a `model`; raises `InvalidRequest` as `parse`."""
     try:
         body = model.model_validate(fields)
     except ValidationError as error:
         raise invalid_request(error) from error
     if isinstance(body, CreateResponse):
-        body.size = size
+        body.body_bytes = length
     return body
 
 

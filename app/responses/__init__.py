@@ -16,6 +16,7 @@ from app.core.history.context import RequestContext
 from app.core.history.resource import new_response
 from app.core.history.turns import Turn
 from app.core.ids import new_id
+from app.core.profile import Profile
 from app.core.types.request import CreateResponse, Response
 from app.observability import log_context
 from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
@@ -26,11 +27,11 @@ from app.responses.context.cache import HistoryCache
 from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
-from app.responses.generate import Generation, ModelQuery, NoAnswer, OneAnswer
+from app.responses.generate import Generation, NoAnswer, OneAnswer
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.questions import Questions
 from app.responses.quota import StorageQuota
-from app.responses.run import Caller, Run
+from app.responses.run import Caller, Run, Storage
 from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
 from app.stores import Store
@@ -109,18 +110,15 @@ class Responses:
         context = await self._pdfs.add_to(context, profile, caller.owner)
         response = self._response(request, context, model)
         all_observers = [*self.observers, *observers]
-        if request.store and (
-            reserved := await self.quota.reserve(caller.access, caller.owner, request.size.characters)
-        ):
+        if request.store and (reserved := await self.quota.reserve(caller.access, caller.owner, request.body_bytes)):
             all_observers.append(reserved)
         lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
         lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
         questions = self.questions(request, context, caller, model)
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
-        generation = await self._generation(preparation, lifecycle, questions, generate=generate)
+        generation, storage = await self._translated(preparation, lifecycle, questions, profile, generate=generate)
         await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
-        storage = await off_loop(questions.size, self.stored.storage, preparation, profile)
         run = Run(context, caller, generation, storage, lifecycle)
         for warning in run.warnings[:_WARNINGS_LOGGED]:
             logger.warning("request adapted", extra={"reason": warning})
@@ -157,30 +155,38 @@ class Responses:
             response["prompt"] = request.prompt.model_dump()
         return response
 
-    async def _generation(
-        self, preparation: Preparation, lifecycle: ResponseLifecycle, questions: Questions, *, generate: bool
-    ) -> Generation:
-        """Translate a request, and return the generation of its response."""
-        request, options, owner = preparation.request, preparation.options, preparation.caller.owner
+    async def _translated(
+        self,
+        preparation: Preparation,
+        lifecycle: ResponseLifecycle,
+        questions: Questions,
+        profile: Profile,
+        *,
+        generate: bool,
+    ) -> tuple[Generation, Storage | None]:
+        """Translate a request, and return the generation of its response and how it is stored."""
+        request, options = preparation.request, preparation.options
         builder = preparation.builder()
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
         lifecycle.answered_by = questions.answered_by
+        loop: ToolLoop | None = None
         if loop_options := preparation.loop_options(self.tools, generate=generate):
             loop = ToolLoop(builder, questions, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
-            await off_loop(questions.size, lambda: options.check_size(loop.first_body()))
-            self._loader.cache_prefix(request, owner, questions.prefix)
-            return loop
-        if not generate:
-            return NoAnswer(builder)
 
-        def asked() -> ModelQuery:
-            query = questions.first(builder)
-            options.check_size(query.body)
-            return query
+        def translated() -> tuple[Generation, Storage | None]:
+            generation: Generation = NoAnswer(builder)
+            if loop:
+                options.check_size(loop.first_body())
+                generation = loop
+            elif generate:
+                query = questions.first(builder)
+                options.check_size(query.body)
+                generation = OneAnswer(builder, query, options.deadline())
+            return generation, self.stored.storage(preparation, profile)
 
-        query = await off_loop(questions.size, asked)
-        self._loader.cache_prefix(request, owner, questions.prefix)
-        return OneAnswer(builder, query, options.deadline())
+        result = await off_loop(translated)
+        self._loader.cache_prefix(request, preparation.caller.owner, questions.prefix)
+        return result
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
         """Return the factory of a request's questions to the backend."""

@@ -23,11 +23,10 @@ from app.core.history.turns import Turn, find_item, input_item
 from app.core.ids import bucket_of, chain_key, new_id, new_key
 from app.core.items import ITEM_TYPES
 from app.core.redaction import ToolSecrets
-from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
-from app.off_loop import off_loop
+from app.off_loop import off_loop, read_records
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import StoredImages, turn_changes
 from app.responses.quota import StorageQuota
@@ -183,7 +182,7 @@ class Conversations:
             present.add(new[-1]["id"])
         warnings = Warnings()
         decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings, field="items")
-        new, decrypted = await off_loop(Size.of(new), decrypt, new, self._cipher, owner)
+        new, decrypted = await off_loop(decrypt, new, self._cipher, owner)
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 
     async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
@@ -194,7 +193,7 @@ class Conversations:
         found = next(((item, turn) for turn in turns for item in turn.items if item["id"] == item_id), None)
         if found is None:
             records = (await self._store.all(f"{owner}:{key}")).values()
-            found = await off_loop(Size.of_json(*records), find_item, records, item_id)
+            found = await read_records(records, find_item, records, item_id)
         if found is None:
             return None
         stored, turn = found
@@ -213,13 +212,12 @@ class Conversations:
         """
         if not name.startswith(_ADDED) or item_id.encode() not in record:
             return []
-        size = Size.of_json(record)
-        turn = await off_loop(size, Turn.of, record)
+        turn = await off_loop(Turn.of, record)
         left = _without(turn, {item_id})
         if left == turn:
             return []  # the record only mentions the id
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
-        put = {rewritten: await off_loop(size, left.record)} if left.items else {}
+        put = {rewritten: await off_loop(left.record)} if left.items else {}
         changes = [Change(bucket, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
             images, response_id = images_bucket(bucket), turn.response["id"]
@@ -246,7 +244,7 @@ def before(turns: Sequence[Turn], response_id: str) -> list[Turn]:
 
 async def _turns(records: Mapping[str, bytes]) -> list[Turn]:
     """Return the additions to a conversation, without its deleted items."""
-    return await off_loop(Size.of_json(*records.values()), lambda: [*_left(records)])
+    return await read_records(records.values(), lambda: [*_left(records)])
 
 
 def _left(records: Mapping[str, bytes]) -> Iterator[Turn]:

@@ -22,7 +22,6 @@ from app.core.types import Item, JSONObject, Usage
 from app.core.usage import is_counted, usage_of
 from app.core.usage.token_estimate import estimate_prompt
 from app.errors import APIError, BackendError
-from app.off_loop import off_loop
 from app.responses.delivery import EventWriter
 
 logger = logging.getLogger(__name__)
@@ -283,7 +282,8 @@ async def respond(
 
 async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     try:
-        await _estimate_prompt(query)
+        if not is_counted(query.reader.usage):
+            query.reader.prompt_estimate = estimate_prompt(query.body)
         end(builder, query, failure)
     except Exception:
         logger.exception("an answer could not be ended")
@@ -291,12 +291,6 @@ async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure
             builder.fail(unreadable())
         output = builder.response["output"]
         builder.response["usage"] = usage_of(None, query.body, output, query.reader.prompt_estimate)
-
-
-async def _estimate_prompt(query: ModelQuery) -> None:
-    """Estimate the prompt, if the backend has not counted it."""
-    if not is_counted(query.reader.usage):
-        query.reader.prompt_estimate = await off_loop(query.question.size, estimate_prompt, query.body)
 
 
 def _start(builder: EventBuilder) -> None:

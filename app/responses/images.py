@@ -41,7 +41,7 @@ async def turn_changes(
     `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
     turn is put with an entry.
     """
-    return await off_loop(turn.size, _turn_changes, bucket, turn, name, requires, listed)
+    return await off_loop(_turn_changes, bucket, turn, name, requires, listed)
 
 
 def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:

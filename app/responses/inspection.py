@@ -139,11 +139,11 @@ class Inspection:
         responses = self._responses
         request, context = await self._unstored(request, caller)
         questions = responses.questions(request, context, caller, responses.options.model(request, context, caller))
-        question, encoded = await off_loop(questions.size, questions.first_question)
+        question, encoded = await off_loop(questions.first_question)
         count = await responses.backend.count_tokens(question)
         if count is not None:
             return count, True
-        return await off_loop(question.size, estimate_prompt, encoded.body), False
+        return estimate_prompt(encoded.body), False
 
     async def _unstored(self, request: CreateResponse, caller: Caller) -> tuple[CreateResponse, RequestContext]:
         """
@@ -228,7 +228,7 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
         questions = responses.questions(request, context, caller, model)
-        question, encoded = await off_loop(questions.size, questions.first_question)
+        question, encoded = await off_loop(questions.first_question)
         sent = responses.backend.translation(question)
         warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}

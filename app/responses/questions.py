@@ -26,7 +26,6 @@ from app.core.history.compaction import has_compaction, least_of_compacted, with
 from app.core.history.context import RequestContext
 from app.core.history.truncation import share_that_fits, truncated
 from app.core.request.question import TranslatedPrefix
-from app.core.size import Size
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.tool_calls import CallLimits, CallRules
@@ -73,7 +72,6 @@ class Questions:
         self._items: Sequence[Item] = context.items
         self._conversation = partial(_conversation, request, context)
         self._margin = MARGIN if request.truncation == "auto" else None
-        self.size = _size(request, context)  # of what is translated for a question
         self._request = context.configuration.applied(request)
         if context.compacts:
             self._request, self._items = compaction.summary_request(self._request, context.items, compaction_prompt)
@@ -98,7 +96,6 @@ class Questions:
         self,
         builder: EventBuilder,
         *,
-        size: Size,
         hosted: HostedTools,
         output: Sequence[Item],
         upstream: Mapping[str, Upstream],
@@ -108,13 +105,13 @@ class Questions:
         """
         Return the query of a round: the request with `changes`, the conversation, and the `output` so far.
 
-        `size` is that with the output. `upstream` are the backend's fields of the output's items; `limits` are those of
+        `upstream` are the backend's fields of the output's items; `limits` are those of
         its calls.
         """
         request = self._request.model_copy(update=dict(changes))
         shared = 0 if has_compaction(output) else self._context.shared
         items = self._items_with(output)
-        fields: dict[str, Any] = {"size": size, "later": len(output), "shared": shared}
+        fields: dict[str, Any] = {"later": len(output), "shared": shared}
         question = self._asked(request, items, upstream, hosted=hosted, **fields)
         return self._query(question, builder, limits)
 
@@ -158,7 +155,7 @@ class Questions:
             caller_key=self._key,
             conversation=self._conversation,
             content_traceable=self._request.store,
-            **{"size": self.size, **fields},
+            **fields,
         )
 
     def _encoded(self, question: Question) -> EncodedQuestion:
@@ -188,18 +185,6 @@ class Questions:
         margin = margin or self._margin
         backend = Truncating(self._backend, margin=margin) if margin else self._backend
         return ModelQuery(backend, question, encoded, reader, self.answered_by)
-
-
-def _size(request: CreateResponse, context: RequestContext) -> Size:
-    """Return the size of a request with the items that were loaded for it, and are not translated yet."""
-    size = request.size  # that of its body, with its own items; empty for a request that was not sent
-    given = request.input
-    own: set[int] = set()
-    if size.characters and given:
-        own = {*map(id, context.items[-1:] if isinstance(given, str) else given)}  # a text has become the last item
-    translated = max((prefix.items for prefix in context.prefixes), default=0)
-    loaded = [item for item in context.items[translated:] if id(item) not in own]
-    return size + Size.of(loaded) if loaded else size
 
 
 class Truncating(BackendWrapper):

@@ -11,10 +11,9 @@ from app.core.history.turns import Turn, input_item, recorded_request
 from app.core.ids import bucket_of
 from app.core.profile import Profile
 from app.core.request import known_extra_parameters
-from app.core.size import Size
 from app.core.types.request import TERMINAL, CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound
-from app.off_loop import off_loop
+from app.off_loop import read_records
 from app.responses.background import Background, EventSubscription
 from app.responses.background.worker import SaveTurn
 from app.responses.context import ContextLoader
@@ -158,7 +157,7 @@ class StoredResponses:
         record = await self._store.get(bucket, response_id) if bucket else None
         if bucket is None or record is None:
             raise _not_found(response_id)
-        turn = await off_loop(Size.of_json(record), Turn.of, record)
+        turn = await read_records([record], Turn.of, record)
         if turn.response["status"] in TERMINAL or self._background is None:
             return turn
         # It should be running; otherwise it has just ended, or its worker has died.

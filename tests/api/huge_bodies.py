@@ -39,6 +39,7 @@ from tests.support.upstream import CLOSE, Upstream
 
 SIZE = 8 * 1024 * 1024
 LARGE = 60 * 1024 * 1024
+SMALL = 4 * 1024 * 1024
 MANY = 33_000  # messages, each of three JSON values; 100,000 are accepted
 
 _TEXT = b'{"type": "response.create", "model": "m", "input": [%b]}'
@@ -187,6 +188,8 @@ ROWS = {
     "texts of one message": Row(parts, values=3 * SIZE // 640),
     "Chinese": Row(lambda: text("\u4f60".encode())),
     "spaces that are no blanks, counted": Row(lambda: message("\u3000" * 3_000_000), to="/v1/responses/input_tokens"),
+    "4 MB of text": Row(lambda: text(b"word ", SMALL)),
+    "4 MB of Chinese": Row(lambda: text("\u4f60".encode(), SMALL)),
     "60 MB of text": Row(lambda: text(b"word ", LARGE)),
     "60 MB of messages": Row(lambda: messages(LARGE), values=3 * MANY),
     "60 MB of text, forwarded to a deployment": Row(lambda: text(b"word ", LARGE), to=DEPLOYMENT),

@@ -227,15 +227,6 @@ async def test_running_responses_are_listed_while_files_are_unavailable(
     assert (told["complete"], told["vector_stores"], told["running"]) == (False, [], [])
 
 
-async def test_very_many_counts_are_added_up_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with served() as (http, _):
-        for key in ("alice", "bob"):
-            await ask(http, key)
-        few = await seen(http, "latency", "boss")
-        monkeypatch.setattr("app.core.size.LARGE", -1)
-        assert await seen(http, "latency", "boss") == few
-
-
 # The log of responses.
 
 

@@ -76,7 +76,7 @@ async def test_same_key_with_another_body_is_a_409(http: httpx.AsyncClient, back
 async def test_stream_with_the_same_key_is_streamed_again(
     http: httpx.AsyncClient, backend: Scripted, large: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.core.size.LARGE", large)  # from which events are sent in pieces
+    monkeypatch.setattr("app.core.stream.event_batch.LARGE", large)
     backend.scripts = [
         [
             delta(reasoning_content="Hm."),

@@ -12,14 +12,12 @@ from app.api.parts import ApiParts
 from app.api.passthrough.endpoints import ENDPOINTS
 from app.api.passthrough.routes import Passthrough
 from app.api.rate_limits import BatchAccount
-from app.api.request_body import parse
+from app.api.request_body import parse_off_loop
 from app.core.bounded_json import dumps
 from app.core.dialects import DIALECTS
-from app.core.size import Size
 from app.core.types import JSONMapping
 from app.core.types.request import CreateResponse
 from app.errors import APIError, BackendError, Unauthorized
-from app.off_loop import off_loop
 from app.responses import Caller
 from app.tools.files.batches import ClaimedLine, LineResult, RequestBatch, usage_counts
 
@@ -63,7 +61,7 @@ class LineRequests:
         line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
         texts = map(orjson.dumps, (request_id, claimed.line.custom_id))
         output = line % (*texts, status, orjson.dumps(request_id), body)
-        usage = await off_loop(Size.of_json(body), _usage, body) if status == 200 else (0, 0, 0, 0)
+        usage = _usage(body) if status == 200 else (0, 0, 0, 0)
         return LineResult(status == 200, output, usage)
 
     async def _answer(self, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
@@ -92,10 +90,9 @@ class LineRequests:
         return Caller(batch.owner, None, DIALECTS["openai"], access)
 
     async def _response(self, data: bytes, caller: Caller, account: BatchAccount) -> bytes:
-        request = await off_loop(Size.of_json(data), parse, data, CreateResponse, self._api.body_limits.values)
+        request = await parse_off_loop(data, CreateResponse, self._api.body_limits)
         run = await self._api.responses.create(request, caller, observers=[account])
-        response = await run.drain()
-        return await off_loop(Size.of(response), dumps, response)
+        return dumps(await run.drain())
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
@@ -126,7 +123,7 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, AP
 
     await app(scope, receive, send)
     answer = bytes(body)
-    if not await off_loop(Size.of_json(answer), _is_json, answer):
+    if not _is_json(answer):
         failure = BackendError("The backend did not answer with JSON.")
         return 502, orjson.dumps(failure.body()), failure
     return status, answer, None

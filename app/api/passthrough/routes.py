@@ -20,16 +20,14 @@ from app.api.passthrough.form_body import FormBody, ReceivedForm
 from app.api.passthrough.json_body import JSONBody
 from app.api.passthrough.plain_form import form_boundary, reads_as_model
 from app.api.rate_limits import Admission
-from app.api.request_body import parse
+from app.api.request_body import parse_off_loop
 from app.api.routes.responses import respond_to
 from app.backends import Backend, RawRequest
 from app.core.affinity import conversation_key
-from app.core.size import Size
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Response
 from app.errors import InvalidRequest, NotFound
 from app.observability.lifecycle import ResponseLifecycle
-from app.off_loop import off_loop
 from app.responses import Caller
 
 logger = logging.getLogger(__name__)
@@ -133,8 +131,7 @@ class Passthrough:
         """Return the answer to a body of `/responses`, as that endpoint does; raises `APIError`."""
         if deployment := request.path_params.get("deployment"):
             body = body.with_model(deployment)
-        data = body.content()
-        parsed = await off_loop(Size.of_json(data), parse, data, CreateResponse, self._api.body_limits.values)
+        parsed = await parse_off_loop(body.content(), CreateResponse, self._api.body_limits)
         return await respond_to(self._api, request, parsed, caller, admission)
 
     def _request(

@@ -26,7 +26,6 @@ from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, StreamEncoding
 from app.api.uvicorn.disconnect import DisconnectWatch
-from app.core.size import Size
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.replay import ReplayedBuilder
@@ -181,7 +180,7 @@ async def create_once(api: ApiParts, request: Request, key: str, caller: Caller,
     def parsed(data: bytes) -> tuple[CreateResponse, str]:
         fields = load_json(data, "body", api.body_limits.values)
         digest = idempotency.digest(fields)
-        return validate(fields, CreateResponse, Size.of_json(data)), digest
+        return validate(fields, CreateResponse, len(data)), digest
 
     body, digest = await read_as(request, parsed, api.body_limits)
     claimed = await api.idempotency.claim(caller.owner, key, digest)

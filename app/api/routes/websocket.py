@@ -27,11 +27,11 @@ from app.api.uvicorn.websocket import SERVICE_RESTART
 from app.core.bounded_json import dumps
 from app.core.dialects import dialect_of
 from app.core.ids import bucket_of
-from app.core.size import Size
+from app.core.size import is_large
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, InvalidRequest, TooManyRequests
-from app.off_loop import off_loop
+from app.off_loop import LARGE_REQUEST, off_loop
 from app.responses import Caller, Run
 from app.responses.delivery import Outbox
 from app.stores import Store, images_bucket
@@ -186,11 +186,10 @@ class WebSocketConnection:
     async def _receive(self, frame: str | bytes) -> None:
         """Begin or queue a turn; answer a control frame at once."""
         try:
-            size = Size.of_json(frame)
-            if size.characters > self._api.body_limits.bytes:
+            if len(frame) > self._api.body_limits.bytes:
                 raise body_too_large(self._api.body_limits.bytes)
             if isinstance(frame, str):
-                frame = await off_loop(size, frame.encode)  # the text is freed before the bytes are parsed
+                frame = frame.encode()  # the text is freed before the bytes are parsed
             read = await self._parse(frame)
         except Exception as error:
             await self._send_frame({**self._refused(error), "frame": None})
@@ -201,7 +200,7 @@ class WebSocketConnection:
             await self._send_frame(self._refused(refusal, read.stream_id))
         elif not self._finishing:
             self._turns += 1
-            self._turns_size += read.size.characters
+            self._turns_size += read.length
             if lane := self._lanes.get(read.stream_id):
                 lane.waiting.append(frame)
             else:
@@ -210,11 +209,12 @@ class WebSocketConnection:
                 lane.task = asyncio.create_task(self._work(lane))
 
     async def _parse(self, frame: bytes) -> Create | ControlFrame:
-        return await off_loop(Size.of_json(frame), read_frame, frame, self._api.body_limits.values)
+        LARGE_REQUEST.set(is_large(frame))
+        return await off_loop(read_frame, frame, self._api.body_limits.values)
 
     def _refusal(self, create: Create) -> APIError | None:
         """Return the error of a turn that exceeds the connection's limits; None if it can run or wait."""
-        fits = self._turns_size + create.size.characters <= self._api.body_limits.bytes
+        fits = self._turns_size + create.length <= self._api.body_limits.bytes
         if not self._turns or (fits and self._turns <= self._limits.queue):
             return None
         return TooManyRequests("Too many turns are in progress on this connection; send on when one has ended.")
@@ -257,7 +257,7 @@ class WebSocketConnection:
         """
         try:
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
-            request = await off_loop(create.size, create.request, lenient=self._lenient)
+            request = await off_loop(create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._api.responses.create(
                     request,
@@ -280,7 +280,7 @@ class WebSocketConnection:
             await self._layers.forget(images_bucket(bucket), previous)
         lane.end_turn()
         self._turns -= 1
-        self._turns_size -= create.size.characters
+        self._turns_size -= create.length
 
     async def _send_run(self, run: Run, lane: Lane) -> None:
         """Send the events of a response; raises `APIError` if it fails before the first one."""

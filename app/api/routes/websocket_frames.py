@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from app.api.request_body import load_json, validate
 from app.core.bounded_json import MAX_VALUES
-from app.core.size import Size
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse
 from app.errors import APIError, InvalidRequest
@@ -47,7 +46,7 @@ class Create:
     """A `response.create` frame, which begins a turn."""
 
     fields: JSONObject = field(default_factory=dict)  # those of the request, and those of the frame
-    size: Size = field(default_factory=Size)  # of the frame
+    length: int = 0  # of the frame, in bytes
 
     @property
     def stream_id(self) -> str | None:
@@ -81,7 +80,7 @@ class Create:
             if self.fields.get(name) is not None and not rule.is_valid(self.fields[name]):
                 raise InvalidRequest(f"Invalid '{name}': it has to be {rule.expected}.", param=name, code=rule.code)
         fields = {name: value for name, value in self.fields.items() if name not in _HARMLESS}
-        return validate(fields, CreateResponse, self.size)
+        return validate(fields, CreateResponse, self.length)
 
 
 @dataclass(slots=True)
@@ -113,7 +112,7 @@ def read_frame(frame: str | bytes, max_values: int = MAX_VALUES) -> Create | Con
     if frame_type != CREATE:
         return ControlFrame(frame_type, fields)
     nested = fields.pop("response", None)
-    return Create({**nested, **fields} if isinstance(nested, dict) else fields, Size.of_json(frame))
+    return Create({**nested, **fields} if isinstance(nested, dict) else fields, len(frame))
 
 
 def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:

@@ -63,7 +63,7 @@ class DemoBackend(Backend):
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):
             raise error
-        pause, chunks = await off_loop(question.size, demo_answer, body)
+        pause, chunks = await off_loop(demo_answer, body)
         yield []
         for chunk in chunks:
             await asyncio.sleep(max(self._delay, pause))

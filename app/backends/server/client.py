@@ -215,7 +215,7 @@ class ModelServer(Backend):
         `whole`: whether to request the answer as one JSON document.
         """
         for endpoint in self._endpoints.candidates():
-            encoded = await off_loop(question.size, encode, question, endpoint.profile)
+            encoded = await off_loop(encode, question, endpoint.profile)
             body = _unstreamed(encoded.body) if whole else encoded.body
             try:
                 response, adapted = await self._request(endpoint, question, body, retries)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from app.core.size import Size
 from app.core.types import JSONObject
 from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import CreateResponse, PlainFormat, Response
@@ -106,12 +105,3 @@ def _tool_choice(choice: object) -> object:
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
         return {**choice, "mode": choice.get("mode") or "auto"}
     return choice
-
-
-# The fields of a response that may be large.
-_LARGE = ("output", "instructions", "tools", "text", "prompt")
-
-
-def response_size(response: Response, *others: object) -> Size:
-    """Return the size of a response, and of other JSON values with it."""
-    return Size.of(*map(response.get, _LARGE), *others)

@@ -15,10 +15,9 @@ from typing import NamedTuple
 import orjson
 
 from app.core.bounded_json import dumps
-from app.core.history.resource import declared_tool, response_size
+from app.core.history.resource import declared_tool
 from app.core.ids import new_id
 from app.core.items import OUTPUTS, id_prefix
-from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import CreateResponse, Item, Part, Response, is_uncalled
 from app.errors import InvalidRequest
@@ -69,11 +68,6 @@ class Turn(NamedTuple):
                 if item_id in same:
                     fields["upstream"][item_id][same[item_id]] = text
         return Turn(*map(fields.get, Turn._fields))  # a newer version may store more fields
-
-    @property
-    def size(self) -> Size:
-        """The size of what is stored."""
-        return response_size(self.response, self.input)
 
     @property
     def items(self) -> list[Item]:

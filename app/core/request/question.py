@@ -14,7 +14,6 @@ from app.core.bounded_json import EncodedJSON
 from app.core.profile import Profile, RequestOptions
 from app.core.request.call_ids import CallIds
 from app.core.request.roles import Message
-from app.core.size import Size
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject
 from app.core.types.frozen import frozen
@@ -77,7 +76,6 @@ class Question:
     # From earlier requests of the conversation, for several profiles; their items are not encoded again.
     prefixes: Sequence[TranslatedPrefix] = ()
     shared: int = 0  # so many of the first items are the same in all requests that continue from here
-    size: Size = field(default_factory=Size)  # of what is encoded for it
 
     caller_key: str | None = None  # for backends that pass it through
     # Returns a key that is the same for all turns of a conversation: see `app.core.affinity`. Few servers need it.

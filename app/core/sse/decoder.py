@@ -105,13 +105,13 @@ class ChunkDecoder:
                     chunks += self._frame(b"", [event[6:]])
                     continue
                 chunks.append(chunk)
-                if self._repeats:
+                if self._repeats and not is_large:
                     self._repeats.learn(event, chunk)
                 continue
             quick = _two_lines(event) if self._named else None
             made = self._event(event) if quick is None else [quick]
             chunks += made
-            if self._named and self._repeats and len(made) == 1:
+            if self._named and self._repeats and len(made) == 1 and not is_large:
                 self._repeats.learn(event, made[0])
         return chunks
 

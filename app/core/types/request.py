@@ -28,7 +28,6 @@ from pydantic.functional_validators import AfterValidator, BeforeValidator
 
 from app.core.bounded_json import TooManyValues, check_values
 from app.core.redaction import ToolSecrets, without_credentials
-from app.core.size import Size
 from app.core.types import Event as Event
 from app.core.types import Item as Item
 from app.core.types import JSONObject, with_fields
@@ -433,9 +432,9 @@ class CreateResponse(_Body):
         return ToolSecrets()
 
     @cached_property
-    def size(self) -> Size:
-        """The size of the body that the request was parsed from, which is set then."""
-        return Size()
+    def body_bytes(self) -> int:
+        """The length of the body that the request was parsed from, which is set then; it counts for the quota."""
+        return 0
 
     def items(self) -> list[Item]:
         """Return the input as items with types: a string becomes a user message."""

@@ -25,13 +25,11 @@ import orjson
 
 from app.backends import RefusedRequest
 from app.core.bounded_json import dumps
-from app.core.size import Size
 from app.core.types import JSONObject
 from app.core.types.request import TERMINAL
 from app.errors import StoreUnavailable
 from app.observability.activity.hours import HOUR, ActivityHour, Refusal
 from app.observability.lifecycle import ResponseLifecycle
-from app.off_loop import off_loop
 from app.stores import Store
 from app.tasks import end
 
@@ -129,7 +127,7 @@ class Activity:
             for name, record in bucket.items()
             if _begins(record, begin) and not (name == self._process and begin in own)
         ]
-        return await off_loop(Size.of_json(*records), lambda: [*map(ActivityHour.read, records)])
+        return await asyncio.to_thread(lambda: [*map(ActivityHour.read, records)])
 
     async def now(self) -> Now:
         """Return what this process does, and what the others of its store do, as far as that is available."""

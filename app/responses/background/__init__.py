@@ -20,13 +20,11 @@ import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from app.core.history.turns import Turn
-from app.core.size import Size
 from app.core.sse import log as frames
 from app.core.stream.recovery import RecoveredBuilder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
-from app.off_loop import off_loop
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
@@ -239,14 +237,14 @@ class Background:
     async def _turn(self, run: RunKey) -> Turn | None:
         """Return the stored turn of a run, with its images."""
         record = await self._store.get(*run)
-        stored = await off_loop(Size.of_json(record), Turn.of, record) if record else None
+        stored = await asyncio.to_thread(Turn.of, record) if record else None
         return stored and await load_images(self._store, owner_of(run.bucket), stored)
 
     async def _events(self, run: RunKey) -> AsyncGenerator[Event, None]:
         last = -1
         while batches := await self._log.read(run, last):
             for batch in batches:
-                for event in await off_loop(Size.of_json(batch.data), frames.decode_events, batch.data):
+                for event in await asyncio.to_thread(frames.decode_events, batch.data):
                     yield event
             last = batches[-1].last
 

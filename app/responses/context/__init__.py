@@ -17,18 +17,16 @@ from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.ids import bucket_of, chain_key, new_key
 from app.core.request.question import TranslatedPrefix
-from app.core.size import Size
+from app.core.size import LARGE
 from app.core.types.request import TERMINAL, CreateResponse
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
-from app.off_loop import off_loop
+from app.off_loop import LARGE_REQUEST, off_loop
 from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.stores.layered import LayeredStore
 from app.tools import InputFiles
-
-_VALUES = 5  # JSON values that take as long to read as an item to be combined with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,7 @@ class ContextLoader:
         past, prefixes = await self._past(request, lookup)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         new_input = await self._input(request, past, lookup, key)
-        context = await off_loop(request.size, continue_past, past, new_input, request, key, prefixes)
+        context = await off_loop(continue_past, past, new_input, request, key, prefixes)
         return await self._with_files(context, owner)
 
     def cache_prefix(self, request: CreateResponse, owner: str, prefix: TranslatedPrefix | None) -> None:
@@ -63,7 +61,7 @@ class ContextLoader:
         """Cache a turn that was stored as that record, if the turns before it are cached."""
         previous = turn.response["previous_response_id"]
         if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
-            self.cache.put(owner, await off_loop(Size.of_json(record), lambda: past_after([Turn.of(record)], base)))
+            self.cache.put(owner, await off_loop(lambda: past_after([Turn.of(record)], base)))
 
     async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], RequestContext]:
         """
@@ -81,7 +79,7 @@ class ContextLoader:
             message = f"The conversation that response '{response_id}' was made in is not there any more."
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
-        past = await off_loop(_size(earlier), Past.of, earlier)
+        past = await off_loop(Past.of, earlier)
         new_input = NewInput(turn.input, past.upstream | turn.upstream)
         context = join(past, turn.input, new_input, chain_key(response_id) or "")
         return turns, await self._with_files(context, owner)
@@ -100,12 +98,14 @@ class ContextLoader:
                 message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
                 raise InvalidRequest(message, param="conversation", code="invalid_value")
             earlier = await self.conversations.turns(conversation, owner, param="conversation")
-            return await off_loop(_size(earlier), Past.of, earlier), ()
+            return await off_loop(Past.of, earlier), ()
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
             return Past(), ()
         if cached := await self._cached_past(previous, lookup):
+            if cached.past_size > LARGE:
+                LARGE_REQUEST.set(True)
             return cached.past, cached.prefixes
         turns, base = await lookup.path(previous, self.cache)
         if turns is None:
@@ -115,8 +115,8 @@ class ContextLoader:
             raise InvalidRequest(message, param="previous_response_id")
         if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
             turns = [*await self._conversation_before(turns[0], owner, previous), *turns]
-            return await off_loop(_size(turns), Past.of, turns), ()
-        loaded = await off_loop(_size(turns), past_after, turns, base)
+            return await off_loop(Past.of, turns), ()
+        loaded = await off_loop(past_after, turns, base)
         self.cache.put(owner, loaded)
         self.cache.supersede(owner, loaded)
         return loaded.past, loaded.prefixes
@@ -149,7 +149,7 @@ class ContextLoader:
         new = await lookup.resolved(request.items(), past, upstream)
         cipher, owner = self.cipher, lookup.owner
         decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings)
-        new, decrypted = await off_loop(request.size, decrypt, new, cipher, owner)
+        new, decrypted = await off_loop(decrypt, new, cipher, owner)
         if not answers_approvals(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)
@@ -161,11 +161,6 @@ class ContextLoader:
         shared, items = context.items[: context.shared], context.items[context.shared :]
         items = await self.files.resolve(items, context.new, owner, context.warnings)
         return replace(context, items=[*shared, *items])
-
-
-def _size(turns: Sequence[Turn]) -> Size:
-    """Return the size of turns whose items are combined, for which their texts do not matter."""
-    return Size(values=_VALUES * sum(len(turn.input) + len(turn.response["output"]) for turn in turns))
 
 
 def _is_unstored(turn: Turn) -> bool:

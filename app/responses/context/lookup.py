@@ -13,12 +13,11 @@ from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.ids import bucket_of
 from app.core.items import type_of
-from app.core.size import Size
 from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
 from app.core.types.request import Item
 from app.errors import InvalidRequest, NotFound, StoreUnavailable
-from app.off_loop import off_loop
+from app.off_loop import off_loop, read_records
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages
 from app.stores.layered import LayeredStore
@@ -49,13 +48,12 @@ class TurnLookup:
         """
         if (bucket := bucket_of(self.owner, response_id)) is None:
             return None, None
-        if turns := history.path(await self.layers.all_in_memory(bucket), response_id):
+        records = await self.layers.all_in_memory(bucket)
+        if turns := await read_records(records.values(), history.path, records, response_id):
             return turns, None
         records = await self.layers.all(bucket)
-        size = Size(sum(map(len, records.values())))  # to parse them takes a tenth of what to translate them does
-        turns = await off_loop(
-            size, history.path, records, response_id, cache.responses_of(self.owner) if cache else ()
-        )
+        known = cache.responses_of(self.owner) if cache else ()
+        turns = await read_records(records.values(), history.path, records, response_id, known)
         if turns is None:
             return None, None
         parent = turns[0].response["previous_response_id"] if turns else None
@@ -64,7 +62,7 @@ class TurnLookup:
             return turns, base
         if turns and not parent:
             return turns, None
-        return await off_loop(size, history.path, records, response_id), None
+        return await off_loop(history.path, records, response_id), None
 
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """
@@ -155,7 +153,7 @@ class TurnLookup:
         """Return all turns of the chains whose requests for approval the items answer, siblings too."""
         buckets = dict.fromkeys(bucket for item_id in _answered(items) if (bucket := bucket_of(self.owner, item_id)))
         records = [record for bucket in buckets for record in (await self._records(bucket)).values()]
-        return await off_loop(Size.of_json(*records), lambda: [*map(Turn.of, records)])
+        return await read_records(records, lambda: [*map(Turn.of, records)])
 
 
 def _answered(items: Sequence[Item]) -> list[str]:
@@ -164,4 +162,4 @@ def _answered(items: Sequence[Item]) -> list[str]:
 
 
 async def _found(records: Mapping[str, bytes], item_id: str) -> tuple[Item, Turn] | None:
-    return await off_loop(Size.of_json(*records.values()), history.find_item, records.values(), item_id)
+    return await read_records(records.values(), history.find_item, records.values(), item_id)

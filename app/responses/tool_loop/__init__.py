@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST, waits_for_client
-from app.core.size import Size
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import EventBuilder, Upstream, resolve_upstream
 from app.core.stream.tool_calls import CallLimits
@@ -79,7 +78,6 @@ class ToolLoop:
         self._usage: Usage | None = None  # of finished rounds and of summaries
         self._written = 0  # output tokens of finished rounds
         self._first_item = 0  # the index of this round's first output item
-        self._size = questions.size  # of what is translated for a question: with the output of finished rounds
 
     @property
     def warnings(self) -> list[str]:
@@ -134,7 +132,6 @@ class ToolLoop:
         """Return the first request without hosted functions; raises `InvalidRequest` if it cannot be translated."""
         query = self._questions.in_round(
             self.builder,
-            size=self._questions.size,
             hosted=self._options.hosted(),
             output=(),
             upstream={},
@@ -165,7 +162,7 @@ class ToolLoop:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
         record = tool_round.record
         query = await self._next_query()
-        if await off_loop(self._questions.size, self._must_compact, query):
+        if await off_loop(self._must_compact, query):
             await self._compact(tool_round, self._time_to_open(opens_at))
             query = await self._next_query()
         self._query, self._again = query, False
@@ -215,17 +212,14 @@ class ToolLoop:
         if self._hosted is None or self._last_reason:
             self._hosted = options.hosted([] if self._last_reason else self._calls.functions)
         output = [*self.builder.response["output"]]
-        self._size += Size.of(output[self._first_item :])
         self._first_item = len(output)
         changes: JSONObject = {"max_output_tokens": left}
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
         query = await off_loop(
-            self._size,
             self._questions.in_round,
             self.builder,
-            size=self._size,
             hosted=self._hosted,
             output=output,
             upstream=self._upstream(),

@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 from app.core.history.approvals import ApprovedCall
 from app.core.items import ITEM_TYPES
 from app.core.items.readings import NOTES
-from app.core.size import Size
 from app.core.stream.citations import cited_by
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.event_types import ToolBinding
@@ -27,7 +26,6 @@ from app.core.types.request import Item
 from app.core.usage.tool_usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
 from app.observability.lifecycle import ObservedRound, ResponseLifecycle
-from app.off_loop import off_loop
 from app.responses.delivery import EventWriter
 from app.responses.generate import Deadline, DeadlineExceeded
 from app.responses.tool_loop.approvals import ApprovalClaim
@@ -161,9 +159,7 @@ class HostedCalls:
         assert call.binding and call.binding.hosted
         function, builder = call.binding.hosted, self._builder
         self.started += 1
-        written = call.written
-        size = Size.of_json(written)
-        arguments, signature = await off_loop(size, _read_call, function, written, call.kind.argument)
+        arguments, signature = _read_call(function, call.written, call.kind.argument)
         self._same[signature] += 1
         self.repeats = self.repeats or self._same[signature] >= SAME_CALLS
         async with self._limit:
