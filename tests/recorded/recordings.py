@@ -34,7 +34,7 @@ from openresponses_verify.exchange import read_events
 PACKAGE, VERSION = "langchain-openai", "1.7.4"
 ARCHIVE = f"langchain_openai-{VERSION}.tar.gz"
 SHA256 = "8fd90e41588526d990f32262447adf8e130d7ce28ed66cefa315e64cc9dd12ce"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "antiphon-tests"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "antiphon-tests"
 _UNREACHABLE = re.compile(r"from versions: none|connection|timed? ?out|proxy|max retries|name resolution", re.I)
 
 
@@ -104,7 +104,10 @@ def _bytes(body: str | bytes | None) -> bytes:
 def _cached_archive() -> str:
     """Download the source distribution once for all workers. Return the reason if the index cannot be reached."""
     archive = CACHE / ARCHIVE
-    CACHE.mkdir(parents=True, exist_ok=True)
+    try:
+        CACHE.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"the cache folder is not writable: {error}"
     with (CACHE / f"{ARCHIVE}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists() or _sha256(archive) != SHA256:
@@ -126,7 +129,7 @@ def _download(folder: Path) -> str:
     options = ("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "20")
     command = [*own, "download", *options, "--no-deps", "--no-binary", PACKAGE, "--dest", str(folder)]
     try:
-        done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([*command, f"{PACKAGE}=={VERSION}"], capture_output=True, text=True, timeout=120)
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode and _UNREACHABLE.search(done.stderr):
