@@ -295,7 +295,7 @@ async def test_concurrent_uploads_do_not_exceed_the_limit_together(database: Fil
 
 async def test_storing_and_searching_counts_against_rate_limits(tmp_path: Path) -> None:
     tools = {"file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
-    async with antiphon(Scripted(), tools=tools, limit_requests_per_minute=3) as url:
+    async with antiphon(Scripted(), tools=tools, limit_requests_per_minute=4) as url:
         async with openai_client(url) as client:
             file = await client.files.create(file=("a.txt", b"apples"), purpose="assistants")
             store = await client.vector_stores.create()
