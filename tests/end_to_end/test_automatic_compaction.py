@@ -165,14 +165,17 @@ async def test_response_is_compacted_between_its_rounds() -> None:
 
 async def test_conversation_below_the_threshold_is_unchanged() -> None:
     async with serving(ANSWER) as (http, backend):
-        assert types(await created(http, input=[user("Count."), assistant("1"), user("And now?")])) == ["message"]
+        answer = await post(http, input=[user("Count."), assistant("1"), user("And now?")])
+    assert types(answer.json()) == ["message"]
+    assert "x-antiphon-warning" not in answer.headers
     assert len(backend.asked) == 1
 
 
-async def test_conversation_of_user_messages_alone_is_unchanged() -> None:
+async def test_conversation_of_user_messages_alone_is_unchanged_with_a_warning() -> None:
     async with serving(ANSWER) as (http, backend):
-        response = await created(http, input=[user(LONG), assistant("Yes."), user(LONG)])
-    assert types(response) == ["message"] and len(backend.asked) == 1
+        answer = await post(http, input=[user(LONG), assistant("Yes."), user(LONG)])
+    assert types(answer.json()) == ["message"] and len(backend.asked) == 1
+    assert "exceeds 'compact_threshold', but was not compacted" in answer.headers["x-antiphon-warning"]
 
 
 async def test_request_without_a_threshold_has_the_servers() -> None:

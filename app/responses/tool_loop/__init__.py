@@ -46,6 +46,11 @@ from app.responses.tool_loop.rounds import within_round
 
 logger = logging.getLogger(__name__)
 
+NOT_COMPACTED = (
+    "The prompt exceeds 'compact_threshold', but was not compacted: user messages are never summarized, and the other "
+    "items are too short."
+)
+
 
 class ToolLoop:
     """Generates one response with hosted tools."""
@@ -162,9 +167,12 @@ class ToolLoop:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
         record = tool_round.record
         query = await self._next_query()
-        if await off_loop(self._must_compact, query):
+        compacts = await off_loop(self._must_compact, query)
+        if compacts:
             await self._compact(tool_round, self._time_to_open(opens_at))
             query = await self._next_query()
+        elif compacts is False:
+            self._calls.items.warn(NOT_COMPACTED)
         self._query, self._again = query, False
         if query is None:
             record.status = "incomplete"
@@ -237,11 +245,11 @@ class ToolLoop:
         """Return the backend's fields and the notes of the output's items, by id."""
         return {item_id: resolve_upstream(fields) for item_id, fields in self.builder.upstream.items()}
 
-    def _must_compact(self, query: ModelQuery | None) -> bool:
-        """Return whether a query exceeds the request's threshold and a compaction would help."""
+    def _must_compact(self, query: ModelQuery | None) -> bool | None:
+        """Return whether to compact a query that exceeds the request's threshold; None if it does not exceed it."""
         compaction = self._options.compaction
         if query is None or compaction is None or estimate_prompt(query.body) <= compaction.threshold:
-            return False
+            return None
         body, output = query.body, self.builder.response["output"]
         tokens = self._questions.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
