@@ -73,10 +73,15 @@ def _text(request: CreateResponse) -> dict[str, object]:
     return echoed
 
 
-_WEB_SEARCH: Mapping[str, object] = {"search_context_size": "medium", "user_location": None}
+_WEB_SEARCH: Mapping[str, object] = {
+    "search_context_size": "medium",
+    "user_location": {"type": "approximate", "city": None, "country": None, "region": None, "timezone": None},
+}
 # The fields that a tool is echoed with if they were not set or null, by its type: what took effect.
 _TOOL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     "function": {"description": None, "parameters": None, "strict": False},
+    "custom": {"format": {"type": "text"}},
+    "tool_search": {"description": None, "parameters": None},
     "web_search": {"filters": None, **_WEB_SEARCH},
     "web_search_2025_08_26": {"filters": None, **_WEB_SEARCH},
     "web_search_preview": _WEB_SEARCH,
@@ -86,13 +91,29 @@ _TOOL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "max_num_results": FILE_SEARCH_RESULTS,
         "ranking_options": {"ranker": "auto", "score_threshold": 0.0},
     },
+    "image_generation": {
+        "background": "auto",
+        "moderation": "auto",
+        "n": 1,
+        "output_compression": 100,
+        "output_format": "png",
+        "quality": "auto",
+        "size": "auto",
+    },
 }
+# Defaults that also complete an object that was set in part.
+_COMPLETED = ("user_location", "ranking_options")
 
 
 def _tool(tool: Mapping[str, object]) -> dict[str, object]:
     """Echo a tool, with the defaults of what was not set."""
     defaults = _TOOL_DEFAULTS.get(str(tool["type"]), {})
-    return {**defaults, **tool, **{name: value for name, value in defaults.items() if tool.get(name) is None}}
+    echoed = {**defaults, **tool, **{name: value for name, value in defaults.items() if tool.get(name) is None}}
+    for name in _COMPLETED:
+        default, value = defaults.get(name), tool.get(name)
+        if isinstance(default, dict) and isinstance(value, dict):
+            echoed[name] = {**default, **value}
+    return echoed
 
 
 def declared_tool(tool: Mapping[str, object]) -> dict[str, object]:

@@ -23,7 +23,7 @@ HOSTED_TABLES: Mapping[str, str] = {
     "web_search_preview_2025_03_11": "tools.web_search",
 }
 
-FILE_SEARCH_RESULTS = 10  # of a search in files that does not say how many
+FILE_SEARCH_RESULTS = 20  # of a `file_search` that does not say how many
 
 NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 

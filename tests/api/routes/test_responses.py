@@ -111,6 +111,18 @@ async def test_schema_of_text_format_is_echoed_to_every_client(
     ResponseResource.model_validate(response)
 
 
+DRAWING = {
+    "type": "image_generation",
+    "background": "auto",
+    "moderation": "auto",
+    "n": 1,
+    "output_compression": 100,
+    "output_format": "png",
+    "quality": "auto",
+    "size": "auto",
+}
+
+
 async def test_tool_is_echoed_with_the_defaults_that_took_effect(
     served: tuple[httpx.AsyncClient, Scripted],
 ) -> None:
@@ -119,20 +131,27 @@ async def test_tool_is_echoed_with_the_defaults_that_took_effect(
         {"type": "function", "name": "a"},
         {"type": "function", "name": "b", "parameters": {"type": "object"}, "strict": True, "description": "Look."},
         {"type": "web_search", "search_context_size": "low"},
-        {"type": "web_search_preview", "user_location": None},
+        {"type": "web_search_preview", "user_location": {"type": "approximate", "country": "FR"}},
         {"type": "file_search", "vector_store_ids": ["vs_1"], "max_num_results": 3},
         {"type": "file_search", "vector_store_ids": ["vs_1"], "ranking_options": {"score_threshold": 0.5}},
+        {"type": "image_generation", "size": "1024x1024"},
+        {"type": "custom", "name": "c"},
+        {"type": "tool_search"},
     ]
     ranking = {"ranker": "auto", "score_threshold": 0.0}
+    nowhere = {"type": "approximate", "city": None, "country": None, "region": None, "timezone": None}
     stores = {"type": "file_search", "vector_store_ids": ["vs_1"], "filters": None}
     response = (await http.post("/v1/responses", json={"model": "m", "input": "Hi", "tools": tools})).json()
     assert response["tools"] == [
         {"type": "function", "name": "a", "description": None, "parameters": None, "strict": False},
         tools[1],
-        {"type": "web_search", "search_context_size": "low", "user_location": None, "filters": None},
-        {"type": "web_search_preview", "search_context_size": "medium", "user_location": None},
+        {"type": "web_search", "search_context_size": "low", "user_location": nowhere, "filters": None},
+        {"type": "web_search_preview", "search_context_size": "medium", "user_location": {**nowhere, "country": "FR"}},
         {**stores, "max_num_results": 3, "ranking_options": ranking},
-        {**stores, "max_num_results": 10, "ranking_options": {"score_threshold": 0.5}},
+        {**stores, "max_num_results": 20, "ranking_options": {**ranking, "score_threshold": 0.5}},
+        {**DRAWING, "size": "1024x1024"},
+        {"type": "custom", "name": "c", "format": {"type": "text"}},
+        {"type": "tool_search", "description": None, "parameters": None},
     ]
     TypeAdapter(list[Tool]).validate_python(response["tools"])
 

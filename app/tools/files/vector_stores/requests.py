@@ -7,7 +7,6 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, model_validator
 
 from app.core.types.content import tag_of
-from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import WITHOUT_NUL, Metadata
 from app.tools.files.vector_stores.filters import AttributeFilter
 from app.tools.files.vector_stores.ranking import MOST_RESULTS, RankingOptions
@@ -152,7 +151,7 @@ class SearchVectorStore(_Body):
 
     query: SearchText | Annotated[list[SearchText], Field(min_length=1, max_length=16)]
     filters: AttributeFilter | None = None
-    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = FILE_SEARCH_RESULTS
+    max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = 10
     ranking_options: RankingOptions = Field(default_factory=RankingOptions)
     rewrite_query: bool = False  # queries are not rewritten here
 
