@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,7 +16,7 @@ import pytest
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.main import create_app
 from app.responses.quota import FRESH, StorageFull, StorageQuota
-from app.settings import SettingsError
+from app.settings import SettingsError, load_settings
 from app.stores import Change
 from app.stores.memory import MemoryStore
 from tests.support import sockets
@@ -176,3 +179,20 @@ async def test_store_is_not_measured_without_a_quota() -> None:
     ):
         await quota.apply(access, change(10 * LIMIT))
     assert store.measured == 0
+
+
+async def test_quota_changed_at_sighup_applies_to_the_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANTIPHON_CONFIG", "antiphon.toml")
+    toml = tmp_path / "antiphon.toml"
+    toml.write_text("")
+    async with serving(create_app(load_settings(), backend=Scripted(HELLO), reload=load_settings)) as url:
+        async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
+            assert (await http.post("/responses", json=LARGE)).status_code == 200
+            toml.write_text(f"max_stored_bytes = {LIMIT}")
+            os.kill(os.getpid(), signal.SIGHUP)
+            while "settings reloaded: changed max_stored_bytes" not in capsys.readouterr().err:
+                await asyncio.sleep(0.005)
+            assert_full(await http.post("/responses", json=LARGE))
