@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple, TypeAlias
 
 from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
+from app.core.json_values import json_list, json_object
 from app.core.profile import Profile, RequestOptions
 from app.core.request.question import TranslationState
 from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
@@ -273,6 +274,8 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         _name_unsent_fields(entry.tool, state.warnings)
         if entry.place and entry.key in own:
             raise InvalidRequest(f"There are two tools named '{entry.name}'.", param=f"{entry.place}.name")
+        if entry.place:
+            _check_strict(entry)
         if searchable and entry.is_deferred:
             offered.deferred.add(entry.key)
         elif entry.place or entry.key not in own or entry.key in offered.deferred:
@@ -311,6 +314,22 @@ def _to_find(entries: Iterable[_Entry]) -> Iterator[DeferredTool]:
 
 def _hosted_to_find(hosted: HostedTools) -> Iterator[DeferredTool]:
     return (DeferredTool.of_hosted(function) for function, _ in hosted.functions if function.deferred)
+
+
+def _check_strict(entry: _Entry) -> None:
+    """Raise OpenAI's error for a strict function with a property that is not required."""
+    parameters = entry.tool.get("parameters")
+    if entry.tool.get("strict") is not True or not isinstance(parameters, dict):
+        return
+    required = {name for name in json_list(parameters.get("required")) if isinstance(name, str)}
+    for name in json_object(parameters.get("properties")):
+        if name not in required:
+            message = (
+                f"Invalid schema for function '{entry.name}': In context=(), 'required' is required to be supplied and "
+                f"to be an array including every key in properties. Missing {label(name)}."
+            )
+            param = f"{entry.place}.parameters"
+            raise InvalidRequest(message, param=param, code="invalid_function_parameters")
 
 
 def _name_unsent_fields(tool: ToolFields, warnings: Warnings) -> None:

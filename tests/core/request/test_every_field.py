@@ -130,7 +130,7 @@ SAMPLES: dict[str, list[Any]] = {
     "file_data": ["data:text/plain;base64,SGk=", "data:text/plain;base64,SG8="],
     "image_url": ["data:image/png;base64,AA==", "data:image/png;base64,AAA="],
     "schema": [{"type": "object"}, {"type": "object", "title": "Other"}],
-    "parameters": [{"type": "object", "properties": {"a": {}}}, {"type": "object", "properties": {"b": {}}}],
+    "parameters": [{"type": "object", "properties": {name: {}}, "required": [name]} for name in ("a", "b")],
     "syntax": ["lark", "regex"],
     "max_output_tokens": [17, 18],
     "tools": [[{"type": "function", "name": name}] for name in ("one", "two")],

@@ -133,6 +133,24 @@ def test_strict_is_sent_as_the_backend_takes_it(option: str, strict: list[Any]) 
     assert [tool["function"].get("strict") for tool in ask(tools, {"strict": option}).body["tools"]] == strict
 
 
+PAIR = {"type": "object", "properties": {"a": TEXT, "b": TEXT}, "required": ["a"]}
+
+
+@pytest.mark.parametrize("schema", [PAIR, {**PAIR, "required": None}])
+def test_strict_function_with_an_optional_property_is_refused_as_by_openai(schema: dict[str, Any]) -> None:
+    space = {"type": "namespace", "name": "ns", "tools": [function("look", parameters=schema, strict=True)]}
+    with pytest.raises(InvalidRequest) as refused:
+        ask([A, space])
+    assert (refused.value.param, refused.value.code) == ("tools[1].tools[0].parameters", "invalid_function_parameters")
+    assert refused.value.message.startswith("Invalid schema for function 'look': In context=(), 'required' is required")
+
+
+@pytest.mark.parametrize("strict", [False, None])
+def test_optional_properties_are_accepted_in_other_functions(strict: bool | None) -> None:
+    assert names(ask([function("look", parameters=PAIR, strict=strict)])) == ["look"]
+    assert names(ask([function("look", parameters={**PAIR, "required": ["b", "a"]}, strict=True)])) == ["look"]
+
+
 def test_schema_keywords_are_stripped_but_not_names_and_data() -> None:
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
