@@ -12,6 +12,7 @@ import pytest
 from app.backends import Question
 from app.core.profile import Profile
 from app.core.size import LARGE, MANY
+from app.errors import BackendError
 from app.off_loop import LARGE_REQUEST, off_loop, read_records
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made
 from tests.support.build import delta, finish
@@ -112,3 +113,14 @@ async def test_large_response_is_the_same_in_each_encoding() -> None:
         created = (await http.post("/v1/responses", json={"model": "m", "input": "a"})).json()
         assert created["output"][0]["content"][0]["text"] == text
         assert (await http.get(f"/v1/responses/{created['id']}")).json() == created
+
+
+async def test_prompt_that_is_too_long_is_shortened_in_a_thread() -> None:
+    too_long = BackendError("Too long.", status=400, code="context_length_exceeded")
+    backend = Noting([too_long], hello())
+    input = [{"role": "user", "content": f"{n}"} for n in range(100)]
+    async with antiphon(backend) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+        answer = await http.post("/v1/responses", json={"model": "m", "input": input, "truncation": "auto"})
+    assert answer.status_code == 200
+    assert len(backend.asked[1]["messages"]) < len(backend.asked[0]["messages"])
+    assert backend.by_round[1] - {threading.get_ident()}

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, EncodedQuestion, Question
+from app.core.history.truncation import Truncation, share_that_fits
 from app.core.stream.answer import Answer
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder
@@ -56,7 +57,10 @@ class ModelQuery:
     encoded: EncodedQuestion  # for the backend that is asked first
     reader: ChunkReader
     answered_by: list[str] = field(default_factory=list)  # the names of the backends that answered the response so far
+    margin: float | None = None  # part (0 to 1) of the fitting share that is used of a long prompt; None: not truncated
     exchange: BackendExchange | None = None  # once the backend is asked
+    left_out: int = 0  # items, from the oldest on, since the prompt was too long
+    _shorter: Iterator[list[Item]] | None = None  # shorter and shorter conversations
 
     @property
     def body(self) -> JSONObject:
@@ -67,7 +71,37 @@ class ModelQuery:
     def warnings(self) -> list[str]:
         """What was left out or changed, one sentence each."""
         warnings = self.exchange.warnings if self.exchange else None
-        return [*(self.encoded.warnings if warnings is None else warnings)]
+        named = [*(self.encoded.warnings if warnings is None else warnings)]
+        if self.left_out:
+            count = self.left_out
+            named.append(f"The conversation is too long for the model, so its oldest {count} items were left out.")
+        return named
+
+    async def shorten(self, error: BackendError) -> bool:
+        """Leave out more of the conversation if the prompt was too long; return whether anything was left out."""
+        if self.margin is None or error.code != "context_length_exceeded":
+            return False
+        # In a thread: to estimate and encode a prompt of 8 MB takes a second, and prompts that are too long are large.
+        if self._shorter is None:
+            self._shorter = await asyncio.to_thread(self._steps, error.message, self.margin)
+        shorter = await asyncio.to_thread(self._encoded, self._shorter)
+        if shorter is None:
+            return False
+        left_out = len(self.question.items) - len(shorter[0].items)
+        logger.info("prompt too long; sent again without %d of its items", left_out)
+        self.left_out += left_out
+        self.question, self.encoded = shorter
+        return True
+
+    def _steps(self, message: str, margin: float) -> Iterator[list[Item]]:
+        truncation = Truncation(self.question.items, estimate_prompt(self.body))
+        return truncation.steps(share_that_fits(message), margin)
+
+    def _encoded(self, steps: Iterator[list[Item]]) -> tuple[Question, EncodedQuestion] | None:
+        if (items := next(steps, None)) is None:
+            return None
+        question = self.question.without_oldest(items)
+        return question, self.backend.encode(question)
 
     def usage(self, output: Sequence[Item]) -> Usage:
         """Return the usage of an answer with that output: see `usage_of`."""
@@ -250,17 +284,14 @@ async def respond(
     failure: BackendError | None = None
     end = finish or finish_response
     answer = DeliveredAnswer(builder, query.reader, delivery, deadline)
-    exchange = query.exchange = query.backend.open(query.question)
     limit = asyncio.timeout_at(deadline.at) if deadline else None
     try:
         if open_after is not None:
             answer.start_within(open_after)
         async with limit or _NO_LIMIT:
             answer.limit = limit
-            async with exchange:
-                if open_after is not None:
-                    answer.start_within(FIRST_CHUNK)
-                await exchange.receive(answer)
+            while not await _received(query, answer, open_after):
+                pass
     except BackendError as error:
         if not (opened or answer.started):
             raise
@@ -275,9 +306,26 @@ async def respond(
             raise
     finally:
         answer.stop_timer()
-        query.answered_by += exchange.answered_by
     answer.end_step()
     await _finish(end, builder, query, failure)
+
+
+async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> bool:
+    """Receive the answer of a query; return False if it has to be asked again, since its prompt was too long."""
+    exchange = query.exchange = query.backend.open(query.question)
+    try:
+        async with exchange:
+            if open_after is not None:
+                answer.start_within(FIRST_CHUNK)
+            await exchange.receive(answer)
+    except BackendError as error:
+        # Some servers reject a prompt only in the first frame of a stream.
+        if answer.begun or not await query.shorten(error):
+            raise
+        return False
+    finally:
+        query.answered_by += exchange.answered_by
+    return True
 
 
 async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:

@@ -24,23 +24,53 @@ _HOSTED = frozenset(row.type for row in ITEM_TYPES.values() if row.hosted)
 _PINNED_ROLES = frozenset({"system", "developer"})
 
 
-def truncated(items: Sequence[Item], share: float) -> list[Item]:
+# Shares of a prompt to try when it is too long, after the share that the backend's error message implies.
+_SHARES = (0.75, 0.5, 0.25, 0.0)
+
+
+class Truncation:
     """
-    Return a conversation without its oldest pieces, with about `share` (0 to 1) of its tokens left.
+    Leaves out more and more of a conversation, while the prompt with it is too long.
 
     System and developer messages, the last user message and the last step of the model always stay, even if they alone
-    are too long.
+    are too long. Estimates are computed once.
     """
-    sizes = [estimate_json(item) for item in items]
-    excess = sum(sizes) * (1 - share)
-    gone: set[int] = set()
-    for piece in _pieces(items):
-        if excess <= 0:
-            break
-        excess -= sum(sizes[position] for position in piece - gone)
-        gone |= piece
-    left = (_remainder(item) if position in gone else item for position, item in enumerate(items))
-    return [item for item in left if item]
+
+    def __init__(self, items: Sequence[Item], prompt_tokens: int | None = None) -> None:
+        """`prompt_tokens` is the estimated size of the whole prompt, by default that of the items alone."""
+        self._items = items
+        self._sizes = [estimate_json(item) for item in items]
+        self._total = sum(self._sizes)
+        self._prompt = self._total if prompt_tokens is None else prompt_tokens
+        self._pieces = [*_pieces(items)]
+
+    def steps(self, fits: float | None, margin: float) -> Iterator[list[Item]]:
+        """
+        Yield shorter and shorter conversations.
+
+        `fits` is the share of the prompt that fits, if it is known; `margin` is the part of it that is used, since
+        sizes are estimates.
+        """
+        first = 1.0 if fits is None else fits * margin
+        length = len(self._items)
+        for share in (*(() if fits is None else (first,)), *(share for share in _SHARES if share < first)):
+            # Tools and instructions stay, so the items have to shrink by more than the whole prompt.
+            left = self.left(1 - (1 - share) * self._prompt / max(1, self._total))
+            if len(left) < length:
+                length = len(left)
+                yield left
+
+    def left(self, share: float) -> list[Item]:
+        """Return the conversation without its oldest pieces, with about `share` (0 to 1) of its tokens left."""
+        excess = self._total * (1 - share)
+        gone: set[int] = set()
+        for piece in self._pieces:
+            if excess <= 0:
+                break
+            excess -= sum(self._sizes[position] for position in piece - gone)
+            gone |= piece
+        left = (_remainder(item) if position in gone else item for position, item in enumerate(self._items))
+        return [item for item in left if item]
 
 
 def _remainder(item: Item) -> Item | None:

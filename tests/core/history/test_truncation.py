@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.history.truncation import share_that_fits, truncated
+from app.core.history.truncation import Truncation, share_that_fits
 from app.core.usage.token_estimate import MEDIUM, estimate_json
 
 Item = dict[str, Any]
+
+
+def truncated(items: list[Any], share: float) -> list[Any]:
+    return Truncation(items).left(share)
 
 
 def message(role: str, text: str) -> Item:
