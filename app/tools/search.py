@@ -62,7 +62,7 @@ class ToolSearchSession:
 
 
 def _declarations(tools: Sequence[DeferredTool]) -> list[JSONObject]:
-    """Return tools as declarations, those of a namespace in one."""
+    """Return the declarations of tools, grouped by namespace."""
     declarations: list[JSONObject] = []
     namespaces: dict[str, JSONObject] = {}
     for tool in tools:

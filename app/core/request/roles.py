@@ -2,8 +2,8 @@
 Arrange messages in the order of roles that a backend's chat template accepts.
 
 Templates raise errors for a second system message, for two user messages in a row, or for a user message after a tool
-message. Messages are moved and merged; no text is lost. Only the system messages at the start are moved: the prompt of
-the next turn begins with that of this one, so that the server's prompt cache applies.
+message. Messages are moved and merged; no text is lost. Only the system messages at the start are moved: moving
+later ones would change the beginning of the prompt, which the server has cached.
 """
 
 from __future__ import annotations

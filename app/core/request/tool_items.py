@@ -84,7 +84,7 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
     requests: dict[object, int] = {}
     responses: dict[object, int] = {}
-    answers = 0  # of the model, each of one or more items
+    answers = 0  # number of model answers so far; an answer has one or more items
     answer_of: list[int] = []
     for position, item in enumerate(items):
         if position and _is_by_model(item) and not _is_by_model(items[position - 1]):

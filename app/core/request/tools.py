@@ -124,7 +124,7 @@ class ToolSet:
         return True
 
     def describe_search(self, tools: Sequence[DeferredTool]) -> None:
-        """Add to the description of the server's own tool search what it can find: tools and namespaces, by name."""
+        """List deferred tools and namespaces in the description of the server's tool search."""
         chat_name = self._names.get(SEARCH, "")
         search = self.functions.get(chat_name)
         if search is None or search.source:
@@ -139,7 +139,7 @@ class ToolSet:
         self.functions[chat_name] = search._replace(tool=declared)
 
     def move_to_end(self, added: Mapping[tuple[str | None, str], int]) -> None:
-        """Declare functions that items have added after all others, in this order: a prompt cache ends at a change."""
+        """Declare functions that items added after all others, in this order, so that the prompt before them stays."""
         if added:
             order = {self._names[key]: number for key, number in added.items() if key in self._names}
             self.functions = dict(sorted(self.functions.items(), key=lambda named: order.get(named[0], 0)))

@@ -56,7 +56,7 @@ def extended(before: dict[str, Any], after: dict[str, Any], name: str) -> list[d
 
 
 def parts(content: Any) -> list[Any]:
-    """Return content as parts, a text as its paragraphs: the messages of a role are joined to one by a blank line."""
+    """Return content as a list: parts, or the paragraphs of a text, since merged messages are joined by blank lines."""
     return (
         content.split("\n\n")
         if isinstance(content, str)
