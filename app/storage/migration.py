@@ -1,9 +1,9 @@
-"""Migrations of the tables in PostgreSQL."""
+"""Migrations of tables. Each database records the version of its tables; version 0 is an empty database."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class Connection(Protocol):
@@ -28,21 +28,38 @@ class SchemaTooNewError(UnpreparedError):
     """The tables were created by a later version of this server."""
 
 
-async def migrate(connection: Connection, versions: str, lock: int, migrations: Sequence[str]) -> None:
+class Migrations(NamedTuple):
+    """The statements that lead from each version of the tables to the next."""
+
+    statements: Sequence[str]
+    first: int = 1  # the version of the tables that the first statements create
+
+    @property
+    def newest(self) -> int:
+        """The version after all migrations."""
+        return self.first + len(self.statements) - 1
+
+    def pending(self, version: int) -> Sequence[str]:
+        """Return the statements that tables of a version need; raises `UnpreparedError`."""
+        if version > self.newest:
+            raise SchemaTooNewError(f"the tables have version {version}, and this server knows {self.newest}")
+        if 0 < version < self.first:
+            raise UnpreparedError(f"the tables have version {version}, from before the first release")
+        return self.statements[version - self.first + 1 :] if version else self.statements
+
+
+async def migrate(connection: Connection, versions: str, lock: int, migrations: Migrations) -> None:
     """
     Create or migrate tables; of several concurrent calls, one does it and the others wait.
 
-    `versions` is the table with the current version, `lock` an advisory lock. Each migration leads from the version
-    that is its index to the next; version 0 is an empty database. Raises `SchemaTooNewError`.
+    `versions` is the table with the current version, `lock` an advisory lock. Raises `UnpreparedError`.
     """
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", lock)
         await connection.execute(f"CREATE TABLE IF NOT EXISTS {versions} (version integer NOT NULL)")
         version = await connection.fetchval(f"SELECT max(version) FROM {versions}") or 0
-        if version > len(migrations):
-            raise SchemaTooNewError(f"the tables have version {version}, and this server knows {len(migrations)}")
-        for migration in migrations[version:]:
-            await connection.execute(migration)
-        if version < len(migrations):
+        if statements := migrations.pending(version):
+            for statement in statements:
+                await connection.execute(statement)
             await connection.execute(f"DELETE FROM {versions}")
-            await connection.execute(f"INSERT INTO {versions} VALUES ($1)", len(migrations))
+            await connection.execute(f"INSERT INTO {versions} VALUES ($1)", migrations.newest)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import gzip
 import json
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -208,8 +207,8 @@ def main(folder: Path) -> None:
 
         def change(claimable: str) -> None:
             for path, statements in ((responses, _SQLITE_RESPONSES), (files, _SQLITE_FILES + claimable)):
-                with contextlib.closing(sqlite3.connect(path)) as db:
-                    db.executescript(statements)
+                with contextlib.closing(apsw.Connection(str(path))) as db:
+                    db.execute(statements).fetchall()
 
         written["sqlite"] = asyncio.run(_write(f"sqlite:///{responses}", f"sqlite:///{files}", change))
         for path in (responses, files, *Path(work).glob(f"{INDEX}/*.db")):

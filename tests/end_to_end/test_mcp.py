@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
-import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx
 import pytest
 
@@ -538,9 +539,9 @@ async def test_mcp_secrets_of_a_caller_are_nowhere(
     sent = [headers for headers in lab.headers if headers.get("x-key") == "CANARY-header-of-the-caller"]
     assert sent and {headers["authorization"] for headers in sent} == {"Bearer CANARY-token-of-the-caller"}
     assert not any("CANARY-key-of-ours" in str(headers) for headers in lab.headers)
-    with sqlite3.connect(tmp_path / "store.db") as database:
-        kept = "\n".join(database.iterdump())
-    everything = [json.dumps(seen), stored, items, metrics, kept, caplog.text, wrong.text]
+    with contextlib.closing(apsw.Connection(str(tmp_path / "store.db"))) as database:
+        rows = database.execute("SELECT record, entry FROM records UNION SELECT data, NULL FROM batches").fetchall()
+    everything = [json.dumps(seen), stored, items, metrics, str(rows), caplog.text, wrong.text]
     everything += [request.body.decode() for request in upstream.requests]
     assert [text for text in everything if "CANARY" in text] == []
 

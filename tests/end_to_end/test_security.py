@@ -6,10 +6,10 @@ import asyncio
 import io
 import logging
 import re
-import sqlite3
 from pathlib import Path
 from typing import Any
 
+import apsw
 import httpx
 import pytest
 
@@ -35,8 +35,8 @@ async def client(url: str, headers: dict[str, str] | None = None) -> httpx.Async
 
 def kept(path: Path) -> bytes:
     """All that a store has written, also to its log of what is not in the file yet."""
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection = apsw.Connection(str(path))
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     connection.close()
     return b"".join(file.read_bytes() for file in path.parent.glob(f"{path.name}*"))
 

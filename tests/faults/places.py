@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import resource
 import signal
-import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 from app.core.history.turns import Turn
 from tests.support.postgres_server import PATIENCE as POSTGRES_PATIENCE
@@ -194,7 +195,7 @@ class Locked(_SQLite):
     options = "?busy_timeout=0.1"
 
     async def harm(self) -> None:
-        self._other = sqlite3.connect(self.path, isolation_level=None)
+        self._other = apsw.Connection(str(self.path))
         self._other.execute("BEGIN EXCLUSIVE")
 
     async def heal(self) -> None:
@@ -227,7 +228,7 @@ def kept(directory: Path) -> list[dict[str, Any]]:
     """Return the responses that are stored, by id."""
     if not (directory / "antiphon.db").exists():
         return []
-    db = sqlite3.connect(directory / "antiphon.db")
+    db = apsw.Connection(str(directory / "antiphon.db"))
     rows = db.execute("SELECT bucket, name, record FROM records WHERE name LIKE 'resp%' ORDER BY name").fetchall()
     more = "SELECT piece FROM pieces WHERE bucket = ? AND name = ? ORDER BY number"
     records = [record + b"".join(piece for (piece,) in db.execute(more, row)) for *row, record in rows]

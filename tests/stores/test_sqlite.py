@@ -11,7 +11,6 @@ import os
 import random
 import resource
 import signal
-import sqlite3
 import stat
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import apsw
 import pytest
 
 from app.errors import StoreUnavailable
@@ -103,7 +103,7 @@ async def test_concurrent_stores_make_the_file_once(tmp_path: Path) -> None:
 
 async def test_store_waits_for_another_that_makes_the_file(path: Path) -> None:
     """For this lock SQLite itself does not wait, but fails at once."""
-    other = sqlite3.connect(path, isolation_level=None)
+    other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     store = SQLiteStore(path, ttl=1000, busy_timeout=60)
     waiting = asyncio.create_task(store.put(CHAIN, "resp_1", b"1"))
@@ -141,20 +141,20 @@ async def test_record_replaced_while_it_is_read_is_one_or_the_other(path: Path, 
     loop = asyncio.get_running_loop()
     replaced = []
 
-    def replace(statement: str) -> None:
+    def replace(cursor: object, statement: str, values: object) -> bool:
         """Replace the record when its other pieces are to be read."""
         if "FROM pieces" in statement and not replaced:
             replaced.append(statement)
             asyncio.run_coroutine_threadsafe(store.put(CHAIN, "resp_1", second), loop).result()
+        return True
 
-    assert store._reads._db
-    store._reads._db.set_trace_callback(replace)
+    await store._db.read(lambda db: setattr(db, "exec_trace", replace))
     assert await store.get(CHAIN, "resp_1") == first
     assert (await store.get(CHAIN, "resp_1"), len(replaced)) == (second, 1)
 
 
 def _pieces_in(path: Path) -> int:
-    with contextlib.closing(sqlite3.connect(path)) as db:
+    with contextlib.closing(apsw.Connection(str(path))) as db:
         return int(db.execute("SELECT count(*) FROM pieces").fetchone()[0])
 
 
@@ -178,7 +178,7 @@ async def test_restart_keeps_records_and_their_remaining_time(path: Path) -> Non
 
 async def test_lock_held_for_long_is_an_outage_of_writing_only(path: Path, store: SQLiteStore) -> None:
     await store.put(CHAIN, "resp_1", b"1")
-    other = sqlite3.connect(path, isolation_level=None)
+    other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
 
     with pytest.raises(StoreUnavailable) as unavailable:
@@ -187,7 +187,7 @@ async def test_lock_held_for_long_is_an_outage_of_writing_only(path: Path, store
         await store.check()
     assert await store.all(CHAIN) == {"resp_1": b"1"}
     assert unavailable.value.__notes__ == [
-        f"SQLite store {path} (writing): OperationalError: database is locked",
+        f"SQLite store {path} (writing): BusyError: database is locked",
     ]
 
     other.execute("ROLLBACK")
@@ -202,7 +202,7 @@ async def test_record_whose_bucket_cannot_be_renewed_is_read(path: Path) -> None
     store = SQLiteStore(path, ttl=1000, busy_timeout=0.05, clock=clock)
     await store.put(CHAIN, "resp_1", b"1")
     clock.now += 500
-    other = sqlite3.connect(path, isolation_level=None)
+    other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
 
     assert await store.get(CHAIN, "resp_1") == b"1"
@@ -220,7 +220,7 @@ async def test_event_loop_goes_on_while_sqlite_waits(path: Path) -> None:
     """The lock is given back by the very loop that would be blocked."""
     store = SQLiteStore(path, ttl=1000, busy_timeout=60)
     await store.check()
-    other = sqlite3.connect(path, isolation_level=None)
+    other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     waiting = asyncio.create_task(store.put(CHAIN, "resp_1", b"1"))
     assert await store.all(CHAIN) == {}
@@ -237,7 +237,7 @@ async def test_reading_writes_only_when_the_expiry_moves_by_a_hundredth(path: Pa
     clock = Clock()
     store = SQLiteStore(path, ttl=1000, clock=clock)
     await store.put(CHAIN, "resp_1", b"1")
-    other = sqlite3.connect(path)
+    other = apsw.Connection(str(path))
 
     def version() -> int:
         """A number that changes with each write of somebody else."""
@@ -267,7 +267,7 @@ async def test_expired_records_are_swept_from_the_file(path: Path) -> None:
     await store.purge()
     await store.aclose()
 
-    other = sqlite3.connect(path)
+    other = apsw.Connection(str(path))
     assert other.execute("SELECT count(*) FROM buckets").fetchone() == (5,)
     assert other.execute("SELECT count(*) FROM records").fetchone() == (5,)
     other.close()
@@ -302,14 +302,14 @@ async def test_file_that_breaks_while_in_use_is_an_outage_until_replaced(path: P
 
 
 async def test_file_of_a_newer_server_is_left_alone(path: Path, store: SQLiteStore) -> None:
-    newer = sqlite3.connect(path)
+    newer = apsw.Connection(str(path))
     newer.execute("PRAGMA user_version = 7")
     newer.close()
 
     with pytest.raises(StoreUnavailable) as unavailable:
         await store.put(CHAIN, "resp_1", b"1")
 
-    assert "the file has version 7, and this server knows only 5" in unavailable.value.__notes__[0]
+    assert "the tables have version 7, and this server knows 5" in unavailable.value.__notes__[0]
 
 
 async def test_path_that_cannot_be_made_is_an_outage_until_it_can(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ async def test_outage_and_its_end_are_logged_once_each(
         await store.check()
 
     assert [(record.levelname, record.getMessage()) for record in records_of(caplog, "app.storage")] == [
-        ("WARNING", f"SQLite store {path} (writing) is unavailable: DatabaseError: file is not a database"),
+        ("WARNING", f"SQLite store {path} (writing) is unavailable: NotADBError: file is not a database"),
         ("INFO", f"SQLite store {path} (writing) is available again"),
     ]
 

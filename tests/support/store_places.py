@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
-import sqlite3
 import tracemalloc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import apsw
 import pytest
 
 from app.stores import Store
@@ -89,7 +89,7 @@ class SQLite:
         return SQLiteStore.from_url(self.url, ttl=ttl, clock=self.clock)
 
     def contents(self) -> bytes:
-        with contextlib.closing(sqlite3.connect(self.path)) as db:
+        with contextlib.closing(apsw.Connection(str(self.path))) as db:
             rows = db.execute(
                 "SELECT record FROM records UNION ALL SELECT piece FROM pieces"
                 " UNION ALL SELECT entry FROM records UNION ALL SELECT data FROM batches"

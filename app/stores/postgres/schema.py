@@ -7,7 +7,7 @@ first locks the row of its bucket, run or pool, so that concurrent calls wait.
 
 from __future__ import annotations
 
-from app.storage.migration import Connection, migrate
+from app.storage.migration import Connection, Migrations, migrate
 
 _LOCK = 0x616E7469  # of the migration; other programs may use advisory locks too
 
@@ -271,7 +271,7 @@ CREATE TABLE antiphon_usage_batches (batch text PRIMARY KEY, added timestamptz N
 """
 
 # The migration from each version to the next; version 0 is an empty database.
-_MIGRATIONS = [_BUCKETS + _RUNS + _COUNTERS, _USAGE]
+_MIGRATIONS = Migrations([_BUCKETS + _RUNS + _COUNTERS, _USAGE])
 
 
 async def migrate_store(connection: Connection) -> None:

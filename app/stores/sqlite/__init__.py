@@ -5,16 +5,12 @@ A store in one SQLite file: it outlives the process, and several workers of one 
     sqlite:////var/lib/antiphon.db  absolute
     sqlite:///antiphon.db?synchronous=full&busy_timeout=5
 
-SQLite blocks, so the store uses it in two threads, one for reads and one for writes: neither a slow disk nor another
-process's lock blocks the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import os
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,16 +18,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import apsw
 import orjson
 
 from app.errors import StoreUnavailable
-from app.storage.outage import Outage
+from app.storage.sqlite import Database, changed, query
 from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_bucket, owner_of
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
-from app.stores.sqlite.schema import RECORD_PIECE, prepare
-from app.stores.sqlite.thread import DatabaseThread
+from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
 from app.stores.sqlite.usage import SQLiteUsage
 
 # The parameters of the statements are :bucket and :images (names), :name, :record, :required, :now and :until. Times
@@ -113,13 +109,9 @@ WHERE buckets.name = :bucket AND expires > :now AND records.name = :required
 _SYNCHRONOUS = one_of("normal", "full")
 
 
-def _rows(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[Any, ...]]:
-    return db.execute(statement, values).fetchall()
-
-
-def _whole_records(db: sqlite3.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[object, ...]]:
+def _whole_records(db: apsw.Connection, statement: str, values: Mapping[str, object]) -> list[tuple[object, ...]]:
     """Return rows of expiries, names and records, all pieces of each."""
-    rows = _rows(db, statement, values)
+    rows = query(db, statement, values)
     if not any(record and len(record) >= RECORD_PIECE for _, _, record in rows):
         return rows
     db.execute("BEGIN")  # the record may be replaced meanwhile
@@ -155,14 +147,17 @@ class SQLiteStore:
     ) -> None:
         self._path = Path(path).expanduser()
         self._ttl = ttl
-        self._busy_timeout = busy_timeout
-        self._synchronous = synchronous
         self._clock = clock
         # A bucket that is only read is renewed when its expiry would move by more than this: most reads write
         # nothing, but the bucket may expire that much early.
         self._slack = min(ttl / 100, 3600)
-        self._reads = DatabaseThread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (reading)"))
-        self._writes = DatabaseThread(self._open, busy_timeout, Outage(f"SQLite store {self._path} (writing)"))
+        self._db = Database(
+            self._path,
+            MIGRATIONS,
+            f"SQLite store {self._path}",
+            busy_timeout=busy_timeout,
+            synchronous=synchronous,
+        )
 
     @classmethod
     def from_url(cls, url: str, *, ttl: float, clock: Callable[[], float] = time.time) -> SQLiteStore:
@@ -190,12 +185,12 @@ class SQLiteStore:
         """Store a record if there is none of that name, in one transaction; return whether it was stored."""
         now = self._clock()
         times = {"now": now, "until": now + self._ttl}
-        return await self._writes.write(lambda db: _add(db, bucket, name, record, times))
+        return await self._db.write(lambda db: _add(db, bucket, name, record, times))
 
     async def apply(self, *changes: Change) -> bool:
         now = self._clock()
         times = {"now": now, "until": now + self._ttl}
-        return await self._writes.write(lambda db: _apply(db, changes, times))
+        return await self._db.write(lambda db: _apply(db, changes, times))
 
     async def get(self, bucket: str, name: str) -> bytes | None:
         return (await self._records(_GET, bucket, name)).get(name)
@@ -209,35 +204,34 @@ class SQLiteStore:
 
     async def delete(self, bucket: str, name: str) -> bool:
         values = {"bucket": bucket, "name": name, "now": self._clock()}
-        return await self._writes.write(lambda db: _delete(db, values))
+        return await self._db.write(lambda db: _delete(db, values))
 
     async def drop(self, bucket: str) -> bool:
         values = {"bucket": bucket, "now": self._clock()}
-        return await self._writes.write(lambda db: db.execute(_DROP, values).rowcount) > 0
+        return await self._db.write(lambda db: changed(db, _DROP, values)) > 0
 
     async def recent(self, owner: str, *, limit: int, after: str | None = None) -> list[bytes] | None:
         values: dict[str, object] = {"owner": owner, "after": after, "limit": limit, "now": self._clock()}
 
-        def read(db: sqlite3.Connection) -> list[bytes] | None:
+        def read(db: apsw.Connection) -> list[bytes] | None:
             position = (2**63 - 1,) if after is None else db.execute(_POSITION, values).fetchone()
             if position is None:
                 return None
             return [entry for (entry,) in db.execute(_RECENT, {**values, "position": position[0]})]
 
-        return await self._reads.run(read)
+        return await self._db.read(read)
 
     async def stored_bytes(self, owner: str) -> int:
         values = {"owner": owner, "now": self._clock()}
-        stored: int = (await self._reads.run(lambda db: db.execute(_STORED, values).fetchone()))[0]
-        return stored
+        return int((await self._db.read(lambda db: query(db, _STORED, values)))[0][0])
 
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         """Return an event log in the same file and threads."""
-        return SQLiteLog(self._reads, self._writes, ttl=ttl, lease=lease, clock=self._clock)
+        return SQLiteLog(self._db, ttl=ttl, lease=lease, clock=self._clock)
 
     def usage(self, *, days: int) -> SQLiteUsage:
         """Return the usage of keys in the same file and threads."""
-        return SQLiteUsage(self._reads, self._writes, self._clock)
+        return SQLiteUsage(self._db, self._clock)
 
     async def purge(self) -> None:
         """Delete expired records."""
@@ -245,52 +239,37 @@ class SQLiteStore:
             return
         for expired, delete in ((_EXPIRED, _PURGE), (event_log.EXPIRED, event_log.PURGE)):
             now = {"now": self._clock()}
-            while await self._reads.run(lambda db: db.execute(expired, now).fetchone()):  # noqa: B023
-                await self._writes.write(lambda db: db.execute(delete, now))  # noqa: B023
+            while await self._db.read(lambda db: db.execute(expired, now).fetchone()):  # noqa: B023
+                await self._db.write(lambda db: db.execute(delete, now))  # noqa: B023
 
     async def check(self) -> None:
         """Acquire the lock that writes need, and release it."""
-        await self._writes.write(lambda db: None)
+        await self._db.write(lambda db: None)
 
     async def aclose(self) -> None:
         """Close the file, after pending writes."""
-        await asyncio.gather(self._reads.aclose(), self._writes.aclose())
+        await self._db.aclose()
 
     async def _records(self, statement: str, bucket: str, name: str | None = None) -> dict[str, bytes]:
         rows = await self._read(statement, {"bucket": bucket, "name": name}, read=_whole_records)
         return {name: record for _, name, record in rows if name is not None}
 
     async def _read(
-        self, statement: str, values: dict[str, object], read: Callable[..., list[tuple[Any, ...]]] = _rows
+        self, statement: str, values: dict[str, object], read: Callable[..., list[tuple[Any, ...]]] = query
     ) -> list[tuple[Any, ...]]:
         """Return the rows of a statement, of which each begins with the expiry of the bucket, and renew that."""
         now = self._clock()
         until = now + self._ttl
         values |= {"images": images_bucket(str(values["bucket"])), "now": now, "until": until}
-        rows = await self._reads.run(lambda db: read(db, statement, values))
+        rows = await self._db.read(lambda db: read(db, statement, values))
         if rows and abs(until - rows[0][0]) > self._slack:
             # The result is complete even if the renewal fails; the next use renews.
             with suppress(StoreUnavailable):
-                await self._writes.write(lambda db: db.execute(_RENEW_READ, values))
+                await self._db.write(lambda db: db.execute(_RENEW_READ, values))
         return rows
 
-    def _open(self) -> sqlite3.Connection:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # SQLite gives its other files the mode of this one. O_EXCL is not only for the mode: to open and close a file
-        # that SQLite has open in this process would drop SQLite's locks, since POSIX locks belong to the process.
-        with suppress(FileExistsError):
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        # Each connection is used by one thread at a time, but closed by another.
-        db = sqlite3.connect(self._path, timeout=self._busy_timeout, isolation_level=None, check_same_thread=False)
-        try:
-            prepare(db, self._synchronous)
-        except BaseException:
-            db.close()
-            raise
-        return db
 
-
-def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
+def _apply(db: apsw.Connection, changes: Sequence[Change], times: Mapping[str, float]) -> bool:
     """Make changes if all required records exist; return whether they were made."""
     for change in changes:
         values = {"bucket": change.bucket, "required": change.requires, **times}
@@ -314,14 +293,14 @@ def _apply(db: sqlite3.Connection, changes: Sequence[Change], times: Mapping[str
     return True
 
 
-def _add(db: sqlite3.Connection, bucket: str, name: str, record: bytes, times: Mapping[str, float]) -> bool:
+def _add(db: apsw.Connection, bucket: str, name: str, record: bytes, times: Mapping[str, float]) -> bool:
     """Store a record if there is none of that name, and renew the bucket."""
     exists = db.execute(_HAS, {"bucket": bucket, "required": name, **times}).fetchone()
     _apply(db, [Change(bucket, {} if exists else {name: record})], times)
     return not exists
 
 
-def _delete(db: sqlite3.Connection, values: Mapping[str, object]) -> bool:
-    deleted = db.execute(_DELETE, values).rowcount > 0
+def _delete(db: apsw.Connection, values: Mapping[str, object]) -> bool:
+    deleted = changed(db, _DELETE, values) > 0
     db.execute(_DROP_EMPTY, values)
     return deleted

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import sqlite3
 from collections.abc import Callable, Collection
 
+import apsw
+
+from app.storage.sqlite import Database, changed, query
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
-from app.stores.sqlite.thread import DatabaseThread
 
 _FIND = """
 SELECT id, worker, leased, cancelled, ended FROM runs
@@ -46,39 +47,36 @@ _LAST_PAUSE = 0.25  # and from then on
 class SQLiteLog:
     """Runs in a table, their batches in another."""
 
-    def __init__(
-        self, reads: DatabaseThread, writes: DatabaseThread, *, ttl: float, lease: float, clock: Callable[[], float]
-    ) -> None:
-        self._reads = reads
-        self._writes = writes
+    def __init__(self, db: Database, *, ttl: float, lease: float, clock: Callable[[], float]) -> None:
+        self._db = db
         self._ttl = ttl  # from the end of the run
         self._lease = lease
         self._clock = clock
 
     async def begin(self, run: RunKey, worker: str) -> None:
         values = self._values(run, worker=worker)
-        await self._writes.write(lambda db: _begin(db, values))
+        await self._db.write(lambda db: _begin(db, values))
 
     async def append(self, run: RunKey, worker: str, batch: Batch) -> LeaseState:
         values = self._values(run, worker=worker, **batch._asdict())
-        return await self._writes.write(lambda db: _renew(db, values))
+        return await self._db.write(lambda db: _renew(db, values))
 
     async def renew(self, worker: str, runs: Collection[RunKey]) -> dict[RunKey, LeaseState]:
         """Renew the leases that this worker holds, in one transaction."""
         each = [(run, self._values(run, worker=worker)) for run in runs]
-        return await self._writes.write(lambda db: {run: _renew(db, values) for run, values in each})
+        return await self._db.write(lambda db: {run: _renew(db, values) for run, values in each})
 
     async def claim(self, run: RunKey, worker: str) -> bool:
         values = self._values(run, worker=worker)
-        return await self._writes.write(lambda db: _claim(db, values))
+        return await self._db.write(lambda db: _claim(db, values))
 
     async def cancel(self, run: RunKey) -> None:
         values = self._values(run)
-        await self._writes.write(lambda db: db.execute(_CANCEL, values))
+        await self._db.write(lambda db: db.execute(_CANCEL, values))
 
     async def state(self, run: RunKey) -> RunState:
         values = self._values(run)
-        row = await self._reads.run(lambda db: db.execute(_FIND, values).fetchone())
+        row = await self._db.read(lambda db: db.execute(_FIND, values).fetchone())
         if row is None:
             return "absent"
         _, _, leased, _, ended = row
@@ -100,16 +98,16 @@ class SQLiteLog:
 
     async def _look(self, run: RunKey, after: int) -> list[Batch]:
         values = self._values(run, after=min(after, 2**62))
-        return await self._reads.run(lambda db: _read(db, values))
+        return await self._db.read(lambda db: _read(db, values))
 
     async def orphans(self) -> list[RunKey]:
         values = {"now": self._clock()}
-        rows = await self._reads.run(lambda db: db.execute(_ORPHANS, values).fetchall())
+        rows = await self._db.read(lambda db: query(db, _ORPHANS, values))
         return [RunKey(*row) for row in rows]
 
     async def delete(self, run: RunKey) -> None:
         values = self._values(run)
-        await self._writes.write(lambda db: db.execute(_DELETE, values))
+        await self._db.write(lambda db: db.execute(_DELETE, values))
 
     async def aclose(self) -> None:
         """Do nothing: the store closes the file."""
@@ -119,7 +117,7 @@ class SQLiteLog:
         return {**run._asdict(), "now": now, "leased": now + self._lease, "until": now + self._ttl, **more}
 
 
-def _read(db: sqlite3.Connection, values: dict[str, object]) -> list[Batch]:
+def _read(db: apsw.Connection, values: dict[str, object]) -> list[Batch]:
     batches: list[Batch] = []
     size = 0
     for first, last, data, ends in db.execute(_READ, values):
@@ -130,12 +128,12 @@ def _read(db: sqlite3.Connection, values: dict[str, object]) -> list[Batch]:
     return batches
 
 
-def _begin(db: sqlite3.Connection, values: dict[str, object]) -> None:
+def _begin(db: apsw.Connection, values: dict[str, object]) -> None:
     db.execute(_DELETE, values)
     db.execute(_BEGIN, values)
 
 
-def _renew(db: sqlite3.Connection, values: dict[str, object]) -> LeaseState:
+def _renew(db: apsw.Connection, values: dict[str, object]) -> LeaseState:
     """Renew a lease that is held; add a batch if the values have one."""
     row = db.execute(_FIND, values).fetchone()
     if row is None or row[1] != values["worker"]:
@@ -143,12 +141,12 @@ def _renew(db: sqlite3.Connection, values: dict[str, object]) -> LeaseState:
     run, _, _, cancelled, ended = row
     if not ended:
         values = values | {"run": run}
-        added = "data" in values and db.execute(_APPEND, values).rowcount > 0
+        added = "data" in values and changed(db, _APPEND, values) > 0
         db.execute(_RENEW, values | {"ends": added and values["ends"]})
     return "cancelled" if cancelled else "held"
 
 
-def _claim(db: sqlite3.Connection, values: dict[str, object]) -> bool:
+def _claim(db: apsw.Connection, values: dict[str, object]) -> bool:
     row = db.execute(_FIND, values).fetchone()
     if row is None:
         _begin(db, values)

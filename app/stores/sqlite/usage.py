@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from app.stores.sqlite.thread import DatabaseThread
+import apsw
+
+from app.storage.sqlite import Database, changed, query
 from app.stores.usage import BATCH_TTL, Spending, UsageRow
 
 _COLUMNS = ", ".join(UsageRow._fields)
@@ -30,21 +31,20 @@ _ROWS = f"SELECT {_COLUMNS} FROM usage WHERE day BETWEEN :first AND :last AND (:
 class SQLiteUsage:
     """Rows in a table."""
 
-    def __init__(self, reads: DatabaseThread, writes: DatabaseThread, clock: Callable[[], float] = time.time) -> None:
-        self._reads = reads
-        self._writes = writes
+    def __init__(self, db: Database, clock: Callable[[], float] = time.time) -> None:
+        self._db = db
         self._clock = clock
 
     async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
         """Add to rows in one transaction; a batch is added only once."""
         now = self._clock()
 
-        def add(db: sqlite3.Connection) -> None:
+        def add(db: apsw.Connection) -> None:
             db.execute("DELETE FROM usage_batches WHERE added < ?", (now - BATCH_TTL,))
-            if db.execute(_BATCH, (batch, now)).rowcount:
+            if changed(db, _BATCH, (batch, now)):
                 db.executemany(_ADD, rows)
 
-        await self._writes.write(add)
+        await self._db.write(add)
 
     async def spending(self, key: str, day: str) -> Spending:
         values = {"key": key, "day": day, "month": day[:7]}
@@ -54,7 +54,7 @@ class SQLiteUsage:
         return [UsageRow(*row) for row in await self._fetch(_ROWS, {"first": first, "last": last, "key": key})]
 
     async def forget(self, before: str) -> None:
-        await self._writes.write(lambda db: db.execute("DELETE FROM usage WHERE day < ?", (before,)))
+        await self._db.write(lambda db: db.execute("DELETE FROM usage WHERE day < ?", (before,)))
 
-    async def _fetch(self, query: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
-        return await self._reads.run(lambda db: db.execute(query, values).fetchall())
+    async def _fetch(self, statement: str, values: dict[str, Any]) -> list[tuple[Any, ...]]:
+        return await self._db.read(lambda db: query(db, statement, values))

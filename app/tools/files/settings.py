@@ -72,7 +72,7 @@ class FileSearchSettings(BaseModel):
 
         `store_url` of the result is that of the variable `store_url_env`, if it is set in the table.
         """
-        require_packages(["apsw", "sqlite_vec", "pypdf", "docx"], "files")
+        require_packages(["sqlite_vec", "pypdf", "docx"], "files")
         if not isinstance(name := table.get("store_url_env"), str):
             return read_table(cls, table)
         if "store_url" in table:

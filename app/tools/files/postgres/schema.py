@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from app.storage.migration import Connection, UnpreparedError, migrate
+from app.storage.migration import Connection, Migrations, UnpreparedError, migrate
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 from app.tools.files.tables import with_words
@@ -211,7 +211,7 @@ RETURNS TABLE (file bigint, number integer, distance float8) LANGUAGE sql STABLE
 $$;
 """
 
-_MIGRATIONS = [_FILES, _QUEUES, in_postgres(MULTIPART_TABLES) + _PARTS_REMOVED, in_postgres(BATCH_TABLES)]
+_MIGRATIONS = Migrations([_FILES, _QUEUES, in_postgres(MULTIPART_TABLES) + _PARTS_REMOVED, in_postgres(BATCH_TABLES)])
 
 # The errors of CREATE EXTENSION, and of a type that is in no schema of the search path.
 _NO_EXTENSION = (
@@ -234,7 +234,7 @@ async def migrate_files(connection: Connection) -> None:
 async def migrate_vectors(connection: Connection) -> None:
     """Create the extension `vector` and the table of embeddings; raises `NoVectorsError`."""
     try:
-        await migrate(connection, "antiphon_vectors_schema", _VECTORS_LOCK, [_VECTORS])
+        await migrate(connection, "antiphon_vectors_schema", _VECTORS_LOCK, Migrations([_VECTORS]))
     except _NO_EXTENSION as error:
         reason = str(error).splitlines()[0]
         raise NoVectorsError(

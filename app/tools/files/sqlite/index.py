@@ -21,7 +21,8 @@ from pathlib import Path
 import apsw
 import sqlite_vec
 
-from app.tools.files.sqlite.database import connect, migrate_tables, query, transaction
+from app.storage.migration import Migrations
+from app.storage.sqlite import connect, migrate_tables, query, transaction
 from app.tools.files.vector_stores.records import Query, TextChunk
 from app.tools.files.vector_stores.sql import FoundChunk
 from app.tools.files.vector_stores.words import MAX_POSTINGS, affordable, highest_score, searchable, terms, weight
@@ -118,7 +119,7 @@ class Index:
             db.load_extension(sqlite_vec.loadable_path())
             db.enable_load_extension(False)
             db.execute("PRAGMA cache_size = -65536")  # KiB at most; for such short use mmap is slower
-            migrate_tables(db, [_SCHEMA])
+            migrate_tables(db, Migrations([_SCHEMA]))
             yield db
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from app.tools.files.sqlite.database import Database, numbered, query
+from app.storage.sqlite import Database, query
 from app.tools.files.tables import Rows, Statement, Steps, with_words
 
 T = TypeVar("T")
@@ -50,6 +50,11 @@ class SQLiteTables:
             db.executemany(text, [numbered(values) | now for values in statement.many])
             return []
         return query(db, text, numbered(statement.values) | now)
+
+
+def numbered(values: tuple[object, ...]) -> dict[str, object]:
+    """Return the values of the parameters `$1`, `$2`, ..."""
+    return {str(number): value for number, value in enumerate(values, 1)}
 
 
 _WORDS = {

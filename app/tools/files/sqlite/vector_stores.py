@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import apsw
 
+from app.storage.sqlite import Database, query
 from app.tools.files import FilesUnavailable
-from app.tools.files.sqlite.database import Database, numbered, query
 from app.tools.files.sqlite.index import Index, delete_index
-from app.tools.files.sqlite.tables import in_sqlite
+from app.tools.files.sqlite.tables import in_sqlite, numbered
 from app.tools.files.tables import FileTables, Rows, Statement, Steps
 from app.tools.files.vector_stores.records import (
     DAY,

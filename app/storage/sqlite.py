@@ -1,19 +1,18 @@
 """
-SQLite databases, accessed in threads: neither a slow disk nor another process's lock blocks the event loop.
+SQLite databases, used in threads: neither a slow disk nor another process's lock blocks the event loop.
 
 SQLite comes from `apsw`, not from Python's `sqlite3`: it always has FTS5, and can load `sqlite-vec`, which many builds
 of `sqlite3` cannot. Two SQLite libraries must never open the same file in one process (closing it in one drops the
-locks of the other), so these files are opened only here.
+locks of the other), so database files are opened only here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,15 +20,19 @@ from typing import Any, TypeVar
 
 import apsw
 
-from app.tools.files import FilesUnavailable
+from app.errors import APIError, StoreUnavailable, UnstorableValue
+from app.storage.migration import Migrations, UnpreparedError
+from app.storage.outage import Outage
 
 T = TypeVar("T")
-logger = logging.getLogger(__name__)
 
 BUSY_TIMEOUT = 5.0  # seconds to wait for another process's lock
 
+# What is wrong is a value, and not the database.
+_REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError)
 
-def connect(path: Path) -> apsw.Connection:
+
+def connect(path: Path, *, busy_timeout: float = BUSY_TIMEOUT, synchronous: str = "normal") -> apsw.Connection:
     """Open a database, creating it and its folder if needed, accessible only to this user."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives its other files the mode of this one. O_EXCL, since closing a file that SQLite has open would drop
@@ -38,9 +41,9 @@ def connect(path: Path) -> apsw.Connection:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     db = apsw.Connection(str(path))
     try:
-        db.set_busy_timeout(round(BUSY_TIMEOUT * 1000))
+        db.set_busy_timeout(round(busy_timeout * 1000))
         db.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
-        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute(f"PRAGMA synchronous = {synchronous}")
         db.execute("PRAGMA foreign_keys = ON")
         db.execute("PRAGMA secure_delete = ON")  # deleted content is overwritten
         db.execute("PRAGMA journal_size_limit = 67108864")
@@ -68,53 +71,66 @@ def query(db: apsw.Connection, statement: str, values: Any = ()) -> list[tuple[A
     return db.execute(statement, values).fetchall()
 
 
-def numbered(values: tuple[object, ...]) -> dict[str, object]:
-    """Return the values of the parameters `$1`, `$2`, ..."""
-    return {str(number): value for number, value in enumerate(values, 1)}
+def changed(db: apsw.Connection, statement: str, values: Any = ()) -> int:
+    """Run a statement; return the number of rows that it inserted, updated or deleted."""
+    db.execute(statement, values)
+    return db.changes()
 
 
-def migrate_tables(db: apsw.Connection, migrations: Sequence[str]) -> None:
-    """
-    Create or migrate the tables of a file.
-
-    Each migration leads from the version that is its index to the next; version 0 is an empty file. Raises
-    `apsw.SQLError` if the file was written by a later version of this server.
-    """
-    if int(db.pragma("user_version")) == len(migrations):
+def migrate_tables(db: apsw.Connection, migrations: Migrations) -> None:
+    """Create or migrate the tables of a file; raises `UnpreparedError`."""
+    if int(db.pragma("user_version")) == migrations.newest:
         return
     with transaction(db):
-        version = int(db.pragma("user_version"))
-        if version > len(migrations):
-            raise apsw.SQLError(f"the file has version {version}, and this server knows only {len(migrations)}")
-        for migration in migrations[version:]:
-            db.execute(migration)
-        db.pragma("user_version", len(migrations))
+        for statements in migrations.pending(int(db.pragma("user_version"))):
+            db.execute(statements)
+        db.pragma("user_version", migrations.newest)
 
 
 class Database:
     """
-    A database file, with one writer thread and a few reader threads.
+    A database file, with one writer thread and some reader threads, each with a connection of its own.
 
     Each call is a complete transaction, so a cancelled caller leaves none open. After an error the connection is closed
-    and the next call opens the file again, so the database recovers once the cause is gone.
+    and the next call opens the file again, so the database recovers once the cause is gone. Every call raises the error
+    of the outage, and `UnstorableValue`.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[str], *, readers: int = 2) -> None:
+    def __init__(
+        self,
+        path: Path,
+        migrations: Migrations,
+        name: str,
+        error: Callable[[], APIError] = StoreUnavailable,
+        *,
+        readers: int = 1,
+        busy_timeout: float = BUSY_TIMEOUT,
+        synchronous: str = "normal",
+    ) -> None:
+        """`name` is the database's name in logs."""
         self.path = path
         self._migrations = migrations
-        self._writer = ThreadPoolExecutor(1, "antiphon-files-write")
-        self._readers = ThreadPoolExecutor(readers, "antiphon-files-read")
+        self._busy_timeout, self._synchronous = busy_timeout, synchronous
+        self._writer = ThreadPoolExecutor(1, "antiphon-sqlite-write")
+        self._readers = ThreadPoolExecutor(readers, "antiphon-sqlite-read")
+        self._writing, self._reading = Outage(f"{name} (writing)", error), Outage(f"{name} (reading)", error)
         self._local = threading.local()
         self._open: set[apsw.Connection] = set()
-        self._unavailable = False
 
     async def read(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in a reader thread and return its result; raises `FilesUnavailable`."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work)
+        """Run `work` in a reader thread and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, self._reading)
 
     async def write(self, work: Callable[[apsw.Connection], T]) -> T:
-        """Run `work` in the writer thread, in a transaction, and return its result; raises `FilesUnavailable`."""
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, _in_transaction(work))
+        """Run `work` in the writer thread, in a transaction, and return its result."""
+
+        def run(db: apsw.Connection) -> T:
+            with transaction(db):
+                if self._writing.lasts:  # write in any case, to detect a full disk
+                    db.pragma("user_version", self._migrations.newest)
+                return work(db)
+
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, run, self._writing)
 
     async def aclose(self) -> None:
         """Close the file, after running calls have ended."""
@@ -124,34 +140,33 @@ class Database:
             db.close()
         self._open.clear()
 
-    def _run(self, work: Callable[[apsw.Connection], T]) -> T:
-        deadline = time.monotonic() + BUSY_TIMEOUT
+    def _run(self, work: Callable[[apsw.Connection], T], outage: Outage) -> T:
+        deadline = time.monotonic() + self._busy_timeout
         while True:
             try:
                 result = work(self._connection())
-            except (apsw.Error, OSError) as error:
+            except _REFUSED:
+                self._discard_connection()
+                raise UnstorableValue from None
+            except (apsw.Error, OSError, UnpreparedError) as error:
                 self._discard_connection()
                 # SQLite itself waits for locks, but not while several connections create or recover the file.
                 if isinstance(error, apsw.BusyError) and time.monotonic() < deadline:
                     time.sleep(0.01)
                     continue
-                if not self._unavailable:
-                    logger.error("the file store is unavailable: %s: %s", type(error).__name__, error)
-                self._unavailable = True
-                raise FilesUnavailable from None
+                reason = str(error) if isinstance(error, UnpreparedError) else f"{type(error).__name__}: {error}"
+                raise outage.begins(reason) from None
             except BaseException:
                 self._discard_connection()
                 raise
-            if self._unavailable:
-                logger.info("the file store is available again")
-            self._unavailable = False
+            outage.ends()
             return result
 
     def _connection(self) -> apsw.Connection:
         """Return the connection of this thread."""
         db: apsw.Connection | None = getattr(self._local, "db", None)
         if db is None:
-            db = self._local.db = connect(self.path)
+            db = self._local.db = connect(self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous)
             self._open.add(db)
             migrate_tables(db, self._migrations)
         return db
@@ -164,11 +179,3 @@ class Database:
             self._open.discard(db)
             with suppress(apsw.Error):
                 db.close()
-
-
-def _in_transaction(work: Callable[[apsw.Connection], T]) -> Callable[[apsw.Connection], T]:
-    def run(db: apsw.Connection) -> T:
-        with transaction(db):
-            return work(db)
-
-    return run
