@@ -211,6 +211,8 @@ class ToolCalls:
             call.empty = call.begun = False  # some bridges send an empty object before the real one
             call.pieces.clear()
         if arguments and not (call.empty or call.reader.closed):
+            if call.name and call.open is None:
+                self._announce(call)  # first, so that the arguments are read once, by the reader of their function
             if not call.begun and _is_empty(arguments):
                 call.empty = self.has_pending_empty = True
             else:
