@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import field
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from app.core.profile import Profile
-from app.core.request.question import EncodedQuestion, Question
+from app.core.request.question import Attempts, EncodedQuestion, Question
 from app.core.stream.answer import Tap
 from app.core.types import JSONObject
 from app.core.types.chunk import DONE, Chunk, ChunkOrRun
@@ -107,6 +108,7 @@ class RawRequest:
     # Returns what is the same for all requests of a conversation, so that they go to one replica.
     conversation: Callable[[], str] = str
     retry_allowed: bool = True  # whether a failure may be retried at the same server
+    attempts: Attempts = field(default_factory=Attempts, compare=False)
 
 
 class RefusedRequest(BackendError):
@@ -173,11 +175,6 @@ class RawExchange(Protocol):
     connection, unless the answer is complete.
     """
 
-    @property
-    def answered_by(self) -> Sequence[str]:
-        """The names in the settings of the backends that answered, the last one last."""
-        ...
-
     async def __aenter__(self) -> RawAnswer: ...
 
     async def __aexit__(
@@ -218,11 +215,6 @@ class BackendExchange(Protocol):
         """What was left out or changed for the server that answers, one sentence each; None until one does."""
         ...
 
-    @property
-    def answered_by(self) -> Sequence[str]:
-        """The names in the settings of the backends that answered, the last one last."""
-        ...
-
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(
@@ -243,7 +235,6 @@ class GeneratedExchange(BackendExchange):
     """An exchange whose answer an asynchronous generator yields: first an empty list, once it accepts the question."""
 
     warnings: Sequence[str] | None = None
-    answered_by: Sequence[str] = ()
 
     def __init__(self, generate: Callable[[], AsyncGenerator[list[ChunkOrRun], None]]) -> None:
         self._chunks = generate()
@@ -353,10 +344,6 @@ class ExchangeWrapper(BackendExchange):
     @property
     def warnings(self) -> Sequence[str] | None:
         return self._exchange.warnings
-
-    @property
-    def answered_by(self) -> Sequence[str]:
-        return self._exchange.answered_by
 
     async def __aenter__(self) -> Self:
         await self._exchange.__aenter__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -79,10 +79,6 @@ class ObservedExchange(_Observed[BackendExchange], ExchangeWrapper):
 
 class ObservedRawExchange(_Observed[RawExchange]):
     """The exchange of a request that is passed on, observed."""
-
-    @property
-    def answered_by(self) -> Sequence[str]:
-        return self._exchange.answered_by
 
     async def __aenter__(self) -> RawAnswer:
         answer = await self._entered(self._exchange.__aenter__())

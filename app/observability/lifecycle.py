@@ -15,6 +15,7 @@ from functools import cache
 from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from app.core.prices import NANO, format_money
+from app.core.request.question import Attempts
 from app.core.types import JSONObject, Usage
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError
@@ -43,7 +44,7 @@ class ResponseLifecycle:
     failure: APIError | None = None
     observed: bool = False  # whether the observers have been notified of the start
     usage: Usage = field(default_factory=Usage)  # empty if no backend was queried
-    answered_by: Sequence[str] = ()  # names of the backends that answered, the last one last
+    attempts: Attempts = field(default_factory=Attempts)
     cost: int | None = None  # in nanos (`app.core.prices`); None where there is no price
     owner: str = ""  # to whom the response belongs
     key: str = ""  # the name of the caller's key
@@ -60,12 +61,26 @@ class ResponseLifecycle:
     @property
     def backend(self) -> str:
         """The name of the backend that answered last; "" if none did."""
-        return self.answered_by[-1] if self.answered_by else ""
+        return self.attempts.answered_by[-1] if self.attempts.answered_by else ""
 
-    def account(self) -> JSONObject:
-        """Return the log fields for the backend and the cost."""
-        fields: dict[str, object] = {"backend": self.backend} if self.answered_by else {}
-        return fields if self.cost is None else {**fields, "cost": format_money(self.cost)}
+    def end_of_log(self, usage: Usage | None) -> tuple[int, JSONObject]:
+        """Return the level and the fields of the line with which the log reports the end."""
+        failure, attempts = self.failure, self.attempts
+        fields: JSONObject = {"model": self.response["model"], "status": self.status, "usage": usage}
+        if attempts.answered_by:
+            fields["backend"] = self.backend
+        if self.cost is not None:
+            fields["cost"] = format_money(self.cost)
+        if (first := self.seconds_to_first) is not None:
+            fields["first_token_ms"] = round(first * 1000)
+        if queued := round(attempts.queued * 1000):
+            fields["queued_ms"] = queued
+        if attempts.retries:
+            fields["attempts"] = attempts.retries + 1
+        if failure is None:
+            return logging.INFO, fields
+        failure.reported = True
+        return logging.WARNING if failure.status >= 500 else logging.INFO, fields | failure.log_fields()
 
     def measures(self) -> JSONObject:
         """

@@ -168,7 +168,7 @@ class Responses:
         request, options = preparation.request, preparation.options
         builder = preparation.builder()
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
-        lifecycle.answered_by = questions.answered_by
+        lifecycle.attempts = questions.attempts
         loop: ToolLoop | None = None
         if loop_options := preparation.loop_options(self.tools, generate=generate):
             loop = ToolLoop(builder, questions, loop_options, deadline=options.deadline(), lifecycle=lifecycle)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from app.backends import Backend, BackendExchange, EncodedQuestion, Question
@@ -56,7 +56,6 @@ class ModelQuery:
     question: Question
     encoded: EncodedQuestion  # for the backend that is asked first
     reader: ChunkReader
-    answered_by: list[str] = field(default_factory=list)  # the names of the backends that answered the response so far
     margin: float | None = None  # part (0 to 1) of the fitting share that is used of a long prompt; None: not truncated
     exchange: BackendExchange | None = None  # once the backend is asked
     left_out: int = 0  # items, from the oldest on, since the prompt was too long
@@ -323,8 +322,6 @@ async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: floa
         if answer.begun or not await query.shorten(error):
             raise
         return False
-    finally:
-        query.answered_by += exchange.answered_by
     return True
 
 

@@ -19,7 +19,7 @@ from app.backends import (
 from app.core.affinity import conversation_key
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import RequestContext
-from app.core.request.question import TranslatedPrefix
+from app.core.request.question import Attempts, TranslatedPrefix
 from app.core.stream.chunk_reader import ChunkReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.tool_calls import CallLimits, CallRules
@@ -71,7 +71,7 @@ class Questions:
         self._key = owner_key
         self._model = model
         self._strict = strict
-        self.answered_by: list[str] = []  # names of the backends that answered, in all rounds
+        self.attempts = Attempts()  # of all rounds
 
     def first_question(self) -> tuple[Question, EncodedQuestion]:
         """Return the first question, and the request for it."""
@@ -145,6 +145,7 @@ class Questions:
             caller_key=self._key,
             conversation=self._conversation,
             content_traceable=self._request.store,
+            attempts=self.attempts,
             **fields,
         )
 
@@ -173,4 +174,4 @@ class Questions:
             finish_required=options.finish_required,
         )
         margin = margin or self._margin
-        return ModelQuery(self._backend, question, encoded, reader, self.answered_by, margin)
+        return ModelQuery(self._backend, question, encoded, reader, margin)

@@ -218,19 +218,9 @@ class Run:
 
     def _log_end(self) -> None:
         """Log the end of the response, in the line of its HTTP request or in a line of its own."""
-        response, failure = self.response, self._lifecycle.failure
-        fields = {
-            "response_id": response["id"],
-            "model": response["model"],
-            "status": self._lifecycle.status,
-            "usage": response["usage"],
-            **self._lifecycle.account(),
-        }
-        level = logging.INFO
-        if failure:
-            fields |= failure.log_fields()
-            level = logging.WARNING if failure.status >= 500 else logging.INFO
-            failure.reported = True
+        response = self.response
+        level, ended = self._lifecycle.end_of_log(response["usage"])
+        fields = {"response_id": response["id"], **ended}
         line = log_context.request_line() if self._lifecycle.delivery in ("json", "sse") else None
         if line:
             line.message, line.level, line.fields = "response ended", level, fields

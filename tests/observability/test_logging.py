@@ -14,6 +14,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any
 
 import httpx
@@ -418,6 +419,34 @@ async def test_log_of_a_response_is_one_line(way: str, works: bool, lines: io.St
         assert ended["logger"] == "app.responses.run"
         assert "http_status" not in ended
         assert {line["message"] for line in logged if line["logger"] == "app.access"} == {"request"}
+
+
+async def test_log_of_a_slow_response_tells_first_token_queue_and_attempts(lines: io.StringIO) -> None:
+    busy = asyncio.Event()
+    async with Upstream() as upstream:
+        upstream.say(sse(chunk("Hi"), busy, finish(), DONE))
+        upstream.say(status(503))
+        upstream.always(sse(chunk("Hi"), finish(), DONE))
+        local = {"url": upstream.url, "max_concurrency": 1, "retries": 1}
+        configured = given(log_format="json", backends={"local": local})
+        async with serving(create_app(configured)) as url:
+            listen(lines, configured)
+            async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
+                ask = partial(http.post, "/v1/responses", json={"model": "m", "input": "Hi"})
+                first = asyncio.create_task(ask())
+                while not upstream.requests:
+                    await asyncio.sleep(0.01)
+                second = asyncio.create_task(ask())
+                while 'antiphon_backend_queue{backend="local"} 1.0' not in (await http.get("/metrics")).text:
+                    pass
+                busy.set()
+                await asyncio.gather(first, second)
+    ended = [line for line in map(json.loads, lines.getvalue().splitlines()) if line["message"] == "response ended"]
+    assert [line["status"] for line in ended] == ["completed", "completed"]
+    assert ended[0].keys() & {"queued_ms", "attempts"} == set()
+    assert 0 <= ended[0]["first_token_ms"] <= ended[0]["ms"]
+    assert 0 < ended[1]["queued_ms"] <= ended[1]["first_token_ms"] <= ended[1]["ms"]
+    assert ended[1]["attempts"] == 2
 
 
 async def test_log_and_metrics_agree_on_how_a_response_ended(lines: io.StringIO) -> None:

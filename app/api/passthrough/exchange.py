@@ -101,7 +101,6 @@ class PassthroughExchange:
         lifecycle = self._lifecycle
         with lifecycle.watched(self._usage):
             exchange = self._backend.forward(self._request)
-            lifecycle.answered_by = exchange.answered_by
             try:
                 async with asyncio.timeout(None) as limit, exchange as answer:
                     self._answer = answer
@@ -120,17 +119,7 @@ class PassthroughExchange:
     def _log_end(self) -> None:
         """Add the model, the status and the usage to the log line of the request."""
         if line := log_context.request_line():
-            lifecycle = self._lifecycle
-            line.fields = {
-                "model": self._request.model,
-                "status": lifecycle.status,
-                "usage": lifecycle.usage or None,
-                **lifecycle.account(),
-            }
-            if failure := lifecycle.failure:
-                line.fields |= failure.log_fields()
-                line.level = logging.WARNING if failure.status >= 500 else logging.INFO
-                failure.reported = True
+            line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
     async def _write(self, answer: RawAnswer, piece: bytes, send: Send, send_piece: SendCoroutine) -> None:
         """Write the head together with `piece`, the body's first bytes: until then a failure can be raised."""

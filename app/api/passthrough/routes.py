@@ -171,7 +171,7 @@ class Passthrough:
         responses = self._api.responses
         response: Response = {"id": "", "model": raw.model, "status": "in_progress", "output": []}
         lifecycle = ResponseLifecycle(response, "passthrough", [*responses.observers, admission])
-        lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
+        lifecycle.owner, lifecycle.key, lifecycle.attempts = caller.owner, caller.access.name, raw.attempts
         limit = responses.options.max_output_seconds
         return PassthroughExchange(backend, self._endpoint, raw, fields, lifecycle, limit)
 

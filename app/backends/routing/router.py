@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
@@ -31,6 +32,7 @@ from app.backends import (
 from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
+from app.core.request.question import Attempts
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
 
@@ -214,9 +216,9 @@ class _Failover(Generic[_Answer]):
     backend's.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], conversation: Callable[[], str]) -> None:
-        self.answered_by: list[str] = []
+    def __init__(self, pools: Sequence[ReplicaPool], conversation: Callable[[], str], attempts: Attempts) -> None:
         self._conversation = conversation
+        self._attempts = attempts
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
         # Whether there is only one server, whose circuit breaker was not configured.
@@ -285,10 +287,15 @@ class _Failover(Generic[_Answer]):
 
     async def _try(self, pool: ReplicaPool) -> None:
         place = pool.place(self._conversation, self._tried, only_candidate=self._only_candidate)
-        replica = await place.take()
+        arrived = time.monotonic()
+        try:
+            replica = await place.take()
+        finally:
+            self._attempts.queued += time.monotonic() - arrived
         try:
             self._tried.add(replica)
             if self._last:
+                self._attempts.retries += 1
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
             others = len(self._pools) > 1 or pool.others(self._tried)
             self._answer = await self._ask(place, replica, others=others)
@@ -296,7 +303,7 @@ class _Failover(Generic[_Answer]):
             await place.close(error)
             raise
         self._place = place
-        self.answered_by.append(pool.name)
+        self._attempts.answered_by.append(pool.name)
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Record a server's error; raises it if no other server can help."""
@@ -314,7 +321,7 @@ class FailoverExchange(_Failover[BackendExchange]):
     """A question and its answer."""
 
     def __init__(self, pools: Sequence[ReplicaPool], question: Question) -> None:
-        super().__init__(pools, question.conversation)
+        super().__init__(pools, question.conversation, question.attempts)
         self._question = question
 
     @property
@@ -344,7 +351,7 @@ class RawFailoverExchange(_Failover[RawAnswer]):
     """A raw request and its answer: see `RawAnswer`. Status and headers are those of the server that answers."""
 
     def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
-        super().__init__(pools, request.conversation)
+        super().__init__(pools, request.conversation, request.attempts)
         self._request = request
 
     async def _ask(self, place: Place, replica: Replica, *, others: bool) -> RawAnswer:

@@ -126,7 +126,7 @@ class ModelServer(Backend):
 
     async def pass_on(self, request: RawRequest) -> ForwardedAnswer:
         """Return the answer to a raw request, with retries as the settings allow; raises `BackendError`."""
-        retries = self.retries(allowed=request.retry_allowed)
+        retries = self.retries(request)
         while True:
             try:
                 return ForwardedAnswer(await self._send_raw(request), self._profile)
@@ -134,9 +134,9 @@ class ModelServer(Backend):
                 if not (request.body.replayable and await retries.wait(refusal.error, refusal.__cause__)):
                     raise refusal.error from refusal.__cause__
 
-    def retries(self, *, allowed: bool) -> Retries:
-        """Return the retries of one request; none unless `allowed`."""
-        return Retries(self._name, self._retries if allowed else 0)
+    def retries(self, request: Question | RawRequest) -> Retries:
+        """Return the retries of one request."""
+        return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
 
     async def _send_raw(self, request: RawRequest) -> httpx.Response:
         """Return a response with status 2xx; raises `BackendRefusal` for all others."""
@@ -363,13 +363,11 @@ class ModelServer(Backend):
 class ServerExchange:
     """A question and its answer: the context that `ModelServer.open` returns."""
 
-    answered_by: Sequence[str] = ()  # the server does not know its name in the settings
-
     def __init__(self, server: ModelServer, question: Question) -> None:
         self._warnings: list[list[str]] = []  # of the request, and of the answer
         self._server = server
         self._question = question
-        self._retries = server.retries(allowed=question.retry_allowed)
+        self._retries = server.retries(question)
         self._endpoint: Endpoint  # that answers
         self._answer: AnswerBody | None = None  # while it is open
 
@@ -451,8 +449,6 @@ class ServerExchange:
 
 class ForwardedExchange:
     """A raw request and its answer: the context that `ModelServer.forward` returns."""
-
-    answered_by: Sequence[str] = ()
 
     def __init__(self, server: ModelServer, request: RawRequest) -> None:
         self._server = server

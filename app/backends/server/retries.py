@@ -7,6 +7,7 @@ import logging
 import random
 
 from app.backends.server.errors.causes import explain
+from app.core.request.question import Attempts
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -27,11 +28,12 @@ class BackendRefusal(Exception):
 class Retries:
     """Counts the retries of one request, whether a status, an event or the connection reported the failure."""
 
-    def __init__(self, server: str, limit: int) -> None:
-        """`server` is the name for the log."""
+    def __init__(self, server: str, limit: int, attempts: Attempts) -> None:
+        """`server` is the name for the log; `attempts` is told of each retry."""
         self._server = server
         self._limit = limit
         self._attempt = 0
+        self._attempts = attempts
 
     async def wait(self, error: BackendError, cause: BaseException | None = None) -> bool:
         """Return False if the request must not be sent again; else log the error, back off, and return True."""
@@ -39,6 +41,7 @@ class Retries:
         if seconds is None:
             return False
         self._attempt += 1
+        self._attempts.retries += 1
         explain(error, cause)
         logger.info("backend %s: %s; retrying in %.1f s", self._server, error.explanation, seconds)
         await asyncio.sleep(seconds)

@@ -8,7 +8,7 @@ next translation starts from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 
 from app.core.bounded_json import EncodedJSON
 from app.core.profile import Profile, RequestOptions
@@ -55,6 +55,15 @@ class EncodedQuestion:
     prefix: TranslatedPrefix | None = None  # of shared items, for the next request of the conversation
 
 
+@dataclass(slots=True)
+class Attempts:
+    """What it took to get the answers of one response; the backends add to it."""
+
+    answered_by: list[str] = field(default_factory=list)  # names of the backends that answered, in all rounds
+    retries: int = 0  # requests that were sent again, to the same server or to another one
+    queued: float = 0.0  # seconds of waiting for a free slot
+
+
 @frozen
 class Question:
     """
@@ -83,6 +92,7 @@ class Question:
     content_traceable: bool = False  # whether traces may have its content: never with `store: false`
     retry_allowed: bool = True  # at the same server; false if there is another one to try
     headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context
+    attempts: Attempts = field(default_factory=Attempts, compare=False)
     # By profile, so that a question is encoded once for each.
     encodings: list[tuple[Profile, EncodedQuestion]] = field(default_factory=list, compare=False, repr=False)
 
