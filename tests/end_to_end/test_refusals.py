@@ -129,6 +129,7 @@ async def test_websocket_that_ends_by_a_bug_is_logged(
         await sockets.send(socket)
         async with asyncio.timeout(10):
             await socket.wait_closed()
+        assert socket.close_code == 1011
     assert [record for record in caplog.records if record.exc_info and record.exc_info[0] is ZeroDivisionError]
 
 

@@ -41,6 +41,7 @@ from app.tasks import cancel, end
 logger = logging.getLogger(__name__)
 
 GOING_AWAY = 1001
+INTERNAL_ERROR = 1011
 CLOSING_TIMEOUT = 5  # seconds for a client to receive the last frame and the close frame
 
 # Browsers cannot set headers on a WebSocket, so OpenAI accepts the key as a subprotocol.
@@ -233,13 +234,17 @@ class WebSocketConnection:
             await self._send_frame(frame.unknown())
 
     async def _work(self, lane: Lane) -> None:
-        """Answer the turns of a lane until none is waiting, or the client disconnects."""
-        with contextlib.suppress(WebSocketDisconnect):
-            try:
-                while lane.waiting:
-                    await self._answer(lane, await self._next(lane.waiting.popleft()))
-            finally:
-                del self._lanes[lane.stream_id]
+        """Answer the turns of a lane until none is waiting, or the client disconnects; a bug closes the connection."""
+        try:
+            while lane.waiting:
+                await self._answer(lane, await self._next(lane.waiting.popleft()))
+        except WebSocketDisconnect:
+            pass
+        except Exception:
+            logger.exception("unexpected error")
+            await self._close(INTERNAL_ERROR)
+        finally:
+            del self._lanes[lane.stream_id]
 
     async def _next(self, turn: Create | bytes) -> Create:
         if isinstance(turn, bytes):
