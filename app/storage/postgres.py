@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -13,6 +14,7 @@ import asyncpg
 from app.errors import UnstorableValue
 from app.storage.migration import Connection, UnpreparedError
 from app.storage.outage import Outage
+from app.storage.tables import Rows, Statement, Steps, with_words
 from app.storage.url_options import count, one_of, read_options, seconds
 
 T = TypeVar("T")
@@ -236,3 +238,52 @@ class PostgresClient:
 
 async def _keep_session(connection: object) -> None:
     """Send no reset to the server when a connection is released: calls leave nothing behind in its session."""
+
+
+NOW = "extract(epoch FROM clock_timestamp())::float8"
+
+
+def in_postgres(text: str, words: Mapping[str, str]) -> str:
+    """Return a statement with PostgreSQL's words: those of a room, and the usual ones."""
+    return with_words(text, {**words, "{now}": NOW})
+
+
+class PostgresTables:
+    """The `Tables` of a PostgreSQL database, by its clock."""
+
+    def __init__(
+        self,
+        client: PostgresClient,
+        words: Mapping[str, str],
+        storable: Callable[[object], object] = lambda value: value,
+    ) -> None:
+        """`words` are those in which statements differ; `storable` makes a value one that PostgreSQL accepts."""
+        self._client, self._storable = client, storable
+        self._text = cache(partial(in_postgres, words=words))
+
+    async def fetch(self, text: str, *values: object) -> Rows:
+        return await self._client.fetch(self._text(text), *map(self._storable, values), idempotent=True)
+
+    async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
+        async def work(connection: Connection) -> T:
+            running = steps()
+            try:
+                statement = next(running)
+                while True:
+                    statement = running.send(await self._query(connection, statement))
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+        return await self._client.transaction(work, idempotent=idempotent)
+
+    def lock_owner(self, owner: str) -> Steps[None]:
+        yield Statement("SELECT pg_advisory_xact_lock(hashtextextended('antiphon files ' || $1, 0))", (owner,))
+
+    async def _query(self, connection: Connection, statement: Statement) -> Rows:
+        text = self._text(statement.text)
+        if statement.many is not None:
+            # Sent together, without waiting for each result.
+            await connection.executemany(text, [[*map(self._storable, values)] for values in statement.many])
+            return []
+        return await connection.fetch(text, *map(self._storable, statement.values))

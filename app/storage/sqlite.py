@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +25,7 @@ import apsw
 from app.errors import APIError, StoreUnavailable, UnstorableValue
 from app.storage.migration import Migrations, UnpreparedError
 from app.storage.outage import Outage
+from app.storage.tables import Rows, Statement, Steps, with_words
 
 T = TypeVar("T")
 
@@ -85,6 +88,19 @@ def migrate_tables(db: apsw.Connection, migrations: Migrations) -> None:
         for statements in migrations.pending(int(db.pragma("user_version"))):
             db.execute(statements)
         db.pragma("user_version", migrations.newest)
+
+
+_LOCKING = re.compile(r"\s+FOR (?:UPDATE|KEY SHARE)(?: SKIP LOCKED)?\b")  # a transaction locks the whole database
+
+
+def in_sqlite(text: str, words: Mapping[str, str]) -> str:
+    """Return a statement that is written for PostgreSQL, with SQLite's words: those of a room, and the usual ones."""
+    return _LOCKING.sub("", with_words(text, {**words, "antiphon_": "", "{now}": "$now"}))
+
+
+def numbered(values: tuple[object, ...]) -> dict[str, object]:
+    """Return the values of the parameters `$1`, `$2`, ..."""
+    return {str(number): value for number, value in enumerate(values, 1)}
 
 
 class Database:
@@ -179,3 +195,39 @@ class Database:
             self._open.discard(db)
             with suppress(apsw.Error):
                 db.close()
+
+
+class SQLiteTables:
+    """The `Tables` of a SQLite database."""
+
+    def __init__(self, db: Database, clock: Callable[[], float], words: Mapping[str, str]) -> None:
+        """`words` are those in which statements differ, besides the usual ones."""
+        self._db, self._clock = db, clock
+        self._text = cache(partial(in_sqlite, words=words))
+
+    async def fetch(self, text: str, *values: object) -> Rows:
+        return await self._db.read(lambda db: self._query(db, Statement(text, values)))
+
+    async def run(self, steps: Callable[[], Steps[T]], *, idempotent: bool = False) -> T:
+        def work(db: apsw.Connection) -> T:
+            running = steps()
+            try:
+                statement = next(running)
+                while True:
+                    statement = running.send(self._query(db, statement))
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+        return await self._db.write(work)
+
+    def lock_owner(self, owner: str) -> Steps[None]:
+        """Do nothing: there is one transaction at a time."""
+        yield from ()
+
+    def _query(self, db: apsw.Connection, statement: Statement) -> Rows:
+        text, now = self._text(statement.text), {"now": self._clock()}
+        if statement.many is not None:
+            db.executemany(text, [numbered(values) | now for values in statement.many])
+            return []
+        return query(db, text, numbered(statement.values) | now)

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 
 import orjson
 
+from app.storage.tables import Row, Statement, Steps, single
 from app.tools.files import File, Page
 from app.tools.files.batches import MAX_UNFINISHED, BatchLine, ClaimedLine, LineResult, RequestBatch
 from app.tools.files.multipart_sql import add_file
-from app.tools.files.tables import FileTables, Row, Statement, Steps, listed, single
+from app.tools.files.tables import FileTables, listed
 
 # The requests of `/v1/batches`, until their batch has ended.
 BATCH_TABLES = """

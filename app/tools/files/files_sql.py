@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from itertools import count
 
+from app.storage.tables import Steps
 from app.tools.files import File, Page
 from app.tools.files.batches_sql import SQLBatches
 from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
-from app.tools.files.tables import FileTables, Steps, listed
+from app.tools.files.tables import FileTables, listed
 
 _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM antiphon_files"
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple
 
+from app.storage.tables import Rows, Statement, Steps, single
 from app.tools.files import File
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
-from app.tools.files.tables import FileTables, Rows, Statement, Steps, single
+from app.tools.files.tables import FileTables
 
 KEPT = 86_400  # seconds for which an upload that has ended is known
 _SWEPT = 100  # uploads that one statement removes

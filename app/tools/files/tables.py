@@ -1,52 +1,20 @@
 """
-Tables that SQLite and PostgreSQL have with the same columns, used by the same statements.
+The tables of files, with the same columns in SQLite and PostgreSQL: see `app.storage.tables`.
 
-Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., and tables are named `antiphon_...`. `{row}` is
-the column that numbers the rows of a table, of the type `{identity}`, and `{now}` the time by the clock of the
-database, in seconds.
+`{row}` is the column that numbers the rows of a table, of the type `{identity}`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
+from app.storage.tables import Row, Steps, Tables
 from app.tools.files import Page, UnknownCursor
 
-T = TypeVar("T")
-Row: TypeAlias = Sequence[Any]  # its columns are of the types that the schema names
-Rows: TypeAlias = Sequence[Row]
 
-
-class Statement(NamedTuple):
-    """A statement with the values of its parameters."""
-
-    text: str
-    values: tuple[object, ...] = ()
-    many: Sequence[tuple[object, ...]] | None = None  # run once with each of these values, returning no rows
-
-
-# The statements of one transaction: a generator that yields them, receives the rows of each, and returns a result.
-Steps: TypeAlias = Generator[Statement, Rows, T]
-
-
-def with_words(text: str, words: Mapping[str, str]) -> str:
-    """Return a statement with a database's own words for those that differ, in this order."""
-    for word, here in words.items():
-        text = text.replace(word, here)
-    return text
-
-
-class FileTables(Protocol):
+class FileTables(Tables, Protocol):
     """The tables of a database of files; every method raises `FilesUnavailable` if it cannot be reached."""
-
-    async def fetch(self, text: str, *values: object) -> Rows:
-        """Return the rows of a statement that changes nothing."""
-        ...
-
-    async def run(self, steps: Callable[[], Steps[T]]) -> T:
-        """Run statements in one transaction and return their result; `steps` may be called more than once."""
-        ...
 
     def lock_owner(self, owner: str) -> Steps[None]:
         """Let transactions that add to an owner's files wait for each other, so that two keep the limit together."""
@@ -71,8 +39,3 @@ async def listed(
     conditions = " AND ".join([where, *bounds])
     statement = f"{select} WHERE {conditions} ORDER BY {{row}} {page.order} LIMIT {page.limit + 1}"
     return page.cut([*await tables.fetch(statement, *values)])
-
-
-def single(text: str, *values: object) -> Steps[Rows]:
-    """Return the steps of one statement; their result is its rows."""
-    return (yield Statement(text, values))

@@ -17,9 +17,10 @@ from openai import AsyncOpenAI
 from openai.types import Batch
 
 from app.core.access import hash_of
+from app.storage.tables import Steps
 from app.tools.files.batches import WINDOW, BatchLine, LineResult, RequestBatch
 from app.tools.files.batches_sql import SQLBatches
-from app.tools.files.tables import FileTables, Steps
+from app.tools.files.tables import FileTables
 from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_places import FilePlace, SQLiteFiles

@@ -11,14 +11,14 @@ database. Embeddings need the extension `vector` (pgvector). Requires the extras
 from __future__ import annotations
 
 from app.storage.migration import Connection
+from app.storage.postgres import PostgresTables
+from app.storage.tables import single
 from app.tools.files import ABANDONED_AFTER, VectorsUnsupported
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import ALIVE
-from app.tools.files.postgres.database import PostgresDatabase
-from app.tools.files.postgres.schema import NoVectorsError
-from app.tools.files.postgres.tables import PostgresTables
+from app.tools.files.postgres.database import PostgresDatabase, storable
+from app.tools.files.postgres.schema import POSTGRES_WORDS, NoVectorsError
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
-from app.tools.files.tables import single
 
 SWEPT_ROWS = 100  # expired rows that one statement deletes
 SWEPT_PIECES = 64  # of content
@@ -70,7 +70,7 @@ class PostgresFileStore(SQLFileStore):
     """A `FileStore` in PostgreSQL. Times of expiry and of claims are by the clock of the database."""
 
     def __init__(self, database: PostgresDatabase) -> None:
-        super().__init__(PostgresTables(database))
+        super().__init__(PostgresTables(database, POSTGRES_WORDS, storable))
         self._db = database
         self.vector_stores = PostgresVectorStores(database, self._tables)
 

@@ -6,9 +6,9 @@ from app.errors import APIError
 from app.storage.migration import Connection
 from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, read_postgres_url
+from app.storage.tables import Row
 from app.tools.files import FilesUnavailable
 from app.tools.files.postgres.schema import NoVectorsError, migrate_files, migrate_vectors
-from app.tools.files.tables import Row
 
 
 class PostgresDatabase(PostgresClient):

@@ -10,23 +10,15 @@ from __future__ import annotations
 import asyncpg
 
 from app.storage.migration import Connection, Migrations, UnpreparedError, migrate
+from app.storage.postgres import in_postgres
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
-from app.tools.files.tables import with_words
 
 _LOCK = 0x66696C65  # of the migrations; other programs may use advisory locks too
 _VECTORS_LOCK = _LOCK + 1
 
-_WORDS = {
-    "{row}": "number",
-    "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-    "{now}": "extract(epoch FROM clock_timestamp())::float8",
-}
-
-
-def in_postgres(text: str) -> str:
-    """Return a statement with what differs in PostgreSQL: see `app.tools.files.tables`."""
-    return with_words(text, _WORDS)
+# The words that differ in the statements of files: see `app.tools.files.tables`.
+POSTGRES_WORDS = {"{row}": "number", "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
 
 
 _FILES = """
@@ -211,7 +203,14 @@ RETURNS TABLE (file bigint, number integer, distance float8) LANGUAGE sql STABLE
 $$;
 """
 
-_MIGRATIONS = Migrations([_FILES, _QUEUES, in_postgres(MULTIPART_TABLES) + _PARTS_REMOVED, in_postgres(BATCH_TABLES)])
+_MIGRATIONS = Migrations(
+    [
+        _FILES,
+        _QUEUES,
+        in_postgres(MULTIPART_TABLES, POSTGRES_WORDS) + _PARTS_REMOVED,
+        in_postgres(BATCH_TABLES, POSTGRES_WORDS),
+    ]
+)
 
 # The errors of CREATE EXTENSION, and of a type that is in no schema of the search path.
 _NO_EXTENSION = (

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Iterable, Sequence
 
+from app.storage.tables import Statement, Steps
 from app.tools.files.postgres.database import PostgresDatabase, storable
 from app.tools.files.postgres.index import PostgresIndex
-from app.tools.files.tables import FileTables, Statement, Steps
+from app.tools.files.tables import FileTables
 from app.tools.files.vector_stores.records import (
     DAY,
     ErrorCode,

@@ -15,13 +15,12 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from app.storage.migration import Migrations
-from app.storage.sqlite import Database, query
+from app.storage.sqlite import Database, SQLiteTables, in_sqlite, query
 from app.tools.files import ABANDONED_AFTER, FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import MULTIPART_TABLES
-from app.tools.files.sqlite.tables import SQLiteTables, in_sqlite
-from app.tools.files.sqlite.vector_stores import SQLiteVectorStores
+from app.tools.files.sqlite.vector_stores import SQLITE_WORDS, SQLiteVectorStores
 
 DELETED_PIECES = 32  # of content, that one transaction deletes
 
@@ -97,7 +96,9 @@ CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
 """
 # The pieces of what is `removed` are deleted a few at a time.
 _REMOVED = "CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
-_MIGRATIONS = Migrations([_SCHEMA, _QUEUES, in_sqlite(MULTIPART_TABLES) + _REMOVED, in_sqlite(BATCH_TABLES)])
+_MIGRATIONS = Migrations(
+    [_SCHEMA, _QUEUES, in_sqlite(MULTIPART_TABLES, SQLITE_WORDS) + _REMOVED, in_sqlite(BATCH_TABLES, SQLITE_WORDS)]
+)
 
 
 class SQLiteFileStore(SQLFileStore):
@@ -106,7 +107,7 @@ class SQLiteFileStore(SQLFileStore):
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
         self._clock = clock
-        super().__init__(SQLiteTables(self._db, clock))
+        super().__init__(SQLiteTables(self._db, clock, SQLITE_WORDS))
         self.vector_stores = SQLiteVectorStores(self._db, self._tables, clock)
 
     @classmethod

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import apsw
 
-from app.storage.sqlite import Database, query
+from app.storage.sqlite import Database, in_sqlite, numbered, query
+from app.storage.tables import Rows, Statement, Steps
 from app.tools.files import FilesUnavailable
 from app.tools.files.sqlite.index import Index, delete_index
-from app.tools.files.sqlite.tables import in_sqlite, numbered
-from app.tools.files.tables import FileTables, Rows, Statement, Steps
+from app.tools.files.tables import FileTables
 from app.tools.files.vector_stores.records import (
     DAY,
     ErrorCode,
@@ -34,9 +34,17 @@ from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLVectorStore
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+# The words that differ in the statements of files: see `app.tools.files.tables`.
+SQLITE_WORDS = {
+    "antiphon_vector_stores": "stores",
+    "antiphon_file_batches": "batches",
+    "{row}": "row",
+    "{identity}": "INTEGER PRIMARY KEY AUTOINCREMENT",
+    "bytea": "BLOB",
+}
 _ONE_OF = "IN (SELECT value FROM json_each($1))"
 _NEXT = f"""
-{in_sqlite(QUEUES)}, oldest AS (
+{in_sqlite(QUEUES, SQLITE_WORDS)}, oldest AS (
     SELECT queue, (
         SELECT row FROM store_files AS files
         WHERE status = 'in_progress' AND files.queue = queues.queue AND claimed_until <= $2

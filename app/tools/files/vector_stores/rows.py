@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from app.core.types import JSONObject
-from app.tools.files.tables import Row
+from app.storage.tables import Row
 from app.tools.files.vector_stores.records import ChunkingStrategy, FileBatch, FileCounts, StoreFile, VectorStore
 
 

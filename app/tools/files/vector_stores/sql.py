@@ -1,5 +1,5 @@
 """
-The operations on vector stores that are the same in all SQL databases; `app.tools.files.tables` says how statements are
+The operations on vector stores that are the same in all SQL databases; `app.storage.tables` says how statements are
 written. The queue of files to index and their chunks are each database's own.
 """
 
@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from app.storage.tables import Row, Rows, Statement, Steps, single
 from app.tools.files import Page
 from app.tools.files.multipart_sql import ALIVE
-from app.tools.files.tables import FileTables, Row, Rows, Statement, Steps, listed, single
+from app.tools.files.tables import FileTables, listed
 from app.tools.files.vector_stores.records import (
     Attributes,
     Candidate,
