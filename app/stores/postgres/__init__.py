@@ -18,12 +18,12 @@ from typing import Any
 from app.errors import StoreUnavailable
 from app.storage.migration import Connection
 from app.storage.outage import Outage
-from app.storage.postgres import PostgresClient, read_postgres_url
+from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_url
 from app.stores import Change, images_bucket, owner_of
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
 from app.stores.postgres.schema import migrate_store
-from app.stores.postgres.usage import PostgresUsage
+from app.stores.usage_sql import POSTGRES_USAGE, SQLUsage
 
 # $12 are buckets of images, none of them among those to be changed: a statement cannot update a row twice. They are
 # renewed last; every statement locks a bucket before that of its images.
@@ -239,9 +239,9 @@ class PostgresStore:
         """Return counters in the same database."""
         return PostgresCounters(self._new_client(timeout=FAST, connect_timeout=FAST))
 
-    def usage(self, *, days: int) -> PostgresUsage:
+    def usage(self, *, days: int) -> SQLUsage:
         """Return the usage of keys in the same database."""
-        return PostgresUsage(self._client)
+        return SQLUsage(PostgresTables(self._client, POSTGRES_USAGE))
 
     async def aclose(self) -> None:
         await self._client.aclose()

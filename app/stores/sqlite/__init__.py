@@ -22,13 +22,13 @@ import apsw
 import orjson
 
 from app.errors import StoreUnavailable
-from app.storage.sqlite import Database, changed, query
+from app.storage.sqlite import Database, SQLiteTables, changed, query
 from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_bucket, owner_of
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
-from app.stores.sqlite.usage import SQLiteUsage
+from app.stores.usage_sql import SQLITE_USAGE, SQLUsage
 
 # The parameters of the statements are :bucket and :images (names), :name, :record, :required, :now and :until. Times
 # are Unix times, so that they survive a restart.
@@ -229,9 +229,9 @@ class SQLiteStore:
         """Return an event log in the same file and threads."""
         return SQLiteLog(self._db, ttl=ttl, lease=lease, clock=self._clock)
 
-    def usage(self, *, days: int) -> SQLiteUsage:
+    def usage(self, *, days: int) -> SQLUsage:
         """Return the usage of keys in the same file and threads."""
-        return SQLiteUsage(self._db, self._clock)
+        return SQLUsage(SQLiteTables(self._db, self._clock, SQLITE_USAGE))
 
     async def purge(self) -> None:
         """Delete expired records."""

@@ -1,0 +1,74 @@
+"""Usage in the tables of SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Sequence
+
+from app.storage.tables import Statement, Steps, Tables, single
+from app.stores.usage import BATCH_TTL, Spending, UsageRow
+
+# The words that differ: days are dates in PostgreSQL, and the times of batches are timestamps there.
+SQLITE_USAGE = {"{day}": "day", "{as_day}": "", "{added}": "added", "{timestamp}": "$now"}
+POSTGRES_USAGE = {
+    "{day}": "to_char(day, 'YYYY-MM-DD')",
+    "{as_day}": "::text::date",
+    "{added}": "extract(epoch FROM added)",
+    "{timestamp}": "clock_timestamp()",
+}
+
+_COUNTS = UsageRow._fields[4:]
+_ADD_BATCH = """
+INSERT INTO antiphon_usage_batches (batch, added) VALUES ($1, {timestamp}) ON CONFLICT DO NOTHING RETURNING batch
+"""
+_ADD = f"""
+INSERT INTO antiphon_usage AS stored ({", ".join(UsageRow._fields)})
+VALUES ($1{{as_day}}, {", ".join(f"${number}" for number in range(2, 5 + len(_COUNTS)))})
+ON CONFLICT (key, day, model, backend) DO UPDATE SET
+    {", ".join(f"{name} = stored.{name} + excluded.{name}" for name in _COUNTS)}
+"""
+_SPENDING = """
+SELECT CAST(coalesce(sum(tokens) FILTER (WHERE day = $2{as_day}), 0) AS bigint),
+    CAST(coalesce(sum(cost) FILTER (WHERE day = $2{as_day}), 0) AS bigint),
+    CAST(coalesce(sum(tokens), 0) AS bigint), CAST(coalesce(sum(cost), 0) AS bigint)
+FROM (
+    SELECT day, input_tokens + output_tokens AS tokens, cost FROM antiphon_usage
+    WHERE key = $1 AND day BETWEEN $3{as_day} AND $4{as_day}
+) AS month
+"""
+_ROWS = f"""
+SELECT {{day}}, {", ".join(UsageRow._fields[1:])} FROM antiphon_usage
+WHERE day BETWEEN $1{{as_day}} AND $2{{as_day}} AND (CAST($3 AS text) IS NULL OR key = $3)
+"""
+_FORGET = "DELETE FROM antiphon_usage WHERE day < $1{as_day}"
+_FORGET_BATCHES = "DELETE FROM antiphon_usage_batches WHERE {added} < {now} - $1"
+
+
+class SQLUsage:
+    """Rows in a table, and the batches that were added in another."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    async def add(self, batch: str, rows: Sequence[UsageRow]) -> None:
+        """Add to rows in one transaction; a batch is added only once."""
+
+        def steps() -> Steps[None]:
+            if (yield Statement(_ADD_BATCH, (batch,))):
+                # In order, so that two concurrent additions to the same rows do not deadlock.
+                yield Statement(_ADD, many=sorted(rows, key=lambda row: row[:4]))
+
+        await self._tables.run(steps, idempotent=True)
+
+    async def spending(self, key: str, day: str) -> Spending:
+        month = day[:7]
+        _, days = calendar.monthrange(int(month[:4]), int(month[5:]))
+        (row,) = await self._tables.fetch(_SPENDING, key, day, f"{month}-01", f"{month}-{days}")
+        return Spending(*row)
+
+    async def rows(self, first: str, last: str, key: str | None = None) -> list[UsageRow]:
+        return [UsageRow(*row) for row in await self._tables.fetch(_ROWS, first, last, key)]
+
+    async def forget(self, before: str) -> None:
+        await self._tables.run(lambda: single(_FORGET, before), idempotent=True)
+        await self._tables.run(lambda: single(_FORGET_BATCHES, float(BATCH_TTL)), idempotent=True)
