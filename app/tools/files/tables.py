@@ -29,13 +29,14 @@ async def listed(
 
     The column `id` holds the ids of the entries; `where` and `values` select some of them.
     """
-    bounds = []
+    conditions, bounds = [where], [*values]
     for name, row_id, comparison in page.cursors():
         cursor = f"SELECT {{row}} FROM {table} WHERE {where} AND id = ${len(values) + 1}"
         rows = await tables.fetch(cursor, *values, row_id)
         if not rows:
             raise UnknownCursor(name, row_id)
-        bounds.append(f"{{row}} {comparison} {rows[0][0]}")
-    conditions = " AND ".join([where, *bounds])
-    statement = f"{select} WHERE {conditions} ORDER BY {{row}} {page.order} LIMIT {page.limit + 1}"
-    return page.cut([*await tables.fetch(statement, *values)])
+        bounds.append(rows[0][0])
+        conditions.append(f"{{row}} {comparison} ${len(bounds)}")
+    limit = f"LIMIT ${len(bounds) + 1}"
+    statement = f"{select} WHERE {' AND '.join(conditions)} ORDER BY {{row}} {page.order} {limit}"
+    return page.cut([*await tables.fetch(statement, *bounds, page.limit + 1)])

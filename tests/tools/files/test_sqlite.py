@@ -10,7 +10,7 @@ from typing import TypeVar
 import apsw
 
 from app.storage.sqlite import Database, SQLiteTables
-from app.tools.files import File
+from app.tools.files import File, Page
 from app.tools.files.sqlite import _MIGRATIONS, SQLiteFileStore
 from app.tools.files.sqlite.index import Index
 from app.tools.files.sqlite.vector_stores import SQLITE_WORDS, SQLiteVectorStores
@@ -84,4 +84,19 @@ async def test_time_is_a_parameter_so_that_statements_are_cached(tmp_path: Path)
     assert await files._tables.fetch("SELECT {now}, CAST({now} AS bigint) + $1", 1) == [(1234.5, 1235)]
     statistics = await files._db.read(lambda db: db.cache_stats(include_entries=True))
     assert not [entry["query"] for entry in statistics["entries"] if "1234.5" in entry["query"]]
+    await files.aclose()
+
+
+async def test_pages_of_a_list_share_one_statement(tmp_path: Path) -> None:
+    files = SQLiteFileStore(tmp_path / "files.db")
+    for number in range(5):
+        await files.add(File(f"file-{number}", "ada", "a.txt", "assistants", 1, 0, None))
+    texts = set()
+    for number in range(3):
+        page = Page(number + 1, descending=False, after=f"file-{number}")
+        found, _ = await files.files("ada", page)
+        assert found[0].id == f"file-{number + 1}"
+        statistics = await files._db.read(lambda db: db.cache_stats(include_entries=True))
+        texts |= {entry["query"] for entry in statistics["entries"] if "LIMIT" in entry["query"]}
+    assert len(texts) == 1
     await files.aclose()
