@@ -96,7 +96,7 @@ def read_postgres_url(url: str, **defaults: float) -> PostgresAddress:
 
 
 class PostgresClient:
-    """The calls to a database; at most `max_connections` run at once."""
+    """Runs calls to a database, at most `max_connections` at once."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class PostgresClient:
         return connection
 
     async def aclose(self) -> None:
-        """Close all connections, those in use when their calls have ended."""
+        """Close all connections, after running calls have ended."""
         if self._pool is not None:
             with contextlib.suppress(TimeoutError, *_BROKEN):  # the pool then terminates the connections
                 async with asyncio.timeout(self._timeout):
@@ -183,7 +183,7 @@ class PostgresClient:
         return result
 
     async def _try(self, call: Callable[[Any], Awaitable[T]], idempotent: bool) -> T:
-        """Make a call, and repeat it once on another connection unless it may run twice then."""
+        """Make a call; repeat it once on another connection, unless it could take effect twice."""
         connection = await self._acquire()
         try:
             return await self._run(connection, call)
@@ -244,7 +244,7 @@ NOW = "extract(epoch FROM clock_timestamp())::float8"
 
 
 def in_postgres(text: str, words: Mapping[str, str]) -> str:
-    """Return a statement with PostgreSQL's words: those of a room, and the usual ones."""
+    """Return a statement in PostgreSQL's dialect; `words` are replaced in addition to `{now}`."""
     return with_words(text, {**words, "{now}": NOW})
 
 
@@ -257,7 +257,7 @@ class PostgresTables:
         words: Mapping[str, str],
         storable: Callable[[object], object] = lambda value: value,
     ) -> None:
-        """`words` are those in which statements differ; `storable` makes a value one that PostgreSQL accepts."""
+        """`words` are replaced in statements; `storable` converts a value that PostgreSQL would refuse."""
         self._client, self._storable = client, storable
         self._text = cache(partial(in_postgres, words=words))
 

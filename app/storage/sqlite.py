@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT = 5.0  # seconds to wait for another process's lock
 
-# What is wrong is a value, and not the database.
+# Errors of a value, not of the database.
 _REFUSED = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, OverflowError, UnicodeError)
 
 
@@ -94,7 +94,7 @@ _LOCKING = re.compile(r"\s+FOR (?:UPDATE|KEY SHARE)(?: SKIP LOCKED)?\b")  # a tr
 
 
 def in_sqlite(text: str, words: Mapping[str, str]) -> str:
-    """Return a statement that is written for PostgreSQL, with SQLite's words: those of a room, and the usual ones."""
+    """Return a statement in SQLite's dialect; `words` are replaced in addition to the usual ones."""
     return _LOCKING.sub("", with_words(text, {**words, "antiphon_": "", "{now}": "$now"}))
 
 
@@ -201,7 +201,7 @@ class SQLiteTables:
     """The `Tables` of a SQLite database."""
 
     def __init__(self, db: Database, clock: Callable[[], float], words: Mapping[str, str]) -> None:
-        """`words` are those in which statements differ, besides the usual ones."""
+        """`words` are replaced in statements, in addition to the usual ones."""
         self._db, self._clock = db, clock
         self._text = cache(partial(in_sqlite, words=words))
 

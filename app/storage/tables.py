@@ -2,7 +2,7 @@
 Tables that SQLite and PostgreSQL have with the same columns, used by the same statements.
 
 Statements are written for PostgreSQL: parameters are `$1`, `$2`, ..., and tables are named `antiphon_...`. `{now}` is
-the time by the clock of the database, in seconds. Each room that has tables can name more words that differ.
+the database's time in seconds. A caller can name more words that differ between the databases.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Tables(Protocol):
 
 
 def with_words(text: str, words: Mapping[str, str]) -> str:
-    """Return a statement with a database's own words for those that differ, in this order."""
+    """Replace words in a statement, in this order."""
     for word, here in words.items():
         text = text.replace(word, here)
     return text

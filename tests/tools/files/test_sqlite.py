@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TypeVar
 
 import apsw
+import pytest
 
 from app.storage.sqlite import Database, SQLiteTables
-from app.tools.files import File, Page
+from app.tools.files import File, FilesUnavailable, Page
 from app.tools.files.sqlite import _MIGRATIONS, SQLiteFileStore
 from app.tools.files.sqlite.index import Index
 from app.tools.files.sqlite.vector_stores import SQLITE_WORDS, SQLiteVectorStores
@@ -99,4 +100,16 @@ async def test_pages_of_a_list_share_one_statement(tmp_path: Path) -> None:
         statistics = await files._db.read(lambda db: db.cache_stats(include_entries=True))
         texts |= {entry["query"] for entry in statistics["entries"] if "LIMIT" in entry["query"]}
     assert len(texts) == 1
+    await files.aclose()
+
+
+async def test_index_of_a_newer_server_makes_the_store_unavailable(tmp_path: Path) -> None:
+    files = SQLiteFileStore(tmp_path / "files.db")
+    await files.vector_stores.create(store := VectorStore("vs_1", "ada", "", None, None, None, 0, 0))
+    index = Index(tmp_path / "files.db.indexes" / "vs_1.db")
+    index.replace(1, [TextChunk("Bread needs yeast.")], "", alive={1})
+    with index._open() as db:
+        db.pragma("user_version", 1000)
+    with pytest.raises(FilesUnavailable):
+        await files.vector_stores.search(store, Query("yeast"), 10)
     await files.aclose()

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import apsw
 
+from app.storage.migration import UnpreparedError
 from app.storage.sqlite import Database, in_sqlite, numbered, query
 from app.storage.tables import Rows, Statement, Steps
 from app.tools.files import FilesUnavailable
@@ -172,7 +173,7 @@ class SQLiteVectorStores(SQLVectorStores):
     async def _in_thread(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-        except (apsw.Error, OSError) as error:
+        except (apsw.Error, OSError, UnpreparedError) as error:
             logger.error("an index of vectors is unavailable: %s: %s", type(error).__name__, error)
             raise FilesUnavailable from None
 
