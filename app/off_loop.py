@@ -31,7 +31,7 @@ async def off_loop(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwarg
         return function(*args, **kwargs)
 
     def computed() -> T:
-        return_free_memory()  # of the steps before, for what this one takes
+        return_free_memory()  # freed by earlier steps
         return function(*args, **kwargs)
 
     return await asyncio.get_running_loop().run_in_executor(_thread, computed)

@@ -1,5 +1,5 @@
 """
-Parse untrusted JSON with a limit on the number of its values, and encode values that orjson refuses.
+Parse untrusted JSON with limits on values and memory, and encode values that orjson refuses.
 
 An empty array is three bytes of JSON and sixty of memory, and every value takes time in each pass over the document. So
 values are counted before the document is parsed.

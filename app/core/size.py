@@ -1,5 +1,5 @@
 """
-What is large: a request above these limits is parsed and translated in a thread, while other requests are served.
+Limits above which a request is parsed and translated in a thread, while other requests are served.
 
 On one core of 2026, a text of 1 MiB takes 2 ms to parse, translate and encode, or 12 ms if it consists of unpaired
 surrogates. Messages with 5,000 commas in their JSON take 10 ms.
