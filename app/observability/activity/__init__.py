@@ -6,9 +6,8 @@ What happens now, and what happened in the last hours, in all processes of a sto
     await activity.hours(24)                             # counts, durations and refusals
     await activity.now()                                 # running responses, and loads of backends
 
-Each process counts in memory, and puts records of bounded size into the store: one for the current hour, and, while it
-works, one for what it does now. The records of an hour are in one bucket. There are as many of these as a day has
-hours, each of which is used again a day later. No record has content of a request or of a response.
+Each process counts in memory, and puts records of bounded size into the store: one for each hour, which is deleted a
+day later, and one for what it does now while it works. No record has content of a request or of a response.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ PUBLISHING = 2.0  # seconds between two records of a process that works
 PUBLISHING_TIMEOUT = 5.0  # seconds
 _STALE = 15.0  # seconds after which a process that has written nothing does not work any more
 _LISTED = 200  # running responses of a process, those that began last
-_NOW = "server:now"  # no owner of a caller has this name
+_NOW, _HOURS = "server:now", "server:hours"  # no owner of a caller has these names
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,7 @@ class Activity:
         self._clock = clock
         self._process = secrets.token_hex(8)  # the name of its records
         self._running: dict[int, tuple[float, ResponseLifecycle]] = {}  # in the order of their start
-        self._hour = ActivityHour(self._begin())
-        self._closed_hours: list[ActivityHour] = []  # that have ended and are not stored yet
-        self._changed = False  # whether the hour has changed since it was stored
+        self._hours: dict[int, ActivityHour] = {}  # the current one, and those before it that are not stored yet
         self._shown = False  # whether the store has a record of what this process does now
         self._started = False
         self._publishing: asyncio.Task[None] | None = None
@@ -93,41 +90,32 @@ class Activity:
         counts.total.add(lifecycle.seconds)
         if (seconds := lifecycle.seconds_to_first) is not None:
             counts.first_token.add(seconds)
-        self._change()
+        self._publish()
 
     def refused(self, refusal: Refusal) -> None:
         """Note a request that was refused."""
         hour = self._current()
         hour.of(refusal.at, refusal.key, "").refused += 1
         hour.refuse(refusal)
-        self._change()
-
-    def _begin(self) -> int:
-        return int(self._clock()) // HOUR * HOUR
+        self._publish()
 
     def _current(self) -> ActivityHour:
-        if (start := self._begin()) != self._hour.start:
-            if self._changed:
-                self._closed_hours = [*self._closed_hours, self._hour][-HOURS:]
-            self._hour = ActivityHour(start)
-        return self._hour
+        start = int(self._clock()) // HOUR * HOUR
+        if (hour := self._hours.get(start)) is None:
+            hours = {past: each for past, each in self._hours.items() if each.changed and past > start - HOURS * HOUR}
+            hour = ActivityHour(start)
+            self._hours = {**hours, start: hour}
+        return hour
 
     # Reading.
 
     async def hours(self, number: int) -> list[ActivityHour]:
         """Return what happened in the last hours, up to `HOURS`, in each process; raises `StoreUnavailable`."""
-        current = self._current()
-        begins = [current.start - HOUR * back for back in range(min(number, HOURS))]
-        buckets = await asyncio.gather(*(self._store.all(_bucket(begin)) for begin in begins))
-        own = {hour.start: hour for hour in (*self._closed_hours, current)}  # newer than what is stored of them
-        records = [hour.record() for start, hour in own.items() if start in begins]
-        records += [
-            record
-            for begin, bucket in zip(begins, buckets, strict=True)
-            for name, record in bucket.items()
-            if _begins(record, begin) and not (name == self._process and begin in own)
-        ]
-        return await asyncio.to_thread(lambda: [*map(ActivityHour.read, records)])
+        last = self._current().start
+        records = await self._store.all(_HOURS)
+        records |= {self._name(hour): hour.record() for hour in self._hours.values()}  # newer than what is stored
+        found = [record for name, record in records.items() if _start(name) > last - number * HOUR]
+        return await asyncio.to_thread(lambda: [*map(ActivityHour.read, found)])
 
     async def now(self) -> Now:
         """Return what this process does, and what the others of its store do, as far as that is available."""
@@ -152,7 +140,7 @@ class Activity:
     def start(self) -> None:
         """Write to the store from now on; to be called in the event loop."""
         self._started = True
-        if self._running or self._changed:
+        if self._works():
             self._publish()
 
     async def aclose(self) -> None:
@@ -164,9 +152,8 @@ class Activity:
             async with asyncio.timeout(PUBLISHING_TIMEOUT):
                 await self._write()
 
-    def _change(self) -> None:
-        self._changed = True
-        self._publish()
+    def _works(self) -> bool:
+        return bool(self._running) or any(hour.changed for hour in self._hours.values())
 
     def _publish(self) -> None:
         if self._started and self._publishing is None:
@@ -175,7 +162,7 @@ class Activity:
     async def _write_periodically(self) -> None:
         """Write while there is something to write."""
         try:
-            while self._running or self._changed or self._shown:
+            while self._works() or self._shown:
                 await asyncio.sleep(PUBLISHING)
                 with contextlib.suppress(StoreUnavailable, TimeoutError):  # an outage is logged by the store
                     async with asyncio.timeout(PUBLISHING_TIMEOUT):
@@ -192,36 +179,31 @@ class Activity:
         elif self._shown:
             await self._store.delete(_NOW, self._process)
             self._shown = False
-        while self._closed_hours:
-            await self._write_hour(self._closed_hours[0])
-            del self._closed_hours[0]
-        if self._changed:
-            self._changed = False
-            try:
-                await self._write_hour(self._hour)
-            except BaseException:
-                self._changed = True
-                raise
+        for hour in [*self._hours.values()]:
+            if hour.changed:
+                await self._write_hour(hour)
 
     async def _write_hour(self, hour: ActivityHour) -> None:
-        """Store an hour; the first time, delete what its bucket has of the day before."""
-        bucket = _bucket(hour.start)
+        """Store an hour; the first time, delete the records of the day before."""
         if hour.fresh:
-            for name, record in (await self._store.all(bucket)).items():
-                if not _begins(record, hour.start):
-                    await self._store.delete(bucket, name)
+            for name in await self._store.names(_HOURS):
+                if _start(name) <= hour.start - HOURS * HOUR:
+                    await self._store.delete(_HOURS, name)
             hour.fresh = False
-        await self._store.put(bucket, self._process, hour.record())
+        hour.changed = False
+        try:
+            await self._store.put(_HOURS, self._name(hour), hour.record())
+        except BaseException:
+            hour.changed = True
+            raise
+
+    def _name(self, hour: ActivityHour) -> str:
+        return f"{hour.start}-{self._process}"
 
 
-def _bucket(begin: int) -> str:
-    """Return the bucket of an hour of the day; its owner is no caller's."""
-    return f"server:hour-{begin // HOUR % HOURS:02d}"
-
-
-def _begins(record: bytes, begin: int) -> bool:
-    """Return whether a record is that of the hour that begins then, and not of the same one of another day."""
-    return record.startswith(b'{"start":%d,' % begin)
+def _start(name: str) -> int:
+    """Return the start of the hour that a record of this name is of."""
+    return int(name.partition("-")[0])
 
 
 def _described(began: float, lifecycle: ResponseLifecycle) -> JSONObject:

@@ -61,12 +61,14 @@ class ActivityHour:
         """`start` is the Unix time of its beginning."""
         self.start = start
         self.fresh = True  # whether it has not been stored yet
+        self.changed = False  # whether it has changed since it was stored
         self.counts: dict[tuple[int, str, str], RequestCounts] = {}
         self._models: dict[str, set[str]] = {}  # of each key
         self._refusals: dict[str, deque[Refusal]] = {}  # by owner, the last refused one last
 
     def of(self, now: float, key: str, model: str) -> RequestCounts:
         """Return the counts of a key and model at a Unix time of this hour, to be added to."""
+        self.changed = True
         slot = int(now) // SLOT * SLOT
         if (counts := self.counts.get((slot, key, model))) is not None:
             return counts
