@@ -377,7 +377,7 @@ def test_import_upward_is_seen(name: str, imported: str) -> None:
         ("app.core.stream.event_builder", "app.core.ids"),
         ("app.core.request.messages", "app.core.stream.event_types"),
         ("app.core.stream.event_builder", "app.errors"),
-        ("app.backends", "app.core.stream.chunk_reader"),
+        ("app.backends", "app.core.stream.delta_reader"),
         ("app.backends.server.client", "app.backends"),
         ("app.backends.server.client", "app.backends.transport"),
         ("app.responses.generate", "app.backends"),

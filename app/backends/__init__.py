@@ -1,24 +1,24 @@
 """
 The protocol of backends, which generate the answers.
 
-A backend is asked a `Question` (`app.core.request.question`), which it encodes itself, and its answer comes in chunks
-(`app.core.types.chunk`), in lists, one list per network read. It knows nothing of Responses. A backend that cannot
-stream passes on one chunk whose `delta` is the whole message, so there is no second path.
+A backend encodes a `Question` (`app.core.request.question`) itself. Its answer comes in lists of deltas
+(`app.core.types.deltas`), one list per network read. A backend knows nothing of Responses. One that cannot stream
+returns the whole message in few deltas, so there is no second path.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import field, replace
+from dataclasses import field
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self, TypeAlias
+from typing import NamedTuple, Protocol, Self
 
 from app.core.profile import Profile
 from app.core.request.question import Attempts, EncodedQuestion, Question
 from app.core.stream.answer import Tap
 from app.core.types import JSONObject
-from app.core.types.chunk import DONE, Chunk, ChunkOrRun
+from app.core.types.deltas import DONE, Delta
 from app.core.types.frozen import frozen
 from app.errors import BackendError, NotFound
 
@@ -30,11 +30,10 @@ __all__ = [
     "AnswerReceiver",
     "Backend",
     "BackendExchange",
-    "Chunk",
-    "ChunkOrRun",
+    "BackendWrapper",
+    "Delta",
     "EncodedQuestion",
-    "ExchangeObservation",
-    "ExchangeObserver",
+    "ExchangeWrapper",
     "GeneratedExchange",
     "Question",
     "RawAnswer",
@@ -110,12 +109,6 @@ class RawRequest:
     retry_allowed: bool = True  # whether a failure may be retried at the same server
     attempts: Attempts = field(default_factory=Attempts, compare=False)
 
-    def with_headers(self, added: Mapping[str, str]) -> RawRequest:
-        """Return the request with headers in place of those of the same names."""
-        fields = [(name.encode(), value.encode()) for name, value in added.items()]
-        replaced = {name for name, _ in fields}
-        return replace(self, headers=[*(field for field in self.headers if field[0] not in replaced), *fields])
-
 
 class RefusedRequest(BackendError):
     """A backend's refusal of a raw request that is the caller's to read: it is passed on byte for byte."""
@@ -189,18 +182,18 @@ class RawExchange(Protocol):
 
 
 class AnswerReceiver(Protocol):
-    """Takes the chunks of an answer."""
+    """Takes the deltas of an answer."""
 
-    begun: bool  # whether there was a chunk; until then another backend may answer in place of this one
-    taps: list[Tap]  # what observers want to be shown the chunks
+    begun: bool  # whether there was a delta; until then another backend may answer in place of this one
+    taps: list[Tap]  # what observers want to be shown the deltas
 
     @property
     def slow(self) -> bool:
-        """Whether the client is slow, so that `ready` has to be awaited before more chunks are passed on."""
+        """Whether the client is slow, so that `ready` has to be awaited before more deltas are passed on."""
         ...
 
-    def receive(self, chunks: Sequence[ChunkOrRun]) -> bool:
-        """Take the next chunks; return whether more may follow at once, without `ready`."""
+    def receive(self, deltas: Sequence[Delta]) -> bool:
+        """Take the next deltas; return whether more may follow at once, without `ready`."""
         ...
 
     async def ready(self) -> None:
@@ -229,9 +222,9 @@ class BackendExchange(Protocol):
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """
-        Pass the chunks of the answer on as they are received, until the end of the answer.
+        Pass the deltas of the answer on as they are received, until the end of the answer.
 
-        If the backend reports an error or the connection breaks, this raises `BackendError` after all chunks that were
+        If the backend reports an error or the connection breaks, this raises `BackendError` after all deltas that were
         received before.
         """
         ...
@@ -242,22 +235,22 @@ class GeneratedExchange(BackendExchange):
 
     warnings: Sequence[str] | None = None
 
-    def __init__(self, generate: Callable[[], AsyncGenerator[list[ChunkOrRun], None]]) -> None:
-        self._chunks = generate()
+    def __init__(self, generate: Callable[[], AsyncGenerator[list[Delta], None]]) -> None:
+        self._deltas = generate()
 
     async def __aenter__(self) -> Self:
-        await anext(self._chunks)
+        await anext(self._deltas)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._chunks.aclose()
+        await self._deltas.aclose()
 
     async def receive(self, receiver: AnswerReceiver) -> None:
-        async for chunks in self._chunks:
-            if chunks:
-                receiver.receive(chunks)
+        async for deltas in self._deltas:
+            if deltas:
+                receiver.receive(deltas)
                 await receiver.ready()
 
 
@@ -304,31 +297,61 @@ class Backend(Protocol):
         raise NotFound(f"This backend has no {request.endpoint}.", code="unknown_url")
 
 
-class ExchangeObservation(Protocol):
-    """
-    Sees one request to one server, from before it is sent.
+class BackendWrapper(Backend):
+    """The base of backends that wrap another: passes everything on."""
 
-    Its methods must be fast, and must not raise.
-    """
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def profile(self, model: str) -> Profile:
+        return self._backend.profile(model)
+
+    def encode(self, question: Question) -> EncodedQuestion:
+        return self._backend.encode(question)
+
+    def open(self, question: Question) -> BackendExchange:
+        return self._backend.open(question)
+
+    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
+        return await self._backend.models(caller_key)
+
+    async def check(self) -> None:
+        await self._backend.check()
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
+
+    async def count_tokens(self, question: Question) -> int | None:
+        return await self._backend.count_tokens(question)
+
+    def translation(self, question: Question) -> Translation:
+        return self._backend.translation(question)
+
+    def forwards(self, endpoint: str) -> bool:
+        return self._backend.forwards(endpoint)
+
+    def forward(self, request: RawRequest) -> RawExchange:
+        return self._backend.forward(request)
+
+
+class ExchangeWrapper(BackendExchange):
+    """The base of exchanges that wrap another: passes everything on."""
+
+    def __init__(self, exchange: BackendExchange) -> None:
+        self._exchange = exchange
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers to be sent with the request, in place of others of these names."""
-        ...
+    def warnings(self) -> Sequence[str] | None:
+        return self._exchange.warnings
 
-    @property
-    def tap(self) -> Tap | None:
-        """What is shown the chunks of the answer."""
-        ...
+    async def __aenter__(self) -> Self:
+        await self._exchange.__aenter__()
+        return self
 
-    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
-        """See that the server has accepted the request."""
-        ...
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exchange.__aexit__(kind, error, trace)
 
-    def end(self, error: BaseException | None) -> None:
-        """See the end, and the error that ended it."""
-        ...
-
-
-# Observes a request to a server, which has the name of its backend and its number in the settings.
-ExchangeObserver: TypeAlias = Callable[[Backend, Question | RawRequest, tuple[str, str]], ExchangeObservation]
+    async def receive(self, receiver: AnswerReceiver) -> None:
+        await self._exchange.receive(receiver)

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.chunk import ChunkOrRun, ChunkRun
+from app.core.types.deltas import Delta, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
 from app.core.usage.token_estimate import DATA, conversation_of
 
-# The names that the conventions have for reasons of Chat Completions; other reasons are unchanged.
-_FINISH_REASONS = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
+# The conventions' names of finish reasons; other reasons are unchanged.
+_FINISH_REASONS = {"tool_calls": "tool_call", None: "error"}
 _DATA_URL = re.compile(r"data:([\w.+/-]+)[;,]")
 _MODALITIES = {
     "image_url": "image",
@@ -114,30 +114,26 @@ def _call(call_id: str | None, name: str | None, arguments: str | None) -> JSONO
 
 
 class OutputMessage:
-    """Collects the answer of a backend from its chunks."""
+    """Collects a backend's answer from its deltas."""
 
     def __init__(self) -> None:
         self._texts: dict[str, list[str]] = {}  # by the type of the part
         self._calls: dict[object, JSONObject] = {}  # their ids, names and arguments, by index
 
-    def feed(self, chunk: ChunkOrRun) -> None:
-        """Take the next chunk."""
-        for one in chunk.chunks() if isinstance(chunk, ChunkRun) else (chunk,):
-            choices = one.get("choices")
-            delta = choices[0].get("delta") if choices else None
-            if delta:
-                self._feed(delta)
-
-    def _feed(self, delta: JSONMapping) -> None:
-        for field, part_type in (("reasoning_content", "reasoning"), ("content", "text"), ("refusal", "text")):
-            if isinstance(text := delta.get(field), str):
-                self._texts.setdefault(part_type, []).append(text)
-        for fragment in delta.get("tool_calls") or ():
-            function = fragment.get("function") or {}
-            call = self._calls.setdefault(fragment.get("index"), {"id": None, "name": None, "arguments": ""})
-            call["id"] = fragment.get("id") or call["id"]
-            call["name"] = function.get("name") or call["name"]
-            call["arguments"] += function.get("arguments") or ""
+    def feed(self, delta: Delta) -> None:
+        """Add a delta."""
+        match delta:
+            case TextDelta(texts):
+                self._texts.setdefault("text", []).extend(texts)
+            case ReasoningDelta(texts):
+                self._texts.setdefault("reasoning", []).extend(texts)
+            case RefusalDelta(text):
+                self._texts.setdefault("text", []).append(text)
+            case ToolCallDelta(index, call_id, name, arguments):
+                call = self._calls.setdefault(index, {"id": None, "name": None, "arguments": ""})
+                call["id"] = call_id or call["id"]
+                call["name"] = name or call["name"]
+                call["arguments"] += "".join(arguments)
 
     def messages(self, finish_reason: str | None) -> list[JSONObject]:
         """Return the message, in a list; empty if there was none."""

@@ -1,7 +1,7 @@
 """
 Query the model and deliver its answer as events.
 
-This connects the pure core to the backend. A backend passes on lists of chunks, one per network read, and each becomes
+This connects the pure core to the backend. A backend passes on lists of deltas, one per network read, and each becomes
 a batch of events, which is delivered in one write.
 """
 
@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias
 from app.backends import Backend, BackendExchange, EncodedQuestion, Question
 from app.core.history.truncation import Truncation, share_that_fits
 from app.core.stream.answer import Answer
-from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, JSONObject, Usage
 from app.core.usage import is_counted, usage_of
@@ -27,7 +27,7 @@ from app.responses.delivery import EventWriter
 
 logger = logging.getLogger(__name__)
 
-# Seconds to wait for the first chunk after the status line: many servers send an error in the first frame of a 200,
+# Seconds to wait for the first delta after the status line: many servers send an error in the first frame of a 200,
 # and clients retry only on an HTTP status.
 FIRST_CHUNK = 0.2
 
@@ -55,7 +55,7 @@ class ModelQuery:
     backend: Backend
     question: Question
     encoded: EncodedQuestion  # for the backend that is asked first
-    reader: ChunkReader
+    reader: DeltaReader
     margin: float | None = None  # part (0 to 1) of the fitting share that is used of a long prompt; None: not truncated
     exchange: BackendExchange | None = None  # once the backend is asked
     left_out: int = 0  # items, from the oldest on, since the prompt was too long
@@ -195,10 +195,10 @@ class OneAnswer:
 
 
 class DeliveredAnswer(Answer):
-    """An answer whose events are delivered as it is received, and whose first chunk starts the response."""
+    """An answer whose events are delivered as it is received, and whose first delta starts the response."""
 
     def __init__(
-        self, builder: EventBuilder, reader: ChunkReader, delivery: EventWriter, deadline: Deadline | None
+        self, builder: EventBuilder, reader: DeltaReader, delivery: EventWriter, deadline: Deadline | None
     ) -> None:
         super().__init__(reader)
         self.started = False  # whether the response has started with this answer
@@ -210,13 +210,13 @@ class DeliveredAnswer(Answer):
         self._timer: asyncio.TimerHandle | None = None
 
     def start_within(self, seconds: float) -> None:
-        """Start the response after some seconds, unless a chunk or an error comes first."""
+        """Start the response after some seconds, unless a delta or an error comes first."""
         self.stop_timer()
         if not self.started:
             self._timer = asyncio.get_running_loop().call_later(seconds, self.start)
 
     def stop_timer(self) -> None:
-        """Leave the start of the response to the first chunk."""
+        """Leave the start of the response to the first delta."""
         if self._timer:
             self._timer.cancel()
             self._timer = None
@@ -277,7 +277,7 @@ async def respond(
 
     The first are delivered when the backend starts to answer, or after `open_after` seconds (None: no limit). Raises
     `BackendError` for an error before that, unless the response was `opened` already; later errors become events. The
-    `deadline` starts with the first chunk; when it passes, the response is incomplete. `finish` ends the response, or
+    `deadline` starts with the first delta; when it passes, the response is incomplete. `finish` ends the response, or
     leaves it open for another round.
     """
     failure: BackendError | None = None
@@ -317,7 +317,6 @@ async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: floa
             if open_after is not None:
                 answer.start_within(FIRST_CHUNK)
             await exchange.receive(answer)
-            query.question.attempts.broken_off = answer.reader.ended in (None, "error")
     except BackendError as error:
         # Some servers reject a prompt only in the first frame of a stream.
         if answer.begun or not await query.shorten(error):
@@ -356,9 +355,9 @@ class DeadlineExceeded(Exception):
     """The response was not complete at its deadline."""
 
 
-def ending_of(reader: ChunkReader, failure: BackendError | None) -> str | None:
+def ending_of(reader: DeltaReader, failure: BackendError | None) -> str | None:
     """
-    Return how an answer ended: a value of `ChunkReader.ended`.
+    Return how an answer ended: a value of `DeltaReader.ended`.
 
     A connection that breaks after the finish reason does not make the answer incomplete.
     """

@@ -20,7 +20,7 @@ from app.core.affinity import conversation_key
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import RequestContext
 from app.core.request.question import Attempts, TranslatedPrefix
-from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types import JSONMapping
@@ -166,7 +166,7 @@ class Questions:
         request, encoded = self._request, self._encoded(question)
         options = self._backend.profile(self._model).response
         rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
-        reader = ChunkReader(
+        reader = DeltaReader(
             builder,
             rules,
             limits,

@@ -24,7 +24,7 @@ from app.api.accounting.journal import UsageJournal
 from app.core.access import BudgetLimit, KeyAccess, hash_of
 from app.core.prices import NANO, Price, PriceList, format_money
 from app.core.types import Usage
-from app.core.types.chunk import DONE
+from app.core.types.deltas import DONE
 from app.core.usage import usage_of
 from app.errors import StoreUnavailable, UnstorableValue
 from app.stores.memory.usage import MemoryUsage

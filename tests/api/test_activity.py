@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from app.core.access import hash_of
-from app.core.types.chunk import DONE
+from app.core.types.deltas import DONE
 from app.errors import BackendError
 from app.tools.files import FilesUnavailable
 from tests.api.key_attacks import GLIMPSES

@@ -22,7 +22,7 @@ import pytest
 
 from app.api.rate_limits import Limits, format_duration
 from app.core.access import KeyAccess
-from app.core.types.chunk import DONE
+from app.core.types.deltas import DONE
 from app.errors import BackendError, StoreBusy, StoreUnavailable
 from app.stores import Change
 from app.stores import redis as stores_redis

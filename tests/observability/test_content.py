@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from app.core.types.deltas import Finished, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta
 from app.observability.content import OutputMessage, input_messages
-from tests.support.build import call, delta, finish
 
 TEXT = {"type": "string"}
 # What `gen-ai-input-messages.json` and `gen-ai-output-messages.json` require of each type of part; null where they do.
@@ -103,20 +103,19 @@ def test_conversation_with_calls_has_the_shapes_of_the_conventions() -> None:
         ("length", "length"),
         ("content_filter", "content_filter"),
         ("tool_calls", "tool_call"),
-        ("function_call", "tool_call"),
         (None, "error"),
     ],
 )
 def test_answer_has_the_shape_and_finish_reason_of_the_conventions(reason: str | None, recorded: str) -> None:
     output = OutputMessage()
-    for chunk in (
-        delta(reasoning_content="Hm."),
-        delta(content="Hi"),
-        call(0, "c1", "f", '{"a"'),
-        call(0, None, None, ": 1}"),
+    for delta in (
+        ReasoningDelta(["H", "m."]),
+        TextDelta(["Hi"]),
+        ToolCallDelta(0, "c1", "f", ['{"a"']),
+        ToolCallDelta(0, arguments=[": ", "1}"]),
+        Finished(FinishReason.STOP),
     ):
-        output.feed(chunk)
-    output.feed(finish(reason))
+        output.feed(delta)
     messages = output.messages(reason)
     check(OUTPUT, messages)
     (message,) = messages

@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from app import __version__
 from app.core.profile import Profile
-from app.core.types.chunk import DONE
+from app.core.types.deltas import DONE
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels
 from app.observability.lifecycle import ResponseLifecycle

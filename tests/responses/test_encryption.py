@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.core.history.compaction import CONTENT_MARK
 from app.core.history.resource import new_response
-from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types.request import CreateResponse, Event
@@ -26,7 +26,7 @@ from app.responses.encryption import (
 )
 from app.responses.generate import finish_response
 from tests.support import laws
-from tests.support.build import call, counted, delta, normal, querying, story, whole
+from tests.support.build import call, counted, delta, deltas_of, querying, story, whole
 from tests.support.logs import records_of
 
 CIPHER = ContentCipher(["the secret"])
@@ -213,10 +213,9 @@ def answer(*chunks: dict[str, Any]) -> list[Event]:
         clock=lambda: 2.0,
         encryption=ReasoningEncryption(lambda content: CIPHER.encrypt("reasoning", "alice", content)),
     )
-    reader = ChunkReader(builder)
+    reader = DeltaReader(builder)
     builder.start()
-    for chunk in normal(whole(*chunks)):
-        reader.feed(chunk)
+    reader.feed(deltas_of(whole(*chunks)))
     finish_response(builder, querying(reader), None)
     builder.end()
     events = [*builder.take()]

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from app.core.stream.chunk_reader import ChunkReader
-from app.core.types.chunk import DONE
+from app.core.stream.delta_reader import DeltaReader
+from app.core.types.deltas import DONE
 from app.core.types.request import Event
 from app.responses.delivery import NoDelivery
 from app.responses.generate import Deadline, respond
@@ -23,7 +23,7 @@ NOT_A_CHUNK = cast(Any, None)
 
 
 async def ask(
-    *script: Any, open_after: float | None = 1, reading: type[ChunkReader] = ChunkReader, seconds: float = 0
+    *script: Any, open_after: float | None = 1, reading: type[DeltaReader] = DeltaReader, seconds: float = 0
 ) -> list[Event]:
     made = builder()
     kept = Kept()
@@ -54,7 +54,7 @@ async def test_first_chunk_that_cannot_be_read_fails_the_response_without_output
     assert (events[-1]["type"], events[-1]["response"]["output"]) == ("response.failed", [])
 
 
-class Unending(ChunkReader):
+class Unending(DeltaReader):
     """A reader that cannot say how an answer ended, nor what it took."""
 
     @property
@@ -77,7 +77,7 @@ async def test_answer_that_cannot_be_completed_ends(caplog: pytest.LogCaptureFix
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
     failed = events[-1]["response"]
     assert (failed["output"][0]["content"][0]["text"], failed["usage"]["output_tokens"] > 0) == ("Hel", True)
-    assert records_of(caplog, "app.responses")[-1].getMessage() == "an answer could not be ended"
+    assert [record.getMessage() for record in records_of(caplog, "app.responses")] == ["an answer could not be ended"]
 
 
 @pytest.mark.parametrize("count", [-math.inf, math.inf, math.nan])
@@ -92,7 +92,7 @@ async def test_failures_are_exceptions_of_their_own() -> None:
     failures = []
     for _ in range(2):
         made, cut = builder(), Scripted([delta(content="Hel"), DONE])
-        reader = ChunkReader(made, finish_required=True)
+        reader = DeltaReader(made, finish_required=True)
         await respond(made, querying(reader, cut), NoDelivery(), open_after=None)
         failures.append(made.failure)
     assert failures[0] is not None

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from app.core.access import hash_of
-from app.core.types.chunk import DONE
+from app.core.types.deltas import DONE
 from tests.studio.browser import Studio
 from tests.support.build import delta, finish, reported
 from tests.support.scripted import Scripted, Step

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from app.backends import EncodedQuestion, Question
-from app.backends.apis.chat.normalize import Normalizer
+from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.history.resource import new_response
-from app.core.profile import CALL_NAME_NOISE
-from app.core.stream.chunk_reader import ChunkReader
+from app.core.profile import CALL_NAME_NOISE, Profile
+from app.core.sse.repeats import RawEvent
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.tool_calls import CallRules
-from app.core.types.chunk import DONE, Chunk, ChunkRun
+from app.core.types.deltas import DONE, Delta, ReasoningDelta, TextDelta, ToolCallDelta
 from app.core.types.request import CreateResponse, Event
 from app.errors import BackendError
 from app.responses.generate import ModelQuery
 from app.responses.generate import finish_response as end_response
 
 
-def delta(**fields: Any) -> Chunk:
+def delta(**fields: Any) -> RawEvent:
     return {"choices": [{"index": 0, "delta": fields, "finish_reason": None}]}
 
 
-def finish(reason: str | None) -> Chunk:
+def finish(reason: str | None) -> RawEvent:
     return {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
 
 
@@ -39,7 +41,7 @@ def reported(input: int, output: int, *, cached: int = 0, reasoning: int = 0) ->
     }
 
 
-def call(index: int | None = 0, id: str | None = None, name: str | None = None, arguments: Any = None) -> Chunk:
+def call(index: int | None = 0, id: str | None = None, name: str | None = None, arguments: Any = None) -> RawEvent:
     """A delta with one fragment of a tool call; what is None is left out."""
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     fragment = {key: value for key, value in (("index", index), ("id", id)) if value is not None}
@@ -58,44 +60,56 @@ def builder(request: CreateResponse | None = None, **options: Any) -> EventBuild
     return EventBuilder(response, new_id=counted(), clock=lambda: 2.0, **options)
 
 
-def normal(chunks: Iterable[Any]) -> list[Chunk]:
-    """Return the chunks of an answer as a backend yields them to the core."""
-    normalizer = Normalizer()
-    return [one for chunk in chunks for one in ([chunk] if chunk is DONE else normalizer.feed([chunk]))]
+def deltas_of(chunks: Iterable[Any], profile: Profile | None = None) -> list[Delta]:
+    """Return the deltas of Chat Completions chunks; `DONE` marks the end of the stream."""
+    reader = ChunkReader((profile or Profile()).response)
+    return [one for chunk in chunks for one in (reader.read(chunk) if isinstance(chunk, dict) else [chunk])]
 
 
-def each(chunks: Iterable[Any]) -> list[Chunk]:
-    """Return chunks one by one, also those that a backend yields as a run."""
-    return [one for chunk in chunks for one in (chunk.chunks() if isinstance(chunk, ChunkRun) else [chunk])]
+def singly(deltas: Iterable[Delta]) -> list[Delta]:
+    """Return deltas with one text each."""
+    return [one for delta in deltas for one in _single(delta)]
 
 
-def reader_of(made: EventBuilder, logprobs: bool = False, finish_required: bool = False, **rules: Any) -> ChunkReader:
-    """Return a reader of chunks; `rules` are those of `CallRules`."""
-    return ChunkReader(made, CallRules(**rules), logprobs=logprobs, finish_required=finish_required)
+def texts_of(deltas: Iterable[Delta]) -> list[str]:
+    """Return the texts of messages in deltas."""
+    return [text for delta in deltas if isinstance(delta, TextDelta) for text in delta.texts]
+
+
+def _single(delta: Delta) -> list[Delta]:
+    if isinstance(delta, TextDelta | ReasoningDelta) and len(delta.texts) > 1:
+        return [dataclasses.replace(delta, texts=[text]) for text in delta.texts]
+    if isinstance(delta, ToolCallDelta) and len(delta.arguments) > 1:
+        return [dataclasses.replace(delta, arguments=[text]) for text in delta.arguments]
+    return [delta]
+
+
+def reader_of(made: EventBuilder, logprobs: bool = False, finish_required: bool = False, **rules: Any) -> DeltaReader:
+    """Return a reader of deltas; `rules` are those of `CallRules`."""
+    return DeltaReader(made, CallRules(**rules), logprobs=logprobs, finish_required=finish_required)
 
 
 def answer(
-    chunks: Iterable[Chunk], failure: BackendError | None = None, reasoning: Any = None, **reading: Any
+    chunks: Iterable[Any], failure: BackendError | None = None, reasoning: Any = None, **reading: Any
 ) -> list[Event]:
     """Return the events of an answer, the whole way from the chunks to the terminal one."""
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
     reader = reader_of(made, **{"name_noise": CALL_NAME_NOISE, **reading})
     made.start()
-    for chunk in normal(chunks):
-        reader.feed(chunk)
+    reader.feed(deltas_of(chunks))
     end_response(made, querying(reader), failure)
     made.end()
     return [*made.take()]
 
 
-def querying(reader: ChunkReader, backend: Any = None) -> ModelQuery:
+def querying(reader: DeltaReader, backend: Any = None) -> ModelQuery:
     """A query about nothing, whose answer goes to the reader."""
     request = CreateResponse(model="m", input="hi")
     encoded = EncodedQuestion({"model": "m", "messages": []}, {}, None, ())
     return ModelQuery(backend, Question(request, request.items(), "m"), encoded, reader)
 
 
-def whole(*chunks: Chunk, reason: str | None = "stop") -> list[Chunk]:
+def whole(*chunks: RawEvent, reason: str | None = "stop") -> list[Any]:
     """A stream that ends as it should."""
     return [*chunks, finish(reason), DONE]
 

@@ -1,4 +1,4 @@
-"""Questions with a request that is given as it is, and the chunks of their answers."""
+"""Questions with a given request body, and the deltas of their answers."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from unittest.mock import ANY
 
-from app.backends import BackendExchange, Chunk, ChunkOrRun, EncodedQuestion, Question
+from app.backends import BackendExchange, EncodedQuestion, Question
+from app.core.types.deltas import Delta
 from app.core.types.request import CreateResponse
-from tests.support.build import each
 
 
 class Received:
-    """Takes the lists of chunks of an answer, as they come."""
+    """Records the lists of deltas of an answer."""
 
     slow = False
 
     def __init__(self) -> None:
         self.begun = False
         self.taps: list[Any] = []
-        self.lists: list[list[ChunkOrRun]] = []
+        self.lists: list[list[Delta]] = []
         self.news = asyncio.Event()
 
-    def receive(self, chunks: Sequence[ChunkOrRun]) -> bool:
+    def receive(self, deltas: Sequence[Delta]) -> bool:
         self.begun = True
         for tap in self.taps:
-            tap(chunks)
-        self.lists.append([*chunks])
+            tap(deltas)
+        self.lists.append([*deltas])
         self.news.set()
         return True
 
@@ -44,8 +44,8 @@ def asking(body: dict[str, Any], **fields: Any) -> Question:
     return Question(request, request.items(), **{"model": model, "encodings": encodings, **fields})
 
 
-async def reads(exchange: BackendExchange) -> AsyncIterator[list[Chunk]]:
-    """Yield the chunks of an exchange that was entered, a list for each time that some came."""
+async def reads(exchange: BackendExchange) -> AsyncIterator[list[Delta]]:
+    """Yield the deltas of an entered exchange, one list per network read."""
     receiver = Received()
     receiving = asyncio.ensure_future(exchange.receive(receiver))
     receiving.add_done_callback(lambda _: receiver.news.set())
@@ -54,7 +54,7 @@ async def reads(exchange: BackendExchange) -> AsyncIterator[list[Chunk]]:
             await receiver.news.wait()
             receiver.news.clear()
             while receiver.lists:
-                yield each(receiver.lists.pop(0))
+                yield receiver.lists.pop(0)
         await receiving
     finally:
         receiving.cancel()

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from app.backends import DONE, Question
+from app.backends import Question
 from app.backends.routing.router import Router
 from app.backends.server.client import ModelServer
 from app.errors import BackendError
 from app.settings import BackendSettings
+from tests.support.build import texts_of
 from tests.support.exchanges import asking, reads
 from tests.support.ports import free_port
 from tests.support.upstream import DONE as END
@@ -67,11 +68,8 @@ def question(model: str = "m", conversation: str = "", *, body_model: str = "", 
 
 async def ask(router: Router, model: str = "m", conversation: str = "", **fields: Any) -> str:
     """Return the whole of what the model says."""
-    chunks = []
     async with router.open(question(model, conversation, **fields)) as answer:
-        async for batch in reads(answer):
-            chunks += batch
-    return "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks if one is not DONE)
+        return "".join([text async for deltas in reads(answer) for text in texts_of(deltas)])
 
 
 async def refusal(router: Router, model: str = "m", **fields: Any) -> BackendError:

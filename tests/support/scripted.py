@@ -7,19 +7,20 @@ from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
-from app.backends import DONE, Backend, BackendExchange, ChunkOrRun, EncodedQuestion, GeneratedExchange, Question
+from app.backends import DONE, Backend, BackendExchange, EncodedQuestion, GeneratedExchange, Question
 from app.backends.apis import encode
-from app.backends.apis.chat.normalize import Normalizer
+from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.profile import Profile
-from app.core.types.chunk import RawChunk
+from app.core.sse.repeats import RawEvent
+from app.core.types.deltas import Delta, Finished, FinishReason
 from app.errors import BackendError
 
-Step = RawChunk | list[RawChunk] | float | BackendError | asyncio.Event
+Step = RawEvent | Delta | list[RawEvent | Delta] | float | BackendError | asyncio.Event
 
 
 class Scripted(Backend):
     """
-    Answers each question with the next of its scripts: chunks, pauses (seconds, or an event to wait for), errors.
+    Answers each question with the next of its scripts: chunks, deltas, pauses (seconds, or an event), errors.
 
     An error that comes first is a refusal. Ends with a finish reason and `DONE` unless the script has its own end.
     """
@@ -42,7 +43,7 @@ class Scripted(Backend):
     def open(self, question: Question) -> BackendExchange:
         return GeneratedExchange(partial(self._answer, question))
 
-    async def _answer(self, question: Question) -> AsyncGenerator[list[ChunkOrRun], None]:
+    async def _answer(self, question: Question) -> AsyncGenerator[list[Delta], None]:
         self.asked.append(self.encode(question).body)
         self.keys.append(question.caller_key)
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
@@ -63,7 +64,7 @@ class Scripted(Backend):
 
     async def _chunks(self, script: list[Step]) -> Any:
         whole = False
-        normalizer = Normalizer()
+        reader = ChunkReader(self._profile.response)
         try:
             for step in script:
                 if isinstance(step, float | asyncio.Event):
@@ -71,12 +72,10 @@ class Scripted(Backend):
                 elif isinstance(step, BackendError):
                     raise step
                 else:
-                    chunks = step if isinstance(step, list) else [step]
-                    said = [one for one in chunks if one is not DONE]
-                    normal = normalizer.feed(said) if all(isinstance(one, dict) for one in said) else said
-                    yield [*normal, *([DONE] if len(said) < len(chunks) else [])]
+                    said = step if isinstance(step, list) else [step]
+                    yield [one for each in said for one in (reader.read(each) if isinstance(each, dict) else [each])]
             if not any(step is DONE or (isinstance(step, list) and DONE in step) for step in script):
-                yield [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}, DONE]
+                yield [Finished(FinishReason.STOP), DONE]
             whole = True
         finally:
             self.left += not whole

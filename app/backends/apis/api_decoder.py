@@ -1,21 +1,31 @@
-"""What the decoders of all APIs of model servers have in common."""
+"""Shared code of all APIs' decoders: the body's format, errors, filters, and the end of an answer."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
+from app.backends.apis.filters import Filter
 from app.backends.server.errors.classification import failure
+from app.core.sse.repeats import RepeatDecoder, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
-from app.core.types.chunk import ChunkOrRun, RawOrRun
+from app.core.types.deltas import DONE, Delta
 from app.errors import BackendError
 
 
 class APIDecoder(ABC):
-    """Decodes the bytes of one answer of an API into chunks, up to its end or an error: see `AnswerDecoder`."""
+    """Decodes the bytes of one answer into deltas, up to its end or an error: see `AnswerDecoder`."""
 
-    def __init__(self, body: BodyDecoder, error_in: ErrorIn) -> None:
+    def __init__(
+        self,
+        body: BodyDecoder,
+        error_in: ErrorIn,
+        filters: Sequence[Filter] = (),
+        repeats: RepeatDecoder | None = None,
+    ) -> None:
+        """With `repeats`, which the body's decoder shares, reads of one known event are not parsed whole."""
         self.done = False
         self.finished = False
         self.resumed = False
@@ -24,6 +34,9 @@ class APIDecoder(ABC):
         self.warnings: list[str] = []
         self._body = body
         self._error_in = error_in
+        self._filters = filters
+        self._repeats = repeats
+        self._begun = False  # whether there was an event of the answer
 
     @property
     def continuation(self) -> JSONObject | None:
@@ -34,31 +47,49 @@ class APIDecoder(ABC):
         """Prepare for the body of the answer to `continuation`, for subclasses that have one."""
         self.done = False
 
-    def decode(self, data: bytes) -> list[ChunkOrRun]:
+    def decode(self, data: bytes) -> list[Delta]:
+        if self._repeats and (delta := self._repeats.match_frame(data)):  # most reads of a slow stream
+            return self._repeated(delta) if self._filters or self.finished else [delta]
         try:
-            return self._chunks(self._body.decode(data))
+            return self._deltas(self._body.decode(data))
         except BackendError as error:
             self.failure = error
             return self.cut()
 
-    def end(self) -> list[ChunkOrRun]:
+    def end(self) -> list[Delta]:
         try:
-            chunks = self._chunks(self._body.end())
+            deltas = self._deltas(self._body.end())
         except BackendError as error:
             self.failure = error
             return self.cut()
-        if not (self.failure or self._has_begun()):
+        if not (self.failure or self._begun):
             self.empty, self.failure = True, failure("failure", NO_ANSWER)
-        return chunks
+        return deltas if self.done or self.failure else [*deltas, *self.cut()]
 
-    def cut(self) -> list[ChunkOrRun]:
-        """Return what was held back, if the body breaks off, which is nothing; an incomplete event is lost."""
-        return []
+    def cut(self) -> list[Delta]:
+        """Return what the filters hold back, if the body breaks off; an incomplete event is lost."""
+        return self._filtered([], ended=True)
+
+    def _deltas(self, events: list[ServerEvent]) -> list[Delta]:
+        if not events:
+            return []
+        deltas = self._read(events)
+        ended = self.done and self.continuation is None
+        if self._filters:
+            deltas = self._filtered(deltas, ended=ended or self.failure is not None)
+        return [*deltas, DONE] if ended else deltas
+
+    def _repeated(self, delta: Delta) -> list[Delta]:
+        self.resumed = self.resumed or self.finished
+        return self._filtered([delta], ended=False)
+
+    def _filtered(self, deltas: list[Delta], *, ended: bool) -> list[Delta]:
+        for each in self._filters:
+            deltas = each.feed(deltas)
+            if ended:
+                deltas = [*deltas, *each.end()]
+        return deltas
 
     @abstractmethod
-    def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
-        """Return the chunks of events, up to an error or the end of the answer."""
-
-    @abstractmethod
-    def _has_begun(self) -> bool:
-        """Return whether there was an event of the answer."""
+    def _read(self, events: list[ServerEvent]) -> list[Delta]:
+        """Return the deltas of events, up to an error or the end of the answer."""

@@ -3,7 +3,7 @@ Detects the format of a response body from its first byte, whatever the headers 
 
 It is the same for all APIs; what the JSON of a whole answer means is a function of each.
 
-Each format has a decoder with `decode(data)` and `end()`, like `ChunkDecoder`.
+Each format has a decoder with `decode(data)` and `end()`, like `EventDecoder`.
 """
 
 from __future__ import annotations
@@ -16,36 +16,35 @@ from typing import Any, Protocol, TypeAlias
 
 import orjson
 
-from app.core.sse.decoder import ChunkDecoder, check_piece, encodable
+from app.core.sse.decoder import EventDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
-from app.core.sse.repeats import RepeatDecoder
+from app.core.sse.repeats import RawEvent, RepeatDecoder, ServerEvent
 from app.core.types import JSONObject
-from app.core.types.chunk import RawOrRun
 from app.errors import BackendError
 
 # Returns the chunks, or the events, of an answer that came as JSON values; raises `BackendError`.
-Whole: TypeAlias = Callable[[list[JSONObject]], list[RawOrRun]]
+Whole: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
 
 
 class ChunkDecoding(Protocol):
     """Decodes the bytes of a body into chunks; raises `BackendError`."""
 
-    def decode(self, data: bytes) -> list[RawOrRun]: ...
+    def decode(self, data: bytes) -> list[ServerEvent]: ...
 
-    def end(self) -> list[RawOrRun]: ...
+    def end(self) -> list[ServerEvent]: ...
 
 
 class BodyDecoder:
     """Decodes a body whose format is detected from its first character."""
 
     def __init__(self, whole: Whole, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
-        """`whole` returns what a stream would have had instead of a whole answer; for the others see `ChunkDecoder`."""
+        """`whole` returns what a stream would have had instead of a whole answer; for the others see `EventDecoder`."""
         self._head = b""
-        self._stream = partial(ChunkDecoder, repeats, named=named)
+        self._stream = partial(EventDecoder, repeats, named=named)
         self._whole = whole
         self._decoder: ChunkDecoding | None = None
 
-    def decode(self, data: bytes) -> list[RawOrRun]:
+    def decode(self, data: bytes) -> list[ServerEvent]:
         """Return the complete chunks; raises `BackendError` if the body is a web page."""
         if self._decoder is None:
             data = self._detect(data)
@@ -61,7 +60,7 @@ class BodyDecoder:
                 self._decoder = _WebPage() if data[:1] == b"<" else self._stream()
         return data
 
-    def end(self) -> list[RawOrRun]:
+    def end(self) -> list[ServerEvent]:
         """Return the remaining chunks; raises `BackendError` if the body is no answer."""
         return self._decoder.end() if self._decoder else []
 
@@ -78,7 +77,7 @@ class _JSON:
         self._pieces: list[bytes] = []
         self._size = 0  # of the pieces, in bytes
 
-    def decode(self, data: bytes) -> list[RawOrRun]:
+    def decode(self, data: bytes) -> list[ServerEvent]:
         self._pieces.append(data)
         self._size += len(data)
         if self._size > MAX_EVENT_BYTES:
@@ -86,21 +85,21 @@ class _JSON:
             raise BackendError(TOO_LONG)
         return []
 
-    def end(self) -> list[RawOrRun]:
+    def end(self) -> list[ServerEvent]:
         text = b"".join(self._pieces)
         self._pieces.clear()
         values = _values(text)
         del text
-        return self._whole(values)
+        return [*self._whole(values)]
 
 
 class _WebPage:
     """HTML with status 200: usually the base URL is that of a web site, not of its API."""
 
-    def decode(self, data: bytes) -> list[RawOrRun]:
+    def decode(self, data: bytes) -> list[ServerEvent]:
         raise BackendError("The backend answered with a web page. Is its base URL right, with /v1 or the like?")
 
-    def end(self) -> list[RawOrRun]:
+    def end(self) -> list[ServerEvent]:
         return []
 
 

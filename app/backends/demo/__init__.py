@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
-from app.backends import DONE, Backend, Chunk, ChunkOrRun, EncodedQuestion, GeneratedExchange, Question
+from app.backends import DONE, Backend, EncodedQuestion, GeneratedExchange, Question
 from app.backends.apis import APIS, encode
 from app.backends.demo import showcase
 from app.backends.demo.schema_values import value_for
@@ -26,7 +26,17 @@ from app.core.bounded_json import dumps
 from app.core.json_values import json_objects
 from app.core.profile import ContentOptions, Profile, RequestOptions
 from app.core.types import JSONObject
-from app.core.types.chunk import ChunkDelta, FunctionFragment
+from app.core.types.deltas import (
+    AnswerMetadata,
+    Delta,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+from app.core.usage import chunk_usage
 from app.errors import InvalidRequest
 from app.off_loop import off_loop
 
@@ -40,7 +50,7 @@ _LONG = 100_000  # characters of a message that are read; its answer repeats no 
 
 
 class DemoBackend(Backend):
-    """Answers by rules, one word per chunk; `delay` is the pause in seconds before each chunk."""
+    """Answers by rules, one word per delta; `delay` is the pause in seconds before each delta."""
 
     def __init__(self, delay: float = 0.0) -> None:
         self._delay = delay
@@ -55,21 +65,21 @@ class DemoBackend(Backend):
         return encode(question, self.profile(question.model))
 
     def open(self, question: Question) -> GeneratedExchange:
-        return GeneratedExchange(partial(self._chunks, question))
+        return GeneratedExchange(partial(self._deltas, question))
 
-    async def _chunks(self, question: Question) -> AsyncGenerator[list[ChunkOrRun], None]:
+    async def _deltas(self, question: Question) -> AsyncGenerator[list[Delta], None]:
         body = self.encode(question).body
         prompt = _Turn(body).prompt
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):
             raise error
-        pause, chunks = await off_loop(demo_answer, body)
+        pause, deltas = await off_loop(demo_answer, body)
         yield []
-        for chunk in chunks:
+        for delta in deltas:
             await asyncio.sleep(max(self._delay, pause))
-            if error and chunk is not DONE and chunk.get("choices") and chunk["choices"][0]["finish_reason"]:
+            if error and isinstance(delta, Finished):
                 raise error
-            yield [chunk]
+            yield [delta]
 
     async def count_tokens(self, question: Question) -> int:
         """Return the number of tokens in the prompt, as the usage will report it."""
@@ -86,33 +96,28 @@ class DemoBackend(Backend):
         """Return: there is nothing to close."""
 
 
-def demo_answer(body: JSONObject) -> tuple[float, Iterator[Chunk]]:
-    """Return the pause before each chunk of an answer, in seconds, and the chunks."""
+def demo_answer(body: JSONObject) -> tuple[float, Iterator[Delta]]:
+    """Return the pause before each delta of an answer, in seconds, and the deltas."""
     answer = answer_to(body)
     digest = hashlib.sha256(dumps(body)).hexdigest()[:24]
-    return answer.pause, _chunks(body, answer, digest, _prompt_tokens(body))
+    return answer.pause, _deltas(body, answer, digest, _prompt_tokens(body))
 
 
-def _chunks(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Chunk]:
-    envelope: Chunk = {"id": f"chatcmpl-{digest}", "model": str(body.get("model"))}
-
-    def chunk(delta: ChunkDelta, logprobs: object = None, reason: str | None = None) -> Chunk:
-        return {**envelope, "choices": [{"delta": delta, "logprobs": logprobs, "finish_reason": reason}]}
-
+def _deltas(body: JSONObject, answer: DemoAnswer, digest: str, prompt_tokens: int) -> Iterator[Delta]:
     budget = _Budget(body.get("max_completion_tokens") or body.get("max_tokens"))
-    yield chunk({"role": "assistant", "content": ""})
+    yield AnswerMetadata(f"chatcmpl-{digest}", str(body.get("model")))
     for piece in budget.take(answer.reasoning):
-        yield chunk({"reasoning_content": piece})
+        yield ReasoningDelta([piece])
     reasoned = budget.spent
     for piece in budget.take(_until_stop(answer.content, body.get("stop"))):
-        yield chunk({"content": piece}, _logprobs(piece, body))
+        yield TextDelta([piece], _logprobs(piece, body))
     if answer.tool and budget.left:
-        start: FunctionFragment = {"name": answer.tool, "arguments": ""}
-        yield chunk({"tool_calls": [{"index": 0, "id": f"call_{digest}", "function": start}]})
+        yield ToolCallDelta(0, f"call_{digest}", answer.tool)
         for piece in budget.take(answer.arguments):
-            yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
-    yield chunk({}, reason="length" if budget.exceeded else "tool_calls" if answer.tool else "stop")
-    yield {**envelope, "choices": [], "usage": _usage(prompt_tokens, budget.spent, reasoned)}
+            yield ToolCallDelta(0, arguments=[piece])
+    finished = FinishReason.TOOL_CALLS if answer.tool else FinishReason.STOP
+    yield Finished(FinishReason.LENGTH if budget.exceeded else finished)
+    yield UsageReported(chunk_usage(prompt_tokens, budget.spent, reasoning=reasoned))
     yield DONE
 
 
@@ -254,12 +259,12 @@ def _until_stop(text: str, stop: object) -> str:
     return text[: min((text.find(word) for word in words if word in text), default=len(text))]
 
 
-def _logprobs(piece: str, body: JSONObject) -> JSONObject | None:
+def _logprobs(piece: str, body: JSONObject) -> list[JSONObject] | None:
     if not body.get("logprobs"):
         return None
     candidates = [(piece, -0.1), *((f"{piece}{'?' * n}", -2.0 - n) for n in range(1, body.get("top_logprobs") or 0))]
     tokens = [{"token": token, "logprob": logprob, "bytes": list(token.encode())} for token, logprob in candidates]
-    return {"content": [{**tokens[0], "top_logprobs": tokens[: body.get("top_logprobs") or 0]}], "refusal": None}
+    return [{**tokens[0], "top_logprobs": tokens[: body.get("top_logprobs") or 0]}]
 
 
 def _prompt_tokens(body: JSONObject) -> int:
@@ -270,16 +275,6 @@ def _words(text: str) -> int:
     """Count the words of a text; those of a long one by its beginning."""
     words = len(text[:_LONG].split())
     return words * len(text) // _LONG if len(text) > _LONG else words
-
-
-def _usage(prompt: int, spent: int, reasoned: int) -> JSONObject:
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": spent,
-        "total_tokens": prompt + spent,
-        "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": reasoned},
-    }
 
 
 def _parts(message: JSONObject) -> list[JSONObject]:

@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any, Generic, Self, TypeVar
@@ -33,13 +32,13 @@ from app.backends import (
 from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
+from app.core.request.question import Attempts
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
 
 logger = logging.getLogger(__name__)
 
-_Request = TypeVar("_Request", Question, RawRequest)
-_Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
+_Answer = TypeVar("_Answer")
 
 
 class Router(Backend):
@@ -209,7 +208,7 @@ class Router(Backend):
         ]
 
 
-class _Failover(Generic[_Request, _Answer]):
+class _Failover(Generic[_Answer]):
     """
     One request, whose answer comes from whichever server gives one.
 
@@ -217,8 +216,9 @@ class _Failover(Generic[_Request, _Answer]):
     backend's.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
-        self._request: _Request = request
+    def __init__(self, pools: Sequence[ReplicaPool], conversation: Callable[[], str], attempts: Attempts) -> None:
+        self._conversation = conversation
+        self._attempts = attempts
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
         # Whether there is only one server, whose circuit breaker was not configured.
@@ -232,8 +232,8 @@ class _Failover(Generic[_Request, _Answer]):
         self._place: Place | None = None  # at a server, with its answer
         self._answer: _Answer
 
-    def _exchange(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
-        """Return the exchange of the request with a server."""
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> _Answer:
+        """Return the answer of a server; `others`: whether another one could answer in its place."""
         raise NotImplementedError
 
     def _elsewhere(self, error: APIError) -> bool:
@@ -286,26 +286,24 @@ class _Failover(Generic[_Request, _Answer]):
         raise self._error
 
     async def _try(self, pool: ReplicaPool) -> None:
-        request, attempts = self._request, self._request.attempts
-        place = pool.place(request.conversation, self._tried, only_candidate=self._only_candidate)
+        place = pool.place(self._conversation, self._tried, only_candidate=self._only_candidate)
         arrived = time.monotonic()
         try:
             replica = await place.take()
         finally:
-            attempts.queued += time.monotonic() - arrived
+            self._attempts.queued += time.monotonic() - arrived
         try:
             self._tried.add(replica)
             if self._last:
-                attempts.retries += 1
+                self._attempts.retries += 1
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
-            if request.retry_allowed and (len(self._pools) > 1 or pool.others(self._tried)):
-                request = dataclasses.replace(request, retry_allowed=False)
-            self._answer = await place.open(self._exchange(replica.backend, place.observed(request)))
+            others = len(self._pools) > 1 or pool.others(self._tried)
+            self._answer = await self._ask(place, replica, others=others)
         except BaseException as error:
             await place.close(error)
             raise
         self._place = place
-        attempts.answered_by.append(pool.name)
+        self._attempts.answered_by.append(pool.name)
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Record a server's error; raises it if no other server can help."""
@@ -319,22 +317,27 @@ class _Failover(Generic[_Request, _Answer]):
         self._last = error
 
 
-class FailoverExchange(_Failover[Question, BackendExchange]):
+class FailoverExchange(_Failover[BackendExchange]):
     """A question and its answer."""
+
+    def __init__(self, pools: Sequence[ReplicaPool], question: Question) -> None:
+        super().__init__(pools, question.conversation, question.attempts)
+        self._question = question
 
     @property
     def warnings(self) -> Sequence[str] | None:
         """What was left out or changed for the server that answers."""
         return self._answer.warnings if self._place else None
 
-    def _exchange(self, backend: Backend, request: Question) -> BackendExchange:
-        return backend.open(request)
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> BackendExchange:
+        question = self._question
+        if others and question.retry_allowed:
+            question = dataclasses.replace(question, retry_allowed=False)
+        return await place.open(replica.backend.open(question))
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """Pass on the chunks of the answer, from whichever server has one: see `BackendExchange.receive`."""
         while True:
-            observations = self._place.observations if self._place else ()
-            receiver.taps = [each.tap for each in observations if each.tap]
             try:
                 return await self._answer.receive(receiver)
             except BackendError as error:
@@ -344,11 +347,18 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
             await self._open_another(failure)
 
 
-class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
+class RawFailoverExchange(_Failover[RawAnswer]):
     """A raw request and its answer: see `RawAnswer`. Status and headers are those of the server that answers."""
 
-    def _exchange(self, backend: Backend, request: RawRequest) -> RawExchange:
-        return backend.forward(request)
+    def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
+        super().__init__(pools, request.conversation, request.attempts)
+        self._request = request
+
+    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> RawAnswer:
+        request = self._request
+        if others and request.retry_allowed:
+            request = dataclasses.replace(request, retry_allowed=False)
+        return await place.open(replica.backend.forward(request))
 
     async def first(self) -> bytes:
         """Return the first bytes, from whichever server has some; those after them come from the same server."""

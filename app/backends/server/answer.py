@@ -19,10 +19,10 @@ from app.core.profile import Profile
 from app.core.size import LARGE
 from app.core.stream.answer import AnswerDecoder
 from app.core.types import JSONObject
-from app.core.types.chunk import ChunkOrRun
+from app.core.types.deltas import Delta
 from app.errors import BackendError
 
-# Seconds for other requests between decoding a large event and reading its chunks, which take some 100 ms each. After
+# Seconds for other requests between decoding a large event and reading its deltas, which take some 100 ms each. After
 # `sleep(0)`, the event loop would resume here before it looks at the sockets.
 _BREATH = 0.001
 _PIECE = 256  # bytes to decompress at once: at the very worst they become some megabytes
@@ -35,7 +35,7 @@ class AnswerBody:
     """
     The body of an answer.
 
-    Its bytes are decoded in the call in which they are received, and their chunks passed on. Only bytes that arrive
+    Its bytes are decoded in the call in which they are received, and their deltas passed on. Only bytes that arrive
     while the receiver is slow, or that end a large event, are decoded by the task that awaits `receive`.
     """
 
@@ -51,11 +51,11 @@ class AnswerBody:
         self._direct: AnswerReceiver | None = None  # the receiver, if reads are passed on without the task
         self._started = False  # has anything been read?
         self._unread: bytes | None = None  # what the task has to decode
-        self._held: list[ChunkOrRun] = []  # chunks that came before there was a receiver
+        self._held: list[Delta] = []  # deltas that came before there was a receiver
         self._undecoded = 0  # bytes of reads that completed no event
-        self._last_chunk = 0.0  # after the finish reason: when the last chunk came, in loop time
-        # What to raise after the last chunk. Usually a class: an exception refers to the frames it has passed, so one
-        # that is stored here would leave each answer with its chunks to the garbage collector.
+        self._last_delta = 0.0  # after the finish reason: when the last delta came, in loop time
+        # What to raise after the last delta. Usually a class: an exception refers to the frames it has passed, so one
+        # that is stored here would leave each answer with its deltas to the garbage collector.
         self._end: Exception | type[Exception] | None = None
 
     @property
@@ -65,7 +65,7 @@ class AnswerBody:
 
     @property
     def empty(self) -> bool:
-        """Whether the body has ended without a chunk."""
+        """Whether the body has ended without a delta."""
         return self._decoder.empty
 
     @property
@@ -89,7 +89,7 @@ class AnswerBody:
         return header_of(self._response, b"content-type").startswith(b"text/event-stream")
 
     async def begin(self) -> None:
-        """Wait for the first chunks, which are held; raises `BackendError` if there are none."""
+        """Wait for the first deltas, which are held; raises `BackendError` if there are none."""
         while not self._held and self._end is None:
             await self._read()
         if not self._held and self._end is not StopAsyncIteration:
@@ -98,9 +98,9 @@ class AnswerBody:
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """
-        Pass on the chunks until the answer has ended.
+        Pass on the deltas until the answer has ended.
 
-        Raises `BackendError` after the last chunk if the server reports an error, sends nothing for too long, or the
+        Raises `BackendError` after the last delta if the server reports an error, sends nothing for too long, or the
         connection breaks. After a finish reason, a broken connection is a normal end.
         """
         self._receiver = receiver
@@ -112,18 +112,18 @@ class AnswerBody:
             raise self._end
 
     def _take(self, data: bytes) -> bool:
-        """Decode a read and pass its chunks on; return whether the next one may follow without the task."""
+        """Decode a read and pass its deltas on; return whether the next one may follow without the task."""
         decoder, receiver = self._decoder, self._direct
         if receiver is None or self._undecoded > LARGE:
             self._unread = data
             return False
         goes_on = True
         self._undecoded += len(data)
-        if chunks := decoder.decode(data):
+        if deltas := decoder.decode(data):
             self._undecoded = 0
-            goes_on = receiver.receive(chunks)
+            goes_on = receiver.receive(deltas)
             if decoder.finished:
-                self._last_chunk = self._loop.time()
+                self._last_delta = self._loop.time()
         return goes_on and not (decoder.finished or decoder.done or decoder.failure)
 
     async def _read(self) -> None:
@@ -132,7 +132,7 @@ class AnswerBody:
         if decoder.finished:
             # After the finish reason, heartbeats no longer extend the timeout.
             grace = max(self._grace, self._idle) if decoder.resumed else self._grace
-            self._reads.wait_at_most(max(0, self._last_chunk + grace - self._loop.time()))
+            self._reads.wait_at_most(max(0, self._last_delta + grace - self._loop.time()))
         receiver = self._receiver if self._started else None
         self._direct = None if receiver is None or receiver.slow else receiver
         try:
@@ -163,19 +163,19 @@ class AnswerBody:
         elif self._receiver:
             await self._receiver.ready()
 
-    async def _pass_on(self, chunks: list[ChunkOrRun]) -> None:
-        """Pass chunks on, or hold them if there is no receiver yet; wait until the receiver is ready for more."""
-        if not chunks:
+    async def _pass_on(self, deltas: list[Delta]) -> None:
+        """Pass deltas on, or hold them if there is no receiver yet; wait until the receiver is ready for more."""
+        if not deltas:
             return
         if self._undecoded > LARGE:
             await asyncio.sleep(_BREATH)
         self._undecoded = 0
         if self._decoder.finished:
-            self._last_chunk = self._loop.time()
+            self._last_delta = self._loop.time()
         if self._receiver is None:
-            self._held += chunks
+            self._held += deltas
         else:
-            self._receiver.receive(chunks)
+            self._receiver.receive(deltas)
             await self._receiver.ready()
 
     def _incomplete(self, kind: str, message: str, cause: Exception) -> BackendError | type[StopAsyncIteration]:

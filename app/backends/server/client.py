@@ -46,8 +46,8 @@ from app.core.redaction import without_password
 from app.core.request.question import EncodedMessages
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
+from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
-from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 from app.off_loop import off_loop
 
@@ -236,7 +236,7 @@ class ModelServer(Backend):
     async def _body(
         self, endpoint: Endpoint, question: Question, encoded: EncodedQuestion, response: httpx.Response
     ) -> AnswerBody:
-        def error_in(chunk: RawChunk) -> BackendError | None:
+        def error_in(chunk: RawEvent) -> BackendError | None:
             event, secret = endpoint.codec.known_error(chunk), self._secret(question.caller_key)
             error = error_in_chunk(event, secret=secret, host=self._host, passthrough=self._passes)
             return error and endpoint.adaptation.adapt(encoded.body).explain(error)

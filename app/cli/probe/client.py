@@ -11,14 +11,15 @@ from typing import Any
 import httpx
 
 from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.chat.chunk_reader import REASONING_FIELDS
 from app.backends.apis.chat.completion import completion_chunks
-from app.backends.apis.chat.normalize import REASONING_FIELDS
 from app.backends.server.errors import backend_error, error_in_chunk, scrubbed
 from app.backends.server.errors.causes import explain, unreachable
 from app.backends.transport import HTTPToolsTransport
+from app.core.sse.decoder import END
+from app.core.sse.repeats import RawEvent, RepeatedEvent, ServerEvent
 from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.types import JSONObject
-from app.core.types.chunk import DONE, ChunkRun, RawChunk, RawOrRun
 from app.errors import BackendError
 
 ANSWER_TOKENS = 200  # limit of tokens of an answer
@@ -30,7 +31,7 @@ class ProbeResult:
     """The response to one request."""
 
     status: int  # 0 without a response
-    chunks: list[RawChunk] = field(default_factory=list)
+    chunks: list[RawEvent] = field(default_factory=list)
     done: bool = False  # whether `[DONE]` was received
     error: str = ""
 
@@ -175,13 +176,13 @@ class ProbedServer:
             try:
                 async for data in response.aiter_bytes():
                     result.chunks += _parsed(decoder.decode(data))
-                    if result.chunks and result.chunks[-1] is DONE:
+                    if result.chunks and result.chunks[-1] is END:
                         break  # some servers do not close the connection
                 else:
                     result.chunks += _parsed(decoder.end())
             except BackendError as error:
                 result.error = error.message
-        if result.chunks and result.chunks[-1] is DONE:
+        if result.chunks and result.chunks[-1] is END:
             result.done = bool(result.chunks.pop())
         for chunk in result.chunks:
             if failure := error_in_chunk(chunk, secret=self._key):
@@ -216,8 +217,8 @@ class ProbedServer:
             raise BackendError("There is no such endpoint.", status=404, code="not_found") from error
 
 
-def _parsed(chunks: Iterable[RawOrRun]) -> list[RawChunk]:
-    return [chunk for chunk in chunks if not isinstance(chunk, ChunkRun)]  # this decoder returns no runs
+def _parsed(events: Iterable[ServerEvent]) -> list[RawEvent]:
+    return [event for event in events if not isinstance(event, RepeatedEvent)]  # none, without a `RepeatDecoder`
 
 
 def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:

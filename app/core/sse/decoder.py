@@ -1,5 +1,5 @@
 """
-The events of a Chat Completions stream, decoded into chunks.
+Decode the events of a model server's stream.
 
 Is lenient where backends break the framing (`framing.py`) and what is in it: they send nulls, lists, bare words and
 unpaired surrogates in place of chunks, and events without separators. Our own events are encoded in `encoder.py`.
@@ -16,11 +16,12 @@ import orjson
 
 from app.core.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.core.sse.framing import EventFramer
-from app.core.sse.repeats import RepeatDecoder
-from app.core.types.chunk import DONE, RawChunk, RawOrRun
+from app.core.sse.repeats import RawEvent, RepeatDecoder, ServerEvent
 from app.errors import BackendError
 
 _TOO_MANY_VALUES = f"The backend's answer has more than {MAX_VALUES} JSON values in one piece."
+
+END: RawEvent = {"object": "done"}  # in place of an event, for `data: [DONE]`
 
 _PLAIN = b"data: {"  # the beginning of nearly all events
 
@@ -33,22 +34,22 @@ def _float(text: str) -> float | None:
     return number if math.isfinite(number) else _CONSTANTS.get("-Infinity" if number < 0 else "Infinity")
 
 
-class ChunkDecoder:
+class EventDecoder:
     """
-    Decodes the body of one Chat Completions stream, fed in pieces of any size.
+    Decodes the body of one event stream, fed in pieces of any size.
 
-        decoder = ChunkDecoder()
+        decoder = EventDecoder()
         for data in reads:
-            chunks += decoder.decode(data)
-        chunks += decoder.end()
+            events += decoder.decode(data)
+        events += decoder.end()
 
-    How the bytes are cut makes no difference to the chunks. `decode` raises `BackendError` for an event that is too
-    long (see `EventFramer`) or has too many values. What follows `DONE` is ignored.
+    How the bytes are cut makes no difference to the events. `decode` raises `BackendError` for an event that is too
+    long (see `EventFramer`) or has too many values. What follows `END` is ignored.
     """
 
     def __init__(self, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
         """
-        With `repeats`, chunks that differ from an earlier one in their text alone are returned as a `ChunkRun`.
+        With `repeats`, events that differ from an earlier one only in their text are returned as a `RepeatedEvent`.
 
         `named`: the events are those of an API that names them, and are returned with their name as `type`.
         """
@@ -59,10 +60,8 @@ class ChunkDecoder:
         self._joiner = _SurrogateJoiner()
         self._repeats = repeats
 
-    def decode(self, data: bytes) -> list[RawOrRun]:
-        """Return the chunks whose events end in `data`; `DONE` is the last one of the stream."""
-        if self._repeats and (run := self._repeats.match_frame(data)):  # as most reads of a slow stream are
-            return [run]
+    def decode(self, data: bytes) -> list[ServerEvent]:
+        """Return the chunks whose events end in `data`; `END` is the last one of the stream."""
         if self._done or not data:
             return []
         chunks = self._events(self._framer.feed(data))
@@ -70,12 +69,12 @@ class ChunkDecoder:
             self._repeats.enabled = self._framer.between_events and not (self._joiner.pending or self._done)
         return chunks
 
-    def end(self) -> list[RawOrRun]:
+    def end(self) -> list[ServerEvent]:
         """Return the chunks left when the body ends: its last event may lack the blank line."""
         chunks = [] if self._done else self._events(self._framer.end())
         return chunks if self._done else [*chunks, *self._joiner.release()]
 
-    def _events(self, block: bytes | None) -> list[RawOrRun]:
+    def _events(self, block: bytes | None) -> list[ServerEvent]:
         """Decode the events of a block that the framer returns."""
         if not block:
             return []
@@ -84,9 +83,9 @@ class ChunkDecoder:
             for event in events:
                 check_piece(event)
         # If no event has a second line, each plain one is a whole frame and need not be split.
-        plain = block.count(b"\n") == 2 * (len(events) - 1) and not self._joiner.pending
+        plain = b"\n" not in b"".join(events) and not self._joiner.pending
         del block  # a large one is freed before its events are parsed
-        chunks: list[RawOrRun] = []
+        chunks: list[ServerEvent] = []
         at = 0
         while at < len(events) and not self._done:
             if (plain or self._named) and self._repeats and (run := self._repeats.match(events, at)):
@@ -115,8 +114,8 @@ class ChunkDecoder:
                 self._repeats.learn(event, made[0])
         return chunks
 
-    def _event(self, event: bytes) -> list[RawChunk]:
-        name, data, chunks = b"", list[bytes](), list[RawChunk]()
+    def _event(self, event: bytes) -> list[RawEvent]:
+        name, data, chunks = b"", list[bytes](), list[RawEvent]()
         for line in (*event.split(b"\n"), b""):
             if not line:
                 chunks += self._frame(name, data)
@@ -133,13 +132,13 @@ class ChunkDecoder:
                 data.append(line)
         return chunks
 
-    def _frame(self, name: bytes, data: list[bytes]) -> list[RawChunk]:
+    def _frame(self, name: bytes, data: list[bytes]) -> list[RawEvent]:
         text = b"\n".join(data).strip()
         if not text or self._done:
             return []
         if text == b"[DONE]" or (len(text) < _SHORT and text.strip(b'"').upper() == b"[DONE]"):
             self._done = True
-            return [*self._joiner.release(), DONE]
+            return [*self._joiner.release(), END]
         try:
             chunk = self._read(name, orjson.loads(text))
             if not self._joiner.pending:
@@ -155,7 +154,7 @@ class ChunkDecoder:
             return []
 
 
-def _two_lines(event: bytes) -> RawChunk | None:
+def _two_lines(event: bytes) -> RawEvent | None:
     """Return the value of an event with its name and its data in a line each; None for any other event."""
     if not event.startswith(b"event: ") or event.count(b"\n") != 1:
         return None
@@ -163,7 +162,7 @@ def _two_lines(event: bytes) -> RawChunk | None:
     if not found:
         return None
     try:
-        value: RawChunk = orjson.loads(b"{" + data)
+        value: RawEvent = orjson.loads(b"{" + data)
     except orjson.JSONDecodeError:
         return None
     return value if isinstance(value.get("type"), str) else None
@@ -191,7 +190,7 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
     return lines if len(lines) > 1 else _BORDER.split(text)
 
 
-def _chunk(name: bytes, value: object) -> RawChunk | None:
+def _chunk(name: bytes, value: object) -> RawEvent | None:
     """Return the frame as a chunk, or None for anything else: a ping, a list of ids, a bare word, broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # an error in a list
@@ -202,7 +201,7 @@ def _chunk(name: bytes, value: object) -> RawChunk | None:
     return value if not name or "choices" in value or value.get("error") else None
 
 
-def _event(name: bytes, value: object) -> RawChunk | None:
+def _event(name: bytes, value: object) -> RawEvent | None:
     """Return the frame of an API that names its events, with the name as `type`, which some servers leave out."""
     if not isinstance(value, dict):
         return {"type": "error", "error": value or "unknown error"} if name == b"error" else None
@@ -244,7 +243,7 @@ class _SurrogateJoiner:
     def __init__(self) -> None:
         self.pending: dict[_Path, str] = {}
 
-    def join(self, chunk: RawChunk) -> list[RawChunk]:
+    def join(self, chunk: RawEvent) -> list[RawEvent]:
         """Return the chunk with its strings joined, after replacements for surrogates that it does not continue."""
         if not chunk.get("choices"):
             return [self.walk((), chunk, {})]
@@ -252,7 +251,7 @@ class _SurrogateJoiner:
         mended = self.walk((), chunk, waiting)
         return [*map(_replacement, waiting), mended]
 
-    def release(self) -> list[RawChunk]:
+    def release(self) -> list[RawEvent]:
         """Return replacements for all pending surrogates."""
         waiting, self.pending = self.pending, {}
         return [*map(_replacement, waiting)]
@@ -296,7 +295,7 @@ def _place(position: int, value: object) -> int:
     return index if isinstance(index, int) else position
 
 
-def _replacement(path: _Path) -> RawChunk:
+def _replacement(path: _Path) -> RawEvent:
     """Return a chunk with U+FFFD in the one place that the path names."""
     value: Any = "\ufffd"
     for step in reversed(path):
@@ -304,5 +303,5 @@ def _replacement(path: _Path) -> RawChunk:
             value = {step: value}
         else:
             value = [{"index": step, **value}] if isinstance(value, dict) else [value]
-    chunk: RawChunk = value
+    chunk: RawEvent = value
     return chunk

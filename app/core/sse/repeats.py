@@ -1,12 +1,12 @@
 """
-Decode chunks that differ from an earlier one only in their text.
+Decode events that differ from an earlier one only in their text.
 
-Nearly all events of a stream are the same bytes but for one JSON string, a piece of the answer's text. An
-`EventPattern` is what surrounds the string, learned from an event that was parsed. Of later events with the same
+Nearly all events of a stream are the same bytes except for one JSON string, a piece of the answer's text. An
+`EventPattern` is the bytes around that string, learned from an event that was parsed. In later events with the same
 surroundings only the string is parsed, at a fraction of the cost.
 
-For any bytes the result is that of parsing the whole event: what a pattern matches is the event that it was learned
-from with another JSON string in place of one, so it is the same chunk with another text. Anything else does not match.
+The result is always that of parsing the whole event: a match is the event from which the pattern was learned, with
+another JSON string.
 """
 
 from __future__ import annotations
@@ -17,10 +17,31 @@ from typing import TypeAlias
 
 import orjson
 
-from app.core.types.chunk import TEXT_PATHS, ChunkRun, RawChunk
+from app.core.types import JSONObject
+from app.core.types.deltas import Delta
 
-# Returns the name of the member with a chunk's text; None if there is none, or another relevant one.
-TextField: TypeAlias = Callable[[RawChunk], str | None]
+RawEvent: TypeAlias = JSONObject  # the JSON of an event, as the server sends it
+
+# Returns the delta of events that differ from an earlier one only in their text; None if the text means nothing.
+ReadTexts: TypeAlias = Callable[[list[str]], Delta | None]
+
+# Returns the name of the field with an event's text, and how to read that text in later events; None if the event has
+# no text, or another relevant field.
+FindText: TypeAlias = Callable[[RawEvent], tuple[str, ReadTexts] | None]
+
+
+class RepeatedEvent:
+    """Consecutive events that differ from an earlier one only in their `texts`."""
+
+    __slots__ = ("read", "texts")
+
+    def __init__(self, read: ReadTexts, texts: list[str]) -> None:
+        self.read = read
+        self.texts = texts
+
+
+ServerEvent: TypeAlias = RawEvent | RepeatedEvent
+
 
 # Bytes as numbers: `in` tries first whether its operand is one, which takes long to find out for bytes.
 _LINE_END, _BACKSLASH = b"\n\\"
@@ -32,19 +53,19 @@ _ATTEMPTS = 4
 class RepeatDecoder:
     """Learns the pattern of one stream's events, and decodes the events that match it."""
 
-    def __init__(self, text_field: TextField | None = None) -> None:
-        self._text_field = text_field or chat_text
+    def __init__(self, find_text: FindText) -> None:
+        self._find_text = find_text
         self._pattern: EventPattern | None = None
         self._attempts = _ATTEMPTS
         self.enabled = False  # whether `match_frame` may match: the next byte of the stream begins an event
 
-    def learn(self, event: bytes, chunk: RawChunk) -> None:
-        """Learn from an event that was parsed as a chunk, if it has a text and no other relevant field."""
-        if self._attempts and (pattern := pattern_of(event, chunk, self._text_field)):
+    def learn(self, event: bytes, parsed: RawEvent) -> None:
+        """Learn from an event that was parsed, if it has a text and no other relevant field."""
+        if self._attempts and (pattern := pattern_of(event, parsed, self._find_text)):
             self._pattern = pattern
             self._attempts -= 1
 
-    def match(self, events: Sequence[bytes], start: int = 0) -> ChunkRun | None:
+    def match(self, events: Sequence[bytes], start: int = 0) -> RepeatedEvent | None:
         """
         Decode the events from index `start` on, up to the first that does not match; None if there are none.
 
@@ -65,10 +86,10 @@ class RepeatDecoder:
         if not texts:
             return None
         self._attempts = _ATTEMPTS
-        return ChunkRun(pattern.chunk, pattern.field, texts)
+        return RepeatedEvent(pattern.read, texts)
 
-    def match_frame(self, frame: bytes) -> ChunkRun | None:
-        """Decode a read that is one event with the blank line after it; None if it does not match."""
+    def match_frame(self, frame: bytes) -> Delta | None:
+        """Return the delta of a read that is one event with the blank line after it; None if it does not match."""
         pattern = self._pattern
         if pattern is None or not self.enabled:
             return None
@@ -83,7 +104,7 @@ class RepeatDecoder:
         if not (text and isinstance(text, str)):
             return None
         self._attempts = _ATTEMPTS
-        return ChunkRun(pattern.chunk, pattern.field, [text])
+        return pattern.read([text])
 
 
 def _parsed(strings: list[bytes]) -> list[str]:
@@ -110,27 +131,28 @@ def _parsed(strings: list[bytes]) -> list[str]:
 
 
 class EventPattern:
-    """The bytes around the text of an event, and the chunk that the pattern was learned from."""
+    """The bytes around the text of an event, and how the text is read."""
 
-    __slots__ = ("chunk", "field", "frame_head", "frame_size", "frame_tail", "head", "tail")
+    __slots__ = ("frame_head", "frame_size", "frame_tail", "head", "read", "tail")
 
-    def __init__(self, head: bytes, tail: bytes, chunk: RawChunk, field: str) -> None:
+    def __init__(self, head: bytes, tail: bytes, read: ReadTexts) -> None:
         """Each event begins with `head` and ends with `tail`; the quotes of the JSON string belong to them."""
-        self.head, self.tail, self.chunk, self.field = head, tail, chunk, field
-        # What is around the string with its quotes, in an event with the blank line after it.
+        self.head, self.tail, self.read = head, tail, read
+        # The bytes around the string with its quotes, in an event with the blank line after it.
         self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
         self.frame_size = len(self.frame_head) + len(self.frame_tail)
 
 
-def pattern_of(event: bytes, chunk: RawChunk, text_field: TextField) -> EventPattern | None:
+def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPattern | None:
     """
-    Return the pattern of an event that was parsed as a chunk.
+    Return the pattern of an event that was parsed.
 
-    None if the chunk has no text, or another relevant field, or if its text is not easy to locate.
+    None if the event has no text, or another relevant field, or if its text is not easy to locate.
     """
-    field = text_field(chunk)
-    if field is None or b"\\" in event:
+    found = find_text(parsed)
+    if found is None or b"\\" in event:
         return None
+    field, read = found
     # In JSON without a backslash, a name in quotes with a colon behind it is the name of a member.
     name = b'"%b"' % field.encode()
     before, colon, value = event.partition(name + b":")
@@ -140,28 +162,4 @@ def pattern_of(event: bytes, chunk: RawChunk, text_field: TextField) -> EventPat
     end = value.find(b'"', 1) + 1
     if value[:1] != b'"' or not end:
         return None
-    return EventPattern(before + colon + b" " * padding + b'"', value[end - 1 :], chunk, field)
-
-
-def chat_text(chunk: RawChunk) -> str | None:
-    """Return the name in `TEXT_PATHS` of a chunk's text; None if there is none, or another relevant field."""
-    choices = chunk.get("choices")
-    if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
-        return None
-    delta = choice.get("delta")
-    if type(delta) is not dict or choice.get("finish_reason") or choice.get("logprobs"):
-        return None
-    names = [name for name, value in delta.items() if value and name != "role"]
-    if names == ["tool_calls"]:
-        return "arguments" if _is_arguments(delta["tool_calls"]) else None
-    return names[0] if len(names) == 1 and names[0] in TEXT_PATHS and type(delta[names[0]]) is str else None
-
-
-def _is_arguments(calls: object) -> bool:
-    """Return whether the `tool_calls` of a delta are a piece of the arguments of one call, and nothing else."""
-    if type(calls) is not list or len(calls) != 1 or type(call := calls[0]) is not dict or call.get("id"):
-        return False
-    function = call.get("function")
-    if type(function) is not dict or type(function.get("arguments")) is not str or not function["arguments"]:
-        return False
-    return not any(value for name, value in function.items() if name != "arguments")
+    return EventPattern(before + colon + b" " * padding + b'"', value[end - 1 :], read)

@@ -32,10 +32,10 @@ from app.core.stream.event_types import (
     PartType,
     ToolBinding,
 )
-from app.core.stream.open_items import OpenCall, OpenItem, OpenPart, OpenPassed
+from app.core.stream.open_items import OpenCall, OpenItem, OpenNativeItem, OpenPart
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types import JSONMapping, JSONObject, list_field, with_fields
-from app.core.types.chunk import REASONING_CONTENT, StartedItem
+from app.core.types.deltas import REASONING_CONTENT
 from app.core.types.request import Item, Response
 from app.errors import APIError
 
@@ -88,7 +88,7 @@ class EventBuilder:
         self._open: OpenItem | None = None
         self._calls: list[OpenCall] = []
         self.running: list[OpenCall] = []  # complete hosted calls, and items that tools have added
-        self._passed: list[OpenPassed] = []
+        self._native: list[OpenNativeItem] = []
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
         self._citations: Citations | None = None
         self._phase: str | None = None  # of the next message
@@ -194,11 +194,11 @@ class EventBuilder:
         if self._citations is not None:
             self._write_cited(self._citations.end())
 
-    def begin_item(self, started: StartedItem) -> None:
-        """Begin another item of this type; a message is added with its first part."""
+    def begin_item(self, item_type: str, phase: str | None = None) -> None:
+        """Begin a message or reasoning item; a message is added with its first part."""
         self.close_item()
-        self._phase = started.get("phase")
-        if started["type"] == "reasoning":
+        self._phase = phase
+        if item_type == "reasoning":
             fields = {"id": self.new_id("rs"), "summary": [], "status": "in_progress"}
             item = with_fields({"type": "reasoning"}, fields)
             self._open = OpenItem(self._add(item), item, ())
@@ -345,33 +345,33 @@ class EventBuilder:
         item = with_fields(call.item, {**call.kind.final(call.written), **fields})
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
-    # Tools that only the backend has.
+    # Items of tools that only the backend has.
 
-    def pass_item(self, item: JSONMapping) -> OpenPassed:
-        """Add an item of a tool of the backend as it is, under an id of our own."""
+    def add_native_item(self, item: JSONMapping) -> OpenNativeItem:
+        """Add an item of a backend's tool unchanged, except for its id."""
         self.close_item()
         added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
-        passed = OpenPassed(self._add(added), added)
-        self._passed.append(passed)
-        return passed
+        native = OpenNativeItem(self._add(added), added)
+        self._native.append(native)
+        return native
 
-    def pass_event(self, passed: OpenPassed, event: JSONMapping) -> None:
-        """Emit an event about an item of a tool of the backend; does nothing after its end."""
-        if passed in self._passed:
-            ours = {"item_id": passed.item["id"], "output_index": passed.index}
+    def native_event(self, native: OpenNativeItem, event: JSONMapping) -> None:
+        """Emit an event about an item of a backend's tool; does nothing after its end."""
+        if native in self._native:
+            ours = {"item_id": native.item["id"], "output_index": native.index}
             self._note_closed(_length(event))
             self._emit(
                 event["type"], **{name: ours.get(name, value) for name, value in event.items() if name not in _HEAD}
             )
 
-    def end_passed(self, passed: OpenPassed, item: JSONMapping, upstream: Upstream) -> None:
-        """End an item of a tool of the backend; `upstream` are fields to send back with it."""
-        if passed in self._passed:
-            self._passed.remove(passed)
+    def end_native_item(self, native: OpenNativeItem, item: JSONMapping, upstream: Upstream) -> None:
+        """End an item of a backend's tool; `upstream` are fields to send back with it."""
+        if native in self._native:
+            self._native.remove(native)
             if upstream:
-                self.upstream[passed.item["id"]] = upstream
+                self.upstream[native.item["id"]] = upstream
             self._note_closed(_length(item))
-            self._done(passed.index, with_fields(passed.item, _without_id(item)))
+            self._done(native.index, with_fields(native.item, _without_id(item)))
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
@@ -431,10 +431,10 @@ class EventBuilder:
         while self.running:
             call = self.running[0]
             self.end_call(call, call.kind.interrupted, _interruption(call.kind))
-        for passed in [*self._passed]:
-            kind = ITEM_TYPES.get(passed.item["type"])
-            ended = {"status": kind.interrupted if kind else "incomplete"} if "status" in passed.item else {}
-            self.end_passed(passed, ended, {})
+        for native in [*self._native]:
+            kind = ITEM_TYPES.get(native.item["type"])
+            ended = {"status": kind.interrupted if kind else "incomplete"} if "status" in native.item else {}
+            self.end_native_item(native, ended, {})
         self._flush_held()
         self._close_open(status)
 

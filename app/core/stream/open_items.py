@@ -50,8 +50,8 @@ class OpenItem:
 
 
 @dataclass(slots=True)
-class OpenPassed:
-    """An item of a tool that only the backend has, and that the backend is still running."""
+class OpenNativeItem:
+    """An unfinished item of a tool that only the backend has."""
 
     index: int
     item: Item

@@ -1,5 +1,5 @@
 """
-Assemble the tool calls of a Chat Completions stream.
+Assemble the tool calls of an answer from their deltas.
 
 Nothing identifies a tool call reliably: `index` may be missing, constant, or shifted; `id` may be missing, late, empty,
 repeated, or new on every fragment; names come late or in pieces; arguments come whole, in pieces, or twice. These rules
@@ -19,7 +19,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.open_items import OpenCall
 from app.core.types import JSONObject
-from app.core.types.chunk import CallFragment
+from app.core.types.deltas import ToolCallDelta
 from app.core.types.frozen import frozen
 
 MAX_CALL_ID = 64  # characters, by the spec
@@ -84,7 +84,7 @@ class CallLimits:
 
 class ToolCalls:
     """
-    Assembles calls from the `tool_calls` of each delta, and writes them to the builder.
+    Assembles calls from their deltas, and writes them to the builder.
 
     Calls that the rules or the limits do not allow are suppressed.
     """
@@ -113,27 +113,19 @@ class ToolCalls:
             if call.open and not call.ended:
                 yield call, call.open
 
-    def feed(self, fragments: Iterable[CallFragment]) -> None:
-        """Process the `tool_calls` of one delta."""
-        for fragment in fragments:
-            function = fragment["function"]
-            name, call_id = function.get("name") or None, fragment.get("id") or None
-            arguments = function.get("arguments") or ""
-            call = self._find(fragment.get("index"), call_id, name, arguments)
-            if upstream := fragment.get("upstream"):
-                call.extra |= upstream
-            self._identify(call, call_id, name)
-            self._extend(call, arguments)
-
-    def feed_arguments(self, fragment: CallFragment, pieces: Iterable[str]) -> None:
-        """Process pieces of arguments, from deltas that otherwise equal the fragment and have neither id nor name."""
-        call = self._find(fragment.get("index"), None, None, "")
-        rest = iter(pieces)
+    def feed(self, delta: ToolCallDelta) -> None:
+        """Process a piece of a call."""
+        pieces = iter(delta.arguments or ("",))
+        call = self._find(delta.index, delta.id, delta.name, delta.arguments[0] if delta.arguments else "")
+        if delta.provider_fields:
+            call.extra |= delta.provider_fields
+        if delta.id or delta.name:
+            self._identify(call, delta.id, delta.name)
         while call.open is None or call.empty or not call.begun:
-            if (piece := next(rest, None)) is None:
+            if (piece := next(pieces, None)) is None:
                 return
             self._extend(call, piece)
-        self._continue(call, call.open, rest)
+        self._continue(call, call.open, pieces)
 
     def end(self, *, cut: bool = False) -> None:
         """

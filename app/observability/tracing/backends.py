@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
@@ -13,18 +14,20 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 from app.backends import (
     Backend,
     BackendExchange,
-    ChunkOrRun,
+    BackendWrapper,
     Question,
     RawAnswer,
+    RawExchange,
     RawRequest,
     Tap,
 )
 from app.core.profile import Profile
 from app.core.types import JSONMapping, JSONObject, Usage
-from app.core.types.chunk import ChunkRun
+from app.core.types.deltas import AnswerMetadata, Delta, Finished, UsageReported
 from app.core.usage import usage_of
 from app.errors import BackendError
 from app.observability.content import OutputMessage, input_messages
+from app.observability.exchanges import ObservedExchange, ObservedRawExchange
 from app.observability.lifecycle import clock
 from app.observability.tracing.spans import PROPAGATOR, conversation_attribute, harmless, mark_failed
 
@@ -64,48 +67,64 @@ _REQUEST_ATTRIBUTES = {
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
-_RECORDED = {"id": str, "model": str, "usage": dict}  # fields of a chunk; backends may send other types
+class TracedBackend(BackendWrapper):
+    """Records a span for each exchange."""
+
+    def __init__(self, backend: Backend, tracing: Tracing, server: Mapping[str, str]) -> None:
+        super().__init__(backend)
+        self._server = server  # attributes of its spans
+        self._tracing = tracing
+
+    def open(self, question: Question) -> BackendExchange:
+        body, profile = self.encode(question).body, self.profile(question.model)
+        span = _BackendSpan(self._tracing, body, profile, self._server)
+        if self._tracing.content and question.content_traceable:
+            span.record_content(body)
+        traced = dataclasses.replace(question, headers={**question.headers, **(span.headers() or {})})
+        return ObservedExchange(self._backend.open(traced), span)
+
+    def forward(self, request: RawRequest) -> RawExchange:
+        operation = _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
+        profile = self.profile(request.model)
+        span = _BackendSpan(self._tracing, {"model": request.model}, profile, self._server, operation)
+        context = [(name.encode(), value.encode()) for name, value in (span.headers() or {}).items()]
+        replaced = {name for name, _ in context}
+        headers = [field for field in request.headers if field[0] not in replaced] + context
+        return ObservedRawExchange(self._backend.forward(dataclasses.replace(request, headers=headers)), span)
 
 
-class BackendSpan:
+class _BackendSpan:
     """The span of one request to a backend."""
 
     def __init__(
-        self, tracing: Tracing, backend: Backend, request: Question | RawRequest, server: tuple[str, str]
+        self,
+        tracing: Tracing,
+        body: JSONMapping,
+        profile: Profile,
+        server: Mapping[str, str],
+        operation: str = "chat",
     ) -> None:
-        profile = backend.profile(request.model)
         self._tracing = tracing
-        self._attempts = request.attempts
-        self._passed_on = isinstance(request, RawRequest)
-        body: JSONMapping
-        if isinstance(request, RawRequest):
-            body, operation = {"model": request.model}, _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
-        else:
-            body, operation = backend.encode(request).body, "chat"
         self._operation = {"gen_ai.operation.name": operation}
         self._span: Span = INVALID_SPAN
         self._provider = {"gen_ai.provider.name": _PROVIDERS.get(profile.name, profile.name)}
         self._model = str(body["model"])
         self._began = clock()
         self._first: float | None = None
-        self._recorded: JSONObject = {}  # the latest fields of the chunks
+        self._recorded: JSONObject = {}  # the latest metadata of the answer
         self._failure: dict[str, str] = {}
         self._output: OutputMessage | None = None  # if the content is recorded
         self._answer: RawAnswer | None = None  # of a request that is passed on
         self.tap: Tap = self.record
         self._start(body, profile, server)
-        self.headers: Mapping[str, str] = self._context() or {}
-        if isinstance(request, Question) and tracing.content and request.content_traceable:
-            self._record_content(body)
 
     @harmless
-    def _start(self, body: JSONMapping, profile: Profile, server: tuple[str, str]) -> None:
+    def _start(self, body: JSONMapping, profile: Profile, server: Mapping[str, str]) -> None:
         url = urlsplit(profile.transport.base_url or "")
-        address = {"server.address": url.hostname, "server.port": url.port}
-        where = {"antiphon.backend": server[0], "antiphon.replica": server[1]}
+        address = {"server.address": url.hostname, "server.port": url.port, **server}
         options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
         request = {"gen_ai.request.model": self._model, **conversation_attribute(), **options}
-        attributes = {**self._operation, **self._provider, **address, **where, **request}
+        attributes = {**self._operation, **self._provider, **address, **request}
         self._span = self._tracing.tracer.start_span(
             f"{self._operation['gen_ai.operation.name']} {self._model}".rstrip(),
             kind=SpanKind.CLIENT,
@@ -113,44 +132,46 @@ class BackendSpan:
         )
 
     @harmless
-    def _record_content(self, body: JSONMapping) -> None:
+    def record_content(self, body: JSONMapping) -> None:
         """Record the messages of the request now, and those of the answer at its end."""
         self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body)))
         self._output = OutputMessage()
 
     @harmless
-    def _context(self) -> dict[str, str]:
+    def headers(self) -> dict[str, str]:
         """Return the headers that make the backend's own spans children of this one."""
         headers: dict[str, str] = {}
         PROPAGATOR.inject(headers, set_span_in_context(self._span))
         return headers
 
     @harmless
-    def record(self, chunks: Sequence[ChunkOrRun]) -> None:
-        """Record the metadata of chunks, and their content if that is enabled."""
+    def record(self, deltas: Sequence[Delta]) -> None:
+        """Record the metadata of deltas, and their content if that is enabled."""
         if self._first is None:
             self._first = clock()
-        for each in chunks:
+        for delta in deltas:
             if self._output:
-                self._output.feed(each)
-            if isinstance(each, ChunkRun):
-                continue  # it is like a chunk that was there before
-            for name, expected in _RECORDED.items():
-                if (value := each.get(name)) and isinstance(value, expected):
-                    self._recorded[name] = value
-            choices = each.get("choices")
-            for choice in choices if isinstance(choices, list) else ():
-                if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
-                    self._recorded["finish"] = str(reason)
+                self._output.feed(delta)
+            match delta:
+                case AnswerMetadata(answer_id, model):
+                    named = {"id": answer_id, "model": model}
+                    self._recorded |= {name: value for name, value in named.items() if value}
+                case UsageReported(usage):
+                    self._recorded["usage"] = usage
+                case Finished(reason):
+                    self._recorded["finish"] = reason
 
-    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
+    def begin(self) -> None:
+        """Do nothing: the span was started before the request was made, which has its context."""
+
+    def accepted(self, answer: RawAnswer | None) -> None:
         """Keep the answer to a request that is passed on: its usage is known at its end."""
-        self._answer = cast(RawAnswer, answer) if self._passed_on else None
+        self._answer = answer
 
-    def _fail(self, code: str) -> None:
+    def _fail(self, error: BackendError) -> None:
         """Record a refused or interrupted request by its code; the message may quote the prompt."""
-        self._failure = {"error.type": code}
-        mark_failed(self._span, code, code)
+        self._failure = {"error.type": error.code}
+        mark_failed(self._span, error.code, error.code)
 
     @harmless
     def end(self, error: BaseException | None) -> None:
@@ -160,9 +181,7 @@ class BackendSpan:
             if reported := answer.usage():
                 self._recorded["usage"] = reported
         if isinstance(error, BackendError):
-            self._fail(error.code)
-        elif error is None and self._attempts.broken_off:
-            self._fail(BackendError.code)
+            self._fail(error)
         recorded, span, tracing = self._recorded, self._span, self._tracing
         usage = usage_of(recorded["usage"], {}, []) if "usage" in recorded else None
         attributes: JSONObject = {

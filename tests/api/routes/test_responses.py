@@ -17,7 +17,7 @@ from openai.types.responses import Tool
 from openresponses_types.types import ResponseResource
 from pydantic import TypeAdapter
 
-from app.core.types.chunk import DONE
+from app.core.types.deltas import DONE
 from app.errors import BackendError
 from tests.support import laws
 from tests.support.build import call, delta, finish, story, whole

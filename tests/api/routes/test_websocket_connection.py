@@ -13,9 +13,8 @@ import pytest
 from openresponses_types.types import WebSocketErrorEvent
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from app.backends import Chunk
+from app.core.types.deltas import Delta, Finished, FinishReason, TextDelta
 from tests.support import laws
-from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.sockets import CODEX, HELLO, ask, dial, hear, hear_out, listening, refusal, response, send, talking
 from tests.support.upstream import HANG, Upstream, chunk, sse
@@ -212,12 +211,12 @@ class Flood(Scripted):
         super().__init__([])
         self.given = 0
 
-    async def _chunks(self, script: Any) -> AsyncIterator[list[Chunk]]:
+    async def _chunks(self, script: Any) -> AsyncIterator[list[Delta]]:
         try:
             for number in range(self.WHOLE):
                 self.given += 1
-                yield [delta(content=f"{number:4096}")]
-            yield [{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}]
+                yield [TextDelta([f"{number:4096}"])]
+            yield [Finished(FinishReason.STOP)]
         finally:
             self.left += self.given < self.WHOLE
 

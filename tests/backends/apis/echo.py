@@ -16,8 +16,10 @@ from app.core.profile import Profile
 from app.core.request import encoded_question, name_unsent, read_question
 from app.core.request.messages import ConversationReader
 from app.core.request.question import EncodedQuestion, Question
+from app.core.sse.repeats import ServerEvent
 from app.core.stream.answer import ErrorIn
-from app.core.types.chunk import DONE, Chunk, ChunkOrRun, RawOrRun
+from app.core.types.deltas import Delta, Finished, FinishReason, TextDelta, UsageReported
+from app.core.usage import chunk_usage
 from app.errors import InvalidRequest
 
 
@@ -44,13 +46,9 @@ class EchoDecoder(APIDecoder):
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         super().__init__(BodyDecoder(list), error_in)
-        self._begun = False
 
-    def _has_begun(self) -> bool:
-        return self._begun
-
-    def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
-        chunks: list[ChunkOrRun] = []
+    def _read(self, events: list[ServerEvent]) -> list[Delta]:
+        deltas: list[Delta] = []
         for event in events:
             if self.done or self.failure or not isinstance(event, dict):
                 break
@@ -60,18 +58,12 @@ class EchoDecoder(APIDecoder):
             self._begun = True
             if event.get("done"):
                 self.finished = self.done = True
-                chunks.append(_end(event))
-            else:
-                chunks.append({"choices": [{"delta": {"content": event.get("text")}}]})
-        return [*chunks, DONE] if self.done else chunks
-
-
-def _end(event: dict[str, Any]) -> Chunk:
-    chunk: Chunk = {"choices": [{"delta": {}, "finish_reason": event["reason"]}]}
-    if tokens := event.get("tokens"):
-        used, made = tokens["in"], tokens["out"]
-        chunk["usage"] = {"prompt_tokens": used, "completion_tokens": made, "total_tokens": used + made}
-    return chunk
+                deltas.append(Finished(FinishReason(event["reason"])))
+                if tokens := event.get("tokens"):
+                    deltas.append(UsageReported(chunk_usage(tokens["in"], tokens["out"])))
+            elif event.get("text"):
+                deltas.append(TextDelta([event["text"]]))
+        return deltas
 
 
 def known_error(value: dict[str, Any]) -> dict[str, Any]:

@@ -11,8 +11,19 @@ from typing import Any
 import httpx
 import pytest
 
-from app.backends import DONE, Chunk
+from app.backends import DONE
 from app.backends.demo import DemoBackend
+from app.core.types.deltas import (
+    AnswerMetadata,
+    Delta,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+from app.core.usage import chunk_usage
 from app.errors import BackendError, InvalidRequest
 from tests.support.exchanges import asking, reads
 from tests.support.serving import antiphon
@@ -37,36 +48,34 @@ def user(text: Any) -> dict[str, Any]:
     return {"role": "user", "content": text}
 
 
-async def chunks_of(*messages: dict[str, Any] | str, **body: Any) -> list[Chunk]:
+async def deltas_from(*messages: dict[str, Any] | str, **body: Any) -> list[Delta]:
     asked = [user(message) if isinstance(message, str) else message for message in messages]
     request = asking({"model": "demo", "messages": asked, "stream": True, **body})
     async with DemoBackend().open(request) as answer:
-        return [one async for chunks in reads(answer) for one in chunks]
+        return [one async for deltas in reads(answer) for one in deltas]
 
 
 class Said:
-    """What chunks amount to."""
+    """The content of an answer's deltas."""
 
-    def __init__(self, chunks: list[Chunk]) -> None:
-        assert chunks[-1] is DONE
-        self.usage = chunks[-2]["usage"]
-        choices = [chunk["choices"][0] for chunk in chunks[:-2]]
-        deltas = [choice["delta"] for choice in choices]
-        self.pieces = [delta["content"] for delta in deltas if delta.get("content")]
+    def __init__(self, deltas: list[Delta]) -> None:
+        assert deltas[-1] is DONE
+        (self.usage,) = (delta.usage for delta in deltas if isinstance(delta, UsageReported))
+        texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
+        self.pieces = [text for delta in texts for text in delta.texts]
         self.text = "".join(self.pieces)
-        self.reasoning = "".join(delta.get("reasoning_content", "") for delta in deltas)
-        self.calls = [call for delta in deltas for call in delta.get("tool_calls", ())]
-        self.reasons = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
-        self.logprobs = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        self.reasoning = "".join(text for one in deltas if isinstance(one, ReasoningDelta) for text in one.texts)
+        self.calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
+        self.reasons = [delta.reason for delta in deltas if isinstance(delta, Finished)]
+        self.logprobs = [delta.logprobs for delta in texts if delta.logprobs]
 
     @property
-    def call(self) -> tuple[str, Any]:
-        name = self.calls[0]["function"]["name"]
-        return name, json.loads("".join(call["function"]["arguments"] for call in self.calls))
+    def call(self) -> tuple[str | None, Any]:
+        return self.calls[0].name, json.loads("".join(text for call in self.calls for text in call.arguments))
 
 
 async def said(*messages: dict[str, Any] | str, **body: Any) -> Said:
-    return Said(await chunks_of(*messages, **body))
+    return Said(await deltas_from(*messages, **body))
 
 
 @pytest.mark.parametrize(
@@ -90,29 +99,21 @@ async def test_demo_with_a_huge_prompt_repeats_a_part() -> None:
 
 
 async def test_demo_answers_as_a_server_does() -> None:
-    chunks = await chunks_of("Say hello.")
-    assert [chunk["choices"][0]["delta"] for chunk in chunks[:-2]] == [
-        {"role": "assistant", "content": ""},
-        {"content": "Hello"},
-        {"content": " there,"},
-        {"content": " friend!"},
-        {},
+    metadata, *deltas = await deltas_from("Say hello.")
+    assert isinstance(metadata, AnswerMetadata) and metadata.model == "demo"
+    assert deltas == [
+        TextDelta(["Hello"]),
+        TextDelta([" there,"]),
+        TextDelta([" friend!"]),
+        Finished(FinishReason.STOP),
+        UsageReported(chunk_usage(3, 3, reasoning=0)),
+        DONE,
     ]
-    assert chunks[-3]["choices"][0]["finish_reason"] == "stop"
-    assert chunks[-2]["choices"] == []
-    assert chunks[-2]["usage"] == {
-        "prompt_tokens": 3,
-        "completion_tokens": 3,
-        "total_tokens": 6,
-        "prompt_tokens_details": {"cached_tokens": 0},
-        "completion_tokens_details": {"reasoning_tokens": 0},
-    }
-    assert chunks[-1] is DONE
 
 
 async def test_demo_with_the_same_prompt_answers_the_same() -> None:
-    assert await chunks_of("Hi", reasoning_effort="low") == await chunks_of("Hi", reasoning_effort="low")
-    assert (await chunks_of("Hi"))[0]["id"] != (await chunks_of("Ho"))[0]["id"]
+    assert await deltas_from("Hi", reasoning_effort="low") == await deltas_from("Hi", reasoning_effort="low")
+    assert (await deltas_from("Hi"))[0] != (await deltas_from("Ho"))[0]
 
 
 async def test_demo_in_a_conversation_remembers() -> None:
@@ -138,7 +139,7 @@ async def test_demo_with_an_image_says_so() -> None:
 async def test_demo_calls_the_tool_that_the_prompt_mentions() -> None:
     answer = await said("What is the weather in San Francisco?", tools=[TIME, WEATHER])
     assert answer.call == ("get_weather", {"location": "San Francisco"})
-    assert answer.calls[0]["id"].startswith("call_")
+    assert str(answer.calls[0].id).startswith("call_")
     assert (answer.text, answer.reasons) == ("", ["tool_calls"])
 
 
@@ -232,7 +233,7 @@ async def test_demo_call_at_the_token_limit_is_cut_off() -> None:
     tool = {**WEATHER["function"], "parameters": {"properties": {"a": {}, "b": {}, "c": {}}}}  # type: ignore[dict-item]
     answer = await said("Go", tools=[{"type": "function", "function": tool}], max_tokens=2)
     assert answer.reasons == ["length"]
-    assert "".join(call["function"]["arguments"] for call in answer.calls) == '{"a": "example",'
+    assert "".join(text for call in answer.calls for text in call.arguments) == '{"a": "example",'
 
 
 @pytest.mark.parametrize("stop", ["4", ["x", ", 4"], [" 4", "5"], [7, None, "4"]])
@@ -243,7 +244,7 @@ async def test_demo_at_a_stop_word_stops(stop: Any) -> None:
 
 async def test_demo_gives_log_probabilities() -> None:
     answer = await said("Say hello.", logprobs=True, top_logprobs=2)
-    tokens = [one for logprobs in answer.logprobs for one in logprobs["content"]]
+    tokens = [one for logprobs in answer.logprobs for one in logprobs]
     assert [token["token"] for token in tokens] == answer.pieces
     assert all(bytes(token["bytes"]).decode() == token["token"] for token in tokens)
     assert [len(token["top_logprobs"]) for token in tokens] == [2, 2, 2]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.backends import DONE, Backend, BackendExchange, Question
+from app.backends import Backend, BackendExchange, Question
 from app.backends.routing.router import Router
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.client import ModelServer
@@ -21,6 +21,7 @@ from app.backends.server.errors.unsupported_fields import unknown_fields
 from app.core.profile import Profile
 from app.core.request import CALLER_FIELDS
 from app.errors import BackendError
+from tests.support.build import texts_of
 from tests.support.exchanges import asking, reads
 from tests.support.logs import records_of
 from tests.support.machine import slowness
@@ -670,8 +671,7 @@ async def text(backend: Backend, question: Question | None = None) -> str:
 
 async def said_by(exchange: BackendExchange) -> str:
     async with exchange as answer:
-        chunks = [one async for some in reads(answer) for one in some if one is not DONE]
-    return "".join(one["choices"][0]["delta"].get("content") or "" for one in chunks)
+        return "".join([text async for deltas in reads(answer) for text in texts_of(deltas)])
 
 
 def bodies(upstream: Upstream) -> list[dict[str, Any]]:

@@ -14,13 +14,14 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from app.backends import DONE, Chunk
+from app.backends import DONE
 from app.backends.apis import API, APIS
 from app.backends.server.client import ModelServer
 from app.core.profile import Profile
 from app.core.size import LARGE
+from app.core.types.deltas import Delta, Finished, FinishReason, ReasoningDelta, TextDelta, ToolCallDelta, UsageReported
 from app.errors import BackendError
-from tests.support.build import normal
+from tests.support.build import deltas_of, singly, texts_of
 from tests.support.exchanges import asking, reads
 from tests.support.upstream import (
     CLOSE,
@@ -42,6 +43,7 @@ from tests.support.upstream import (
 from tests.support.upstream import DONE as END
 
 Build = Callable[..., ModelServer]
+STOP = Finished(FinishReason.STOP)
 QUESTION = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
 
@@ -59,22 +61,22 @@ async def build(upstream: Upstream) -> AsyncIterator[Build]:
         await backend.aclose()
 
 
-async def reads_of(backend: ModelServer, caller_key: str | None = None, **body: Any) -> list[list[Chunk]]:
+async def reads_of(backend: ModelServer, caller_key: str | None = None, **body: Any) -> list[list[Delta]]:
     async with backend.open(asking({**QUESTION, **body}, caller_key=caller_key)) as answer:
         return [chunks async for chunks in reads(answer)]
 
 
-async def chunks_of(backend: ModelServer) -> list[Chunk]:
-    return [one for chunks in await reads_of(backend) for one in chunks]
+async def chunks_of(backend: ModelServer) -> list[Delta]:
+    return singly(one for read in await reads_of(backend) for one in read)
 
 
-async def until_error(backend: ModelServer) -> tuple[list[Chunk], BackendError]:
-    chunks: list[Chunk] = []
+async def until_error(backend: ModelServer) -> tuple[list[Delta], BackendError]:
+    chunks: list[Delta] = []
     with pytest.raises(BackendError) as caught:
         async with backend.open(asking(QUESTION)) as answer:
             async for some in reads(answer):
                 chunks += some
-    return chunks, caught.value
+    return singly(chunks), caught.value
 
 
 async def refusal(backend: ModelServer, caller_key: str | None = None) -> BackendError:
@@ -167,7 +169,7 @@ async def test_lone_surrogates_and_huge_numbers_can_be_sent(upstream: Upstream, 
 # How a stream comes in.
 
 ANSWER = [chunk("Hel"), chunk("lo"), finish(usage={"total_tokens": 3})]
-READ = normal(ANSWER)  # as the core gets it
+READ = deltas_of(ANSWER)  # as the core gets it
 WHOLE: dict[str, list[Step]] = {
     "as OpenAI does it": sse(*ANSWER, END),
     "all at once": [b"".join(step for step in sse(*ANSWER, END) if isinstance(step, bytes))],
@@ -217,7 +219,6 @@ def _is_bytes(step: Step) -> bool:
     return isinstance(step, bytes)
 
 
-JSON_CHOICES = [{"delta": {"content": "hi"}, "finish_reason": "stop"}]
 AS_JSON: dict[str, list[Step]] = {
     "JSON": completion(),
     "JSON that is followed by [DONE]": reply(completion()[0].partition(b"\r\n\r\n")[2] + b"\n\ndata: [DONE]\n\n"),  # type: ignore[union-attr]
@@ -227,19 +228,17 @@ AS_JSON: dict[str, list[Step]] = {
 
 
 @pytest.mark.parametrize("steps", AS_JSON.values(), ids=AS_JSON)
-async def test_completion_without_a_stream_is_one_chunk(upstream: Upstream, build: Build, steps: list[Step]) -> None:
+async def test_completion_without_a_stream_is_read(upstream: Upstream, build: Build, steps: list[Step]) -> None:
     upstream.say(steps)
-    first, last = await chunks_of(build())
-    assert (first["choices"], first["usage"]["total_tokens"], last) == (JSON_CHOICES, 7, DONE)
+    _, used, text, finished, last = await chunks_of(build())
+    assert isinstance(used, UsageReported)
+    assert (used.usage["total_tokens"], text, finished, last) == (7, TextDelta(["hi"]), STOP, DONE)
 
 
-async def test_completion_with_calls_is_one_chunk(upstream: Upstream, build: Build) -> None:
+async def test_completion_with_calls_is_read(upstream: Upstream, build: Build) -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     upstream.say(completion(None, reason="tool_calls", tool_calls=calls))
-    first, _ = await chunks_of(build())
-    assert [(call["id"], call["function"]) for call in first["choices"][0]["delta"]["tool_calls"]] == [
-        ("c", calls[0]["function"])
-    ]
+    assert ToolCallDelta(None, "c", "f", ["{}"]) in await chunks_of(build())
 
 
 async def test_chunks_as_lines_of_json_are_read(upstream: Upstream, build: Build) -> None:
@@ -249,7 +248,7 @@ async def test_chunks_as_lines_of_json_are_read(upstream: Upstream, build: Build
 
 async def test_lone_surrogate_in_a_completion_is_replaced(upstream: Upstream, build: Build) -> None:
     upstream.say(completion("a\ud83d"))
-    assert (await chunks_of(build()))[0]["choices"][0]["delta"]["content"] == "a\ufffd"
+    assert texts_of(await chunks_of(build())) == ["a\ufffd"]
 
 
 async def test_chunks_that_arrive_together_leave_together(upstream: Upstream, build: Build) -> None:
@@ -258,15 +257,14 @@ async def test_chunks_that_arrive_together_leave_together(upstream: Upstream, bu
     upstream.say([*sse()[:1], together, go, piece(b"data: [DONE]\n\n"), piece(b"")])
     async with build().open(asking(QUESTION)) as answer:
         chunks = reads(answer)
-        assert await anext(chunks) == ANSWER[:2]
+        assert singly(await anext(chunks)) == deltas_of(ANSWER[:2])
         go.set()
         assert await anext(chunks) == [DONE]
 
 
 async def test_line_of_megabytes_is_read(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(call(id="c", name="f", arguments="x" * 5_000_000), END))
-    [piece, _] = await chunks_of(build())
-    assert len(piece["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"]) == 5_000_000
+    assert ToolCallDelta(0, "c", "f", ["x" * 5_000_000]) in await chunks_of(build())
 
 
 async def test_heartbeats_after_the_finish_reason_do_not_keep_the_stream_open(upstream: Upstream, build: Build) -> None:
@@ -278,15 +276,13 @@ async def test_heartbeats_after_the_finish_reason_do_not_keep_the_stream_open(up
 
 async def test_chunks_within_the_grace_period_are_read(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hi"), finish(), 0.1, usage(), END))
-    assert await chunks_of(build(response__finish_grace_s=5)) == normal([chunk("Hi"), finish(), usage(), DONE])
+    assert await chunks_of(build(response__finish_grace_s=5)) == deltas_of([chunk("Hi"), finish(), usage(), DONE])
 
 
 async def test_profiles_filters_see_every_chunk(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("<thi"), chunk("nk>hm</think>"), chunk("Hi<"), finish("done"), END))
-    chunks = await chunks_of(build(response__think_tags="auto", response__finish_map={"done": "stop"}))
-    deltas = [one["choices"][0]["delta"] for one in chunks if one is not DONE]
-    assert deltas == [{}, {"reasoning_content": "hm"}, {"content": "Hi<"}, {}]
-    assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    _, *deltas = await chunks_of(build(response__think_tags="auto", response__finish_map={"done": "stop"}))
+    assert deltas == [ReasoningDelta(["hm"]), TextDelta(["Hi<"]), STOP, DONE]
 
 
 NOW = {"type": "function", "function": {"name": "now"}}  # without parameters
@@ -306,16 +302,15 @@ async def test_tools_that_an_operator_adds_may_have_any_form(
 ) -> None:
     upstream.say(sse(chunk('<tool_call>{"name": "now", "arguments": {}}</tool_call>'), finish(), END))
     answered = [one for read in await reads_of(build(response__call_marks="auto"), tools=tools) for one in read]
-    calls = [call for one in answered if one is not DONE for call in one["choices"][0]["delta"].get("tool_calls", ())]
-    assert [call["function"]["name"] for call in calls] == called
+    assert [one.name for one in answered if isinstance(one, ToolCallDelta)] == called
 
 
 async def test_text_held_by_a_filter_comes_before_the_end(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("<thi"), END), sse(chunk("<thi")))
     upstream.say(sse(chunk("<thi")))
     backend = build(response__think_tags="auto")
-    assert [one is DONE for one in await chunks_of(backend)] == [False, False, True]
-    assert (await chunks_of(backend))[-1]["choices"][0]["delta"] == {"content": "<thi"}
+    assert (await chunks_of(backend))[1:] == [TextDelta(["<thi"]), DONE]
+    assert (await chunks_of(backend))[1:] == [TextDelta(["<thi"])]
 
 
 # What goes wrong.
@@ -325,26 +320,26 @@ async def test_text_held_by_a_filter_comes_before_the_end(upstream: Upstream, bu
 async def test_stream_that_breaks_off_raises_after_its_last_chunk(upstream: Upstream, build: Build, sign: Step) -> None:
     upstream.say(sse(chunk("Hel"), chunk("lo"), sign))
     chunks, error = await until_error(build())
-    assert chunks == [chunk("Hel"), chunk("lo")]
+    assert chunks == deltas_of([chunk("Hel"), chunk("lo")])
     assert (error.status, error.type, error.code) == (502, "server_error", "server_error")
     assert "ended early" in error.message
 
 
 async def test_chunks_before_the_break_are_read_however_late(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), chunk("lo"), CLOSE))
-    received: list[Chunk] = []
+    received: list[Delta] = []
     with pytest.raises(BackendError, match="ended early"):
         async with build().open(asking(QUESTION)) as answer:
             await asyncio.sleep(0.05)
             async for some in reads(answer):
                 received += some
-    assert received == [chunk("Hel"), chunk("lo")]
+    assert singly(received) == deltas_of([chunk("Hel"), chunk("lo")])
 
 
 async def test_frame_that_is_cut_off_is_no_chunk(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), b'data: {"choices": [{"del', CLOSE))
     chunks, error = await until_error(build())
-    assert (chunks, error.status) == ([chunk("Hel")], 502)
+    assert (chunks, error.status) == (deltas_of([chunk("Hel")]), 502)
 
 
 async def test_body_shorter_than_announced_is_broken(upstream: Upstream, build: Build) -> None:
@@ -354,7 +349,7 @@ async def test_body_shorter_than_announced_is_broken(upstream: Upstream, build: 
 
 async def test_end_without_a_finish_reason_is_for_the_reader_to_judge(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel")))
-    assert await chunks_of(build()) == [chunk("Hel")]
+    assert await chunks_of(build()) == deltas_of([chunk("Hel")])
 
 
 EMPTY: dict[str, list[Step]] = {
@@ -387,8 +382,7 @@ async def test_empty_stream_whose_answer_comes_without_streaming_is_that_answer(
 ) -> None:
     upstream.say(reply(b"", "text/event-stream"))
     upstream.say(completion("Hi"))
-    first, *_ = await chunks_of(build(response__empty_stream="ask_whole"))
-    assert first["choices"][0]["delta"]["content"] == "Hi"
+    assert texts_of(await chunks_of(build(response__empty_stream="ask_whole"))) == ["Hi"]
 
 
 NO_COMPLETIONS: dict[str, tuple[list[Step], int, str]] = {
@@ -444,7 +438,7 @@ async def test_error_in_a_stream_comes_after_the_chunks_before_it(
     upstream.say(steps[0], steps[1:])
     backend = build()
     chunks, error = await until_error(backend)
-    assert (chunks, error.status, error.message) == ([chunk("Hel")], code, message)
+    assert (chunks, error.status, error.message) == (deltas_of([chunk("Hel")]), code, message)
     chunks, error = await until_error(backend)
     assert (chunks, error.status, error.message) == ([], code, message)
 
@@ -464,7 +458,8 @@ async def test_usage_in_a_chunk_with_an_error_is_kept(
 ) -> None:
     upstream.say(sse(*said, {**place, "error": {"message": "cut", "code": 500}}, END))
     chunks, error = await until_error(build())
-    assert (chunks[-1].get("usage", {}).get("completion_tokens"), error.message) == (7, "cut")
+    assert isinstance(last := chunks[-1], UsageReported)
+    assert (last.usage["completion_tokens"], error.message) == (7, "cut")
 
 
 async def test_usage_in_a_first_chunk_with_an_error_is_no_answer(upstream: Upstream, build: Build) -> None:
@@ -475,26 +470,26 @@ async def test_usage_in_a_first_chunk_with_an_error_is_no_answer(upstream: Upstr
 
 async def test_null_error_in_a_chunk_is_none(upstream: Upstream, build: Build) -> None:
     upstream.say(sse({**chunk("Hi"), "error": None}, finish(), END))
-    assert await chunks_of(build()) == normal([{**chunk("Hi"), "error": None}, finish(), DONE])
+    assert await chunks_of(build()) == deltas_of([{**chunk("Hi"), "error": None}, finish(), DONE])
 
 
 async def test_stream_that_falls_silent_is_a_timeout(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), HANG))
     chunks, error = await until_error(build(transport__idle_timeout=0.1))
-    assert (chunks, error.status, error.code) == ([chunk("Hel")], 504, "timeout")
+    assert (chunks, error.status, error.code) == (deltas_of([chunk("Hel")]), 504, "timeout")
     await upstream.requests[0].gone.wait()
 
 
 async def test_finish_reason_followed_by_text_does_not_end_the_stream(upstream: Upstream, build: Build) -> None:
     said = [finish(content=text) for text in ("H", "i", "!")]
     upstream.say(sse(*said[:2], 0.5, said[2], finish(), END))
-    assert await chunks_of(build(response__finish_grace_s=0.1)) == normal([*said, finish(), DONE])
+    assert await chunks_of(build(response__finish_grace_s=0.1)) == deltas_of([*said, finish(), DONE])
 
 
 async def test_heartbeats_before_the_finish_reason_keep_the_stream_open(upstream: Upstream, build: Build) -> None:
     beats = [step for _ in range(7) for step in (0.2, b": ping\n\n")]
     upstream.say(sse(chunk("Hi"), *beats, finish(), END))
-    assert await chunks_of(build(transport__idle_timeout=1.2)) == normal([chunk("Hi"), finish(), DONE])
+    assert await chunks_of(build(transport__idle_timeout=1.2)) == deltas_of([chunk("Hi"), finish(), DONE])
 
 
 async def test_consumer_that_is_slow_causes_no_timeout(upstream: Upstream, build: Build) -> None:
@@ -505,7 +500,7 @@ async def test_consumer_that_is_slow_causes_no_timeout(upstream: Upstream, build
         await asyncio.sleep(0.4)
         async for some in stream:
             chunks += some
-    assert chunks == normal([chunk("Hi"), finish(), DONE])
+    assert singly(chunks) == deltas_of([chunk("Hi"), finish(), DONE])
 
 
 @pytest.mark.parametrize("steps", [[HANG], [*sse()[:1], HANG]], ids=["no head", "no body"])
@@ -518,7 +513,7 @@ async def test_server_that_never_begins_is_a_timeout(upstream: Upstream, build: 
 
 async def test_first_token_may_take_longer_than_later_ones(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(0.3, chunk("Hi"), END))
-    assert await chunks_of(build(transport__idle_timeout=0.1)) == [chunk("Hi"), DONE]
+    assert await chunks_of(build(transport__idle_timeout=0.1)) == deltas_of([chunk("Hi"), DONE])
 
 
 async def test_server_that_is_not_there_is_an_error(build: Build) -> None:
@@ -630,7 +625,7 @@ SOON = {"retry-after-ms": "1"}
 async def test_failure_that_passes_is_retried(upstream: Upstream, build: Build, code: int) -> None:
     upstream.say(status(code, {"error": "not now"}, SOON if code in (429, 503, 529) else {}))
     upstream.say(sse(chunk("Hi"), END))
-    assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
+    assert await chunks_of(build(retries=1)) == deltas_of([chunk("Hi"), DONE])
 
 
 async def test_retries_are_bounded(upstream: Upstream, build: Build) -> None:
@@ -711,10 +706,8 @@ async def test_error_in_the_first_frame_is_retried(
     upstream.native = True
     upstream.say(error)
     upstream.say(answer)
-    chunks = await chunks_of(build(retries=1, transport__api=api))
-    deltas = [choice["delta"] for chunk in chunks if isinstance(chunk, dict) for choice in chunk.get("choices", ())]
-    texts = [delta.get("content") for delta in deltas]
-    assert ([text for text in texts if text], len(upstream.requests)) == (["Hi"], 2)
+    texts = texts_of(await chunks_of(build(retries=1, transport__api=api)))
+    assert (texts, len(upstream.requests)) == (["Hi"], 2)
 
 
 async def test_retries_of_statuses_and_of_first_frames_are_counted_together(upstream: Upstream, build: Build) -> None:
@@ -745,7 +738,7 @@ async def test_permanent_error_in_the_first_frame_is_not_retried(
 async def test_error_after_the_first_chunk_is_not_retried(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), {"error": {"message": "not now", "code": 503, "retry_after": 0}}, END))
     chunks, error = await until_error(build(retries=2))
-    assert (chunks, error.status, len(upstream.requests)) == ([chunk("Hel")], 503, 1)
+    assert (chunks, error.status, len(upstream.requests)) == (deltas_of([chunk("Hel")]), 503, 1)
 
 
 async def test_retry_after_that_is_long_is_passed_on(upstream: Upstream, build: Build) -> None:
@@ -756,19 +749,19 @@ async def test_retry_after_that_is_long_is_passed_on(upstream: Upstream, build: 
 async def test_retry_that_the_server_asks_for_is_made(upstream: Upstream, build: Build) -> None:
     upstream.say(status(409, {"error": "not now"}, {"x-should-retry": "true"}))
     upstream.say(sse(chunk("Hi"), END))
-    assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
+    assert await chunks_of(build(retries=1)) == deltas_of([chunk("Hi"), DONE])
 
 
 async def test_connection_that_breaks_before_the_answer_is_retried(upstream: Upstream, build: Build) -> None:
     upstream.say([RESET])
     upstream.say(sse(chunk("Hi"), END))
-    assert await chunks_of(build(retries=1)) == [chunk("Hi"), DONE]
+    assert await chunks_of(build(retries=1)) == deltas_of([chunk("Hi"), DONE])
 
 
 async def test_answer_that_has_begun_is_not_retried(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(chunk("Hel"), RESET))
     chunks, _ = await until_error(build(retries=2))
-    assert (chunks, len(upstream.requests)) == ([chunk("Hel")], 1)
+    assert (chunks, len(upstream.requests)) == (deltas_of([chunk("Hel")]), 1)
 
 
 # Connections.
@@ -823,14 +816,14 @@ async def test_concurrent_requests_have_connections_of_their_own(upstream: Upstr
     while len(upstream.requests) < 300:
         await asyncio.sleep(0.01)
     go.set()
-    assert await asyncio.gather(*asking) == [normal([chunk("Hi"), finish(), DONE])] * 300
+    assert await asyncio.gather(*asking) == [deltas_of([chunk("Hi"), finish(), DONE])] * 300
 
 
 async def test_answer_can_be_opened_read_and_closed_in_different_tasks(upstream: Upstream, build: Build) -> None:
     upstream.say(sse(*ANSWER, END))
     context = build(transport__idle_timeout=5).open(asking(QUESTION))
     answer = await asyncio.create_task(context.__aenter__())
-    chunks = [one async for some in reads(answer) for one in some]
+    chunks = singly([one async for some in reads(answer) for one in some])
     await asyncio.create_task(context.__aexit__(None, None, None))
     assert chunks == [*READ, DONE]
 
@@ -841,9 +834,9 @@ async def test_transport_of_httpx_can_be_replaced(upstream: Upstream) -> None:
     upstream.say(sse(chunk("Hi"), finish(), b": ping\n\n", HANG))
     profile = Profile().override({"response.finish_grace_s": 0.1})
     backend = ModelServer(upstream.url, profile=profile, http=httpx.AsyncHTTPTransport())
-    assert await chunks_of(backend) == normal([chunk("Hi"), finish(), DONE])
-    assert (await until_error(backend))[0] == [chunk("Hel")]
-    assert await chunks_of(backend) == normal([chunk("Hi"), finish()])
+    assert await chunks_of(backend) == deltas_of([chunk("Hi"), finish(), DONE])
+    assert (await until_error(backend))[0] == deltas_of([chunk("Hel")])
+    assert await chunks_of(backend) == deltas_of([chunk("Hi"), finish()])
     await backend.aclose()
 
 
@@ -857,7 +850,7 @@ def test_client_on_uvloop_works_the_same() -> None:
             assert await chunks_of(backend) == [*READ, DONE]
             assert upstream.connections == connections
             upstream.say(sse(chunk("Hel"), RESET))
-            assert (await until_error(backend))[0] == [chunk("Hel")]
+            assert (await until_error(backend))[0] == deltas_of([chunk("Hel")])
             upstream.say(sse(chunk("Hel"), HANG))
             assert (await until_error(backend))[1].status == 504
             await upstream.requests[-1].gone.wait()
@@ -949,6 +942,5 @@ def test_profile_is_the_same_for_every_model() -> None:
 async def test_large_part_of_an_answer_is_one_chunk(upstream: Upstream, build: Build, streamed: bool) -> None:
     image = "A" * 3 * LARGE
     upstream.say(sse(chunk("Hi"), chunk(image), chunk("Bye"), finish(), END) if streamed else completion(image))
-    chunks = await chunks_of(build())
-    texts = [one["choices"][0]["delta"].get("content") or "" for one in chunks if one is not DONE]
-    assert [text for text in texts if text] == (["Hi", image, "Bye"] if streamed else [image])
+    texts = texts_of(await chunks_of(build()))
+    assert texts == (["Hi", image, "Bye"] if streamed else [image])

@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.core.sse import decoder, framing
-from app.core.sse.decoder import ChunkDecoder, encodable
-from app.core.types.chunk import DONE, Chunk
+from app.core.sse.decoder import END, EventDecoder, encodable
+from app.core.sse.repeats import ServerEvent
 
 
-def decoded(*reads: bytes) -> list[Chunk]:
-    decoder = ChunkDecoder()
+def decoded(*reads: bytes) -> list[ServerEvent]:
+    decoder = EventDecoder()
     return [chunk for data in reads for chunk in decoder.decode(data)] + decoder.end()
 
 
-def content(text: str, index: int = 0) -> Chunk:
+def content(text: str, index: int = 0) -> ServerEvent:
     return {"choices": [{"index": index, "delta": {"content": text}}]}
 
 
@@ -29,13 +29,13 @@ A, B = {"n": 1}, {"n": 2}
 
 ENDLESS = {"a": -9999.0, "b": None, "c": 1.5, "d": None}
 
-FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
-    "plain": (b'data: {"n": 1}\n\ndata: {"n": 2}\n\ndata: [DONE]\n\n', [A, B, DONE]),
-    "CRLF": (b'data: {"n": 1}\r\n\r\ndata: {"n": 2}\r\n\r\ndata: [DONE]\r\n\r\n', [A, B, DONE]),
+FRAMINGS: dict[str, tuple[bytes, list[ServerEvent]]] = {
+    "plain": (b'data: {"n": 1}\n\ndata: {"n": 2}\n\ndata: [DONE]\n\n', [A, B, END]),
+    "CRLF": (b'data: {"n": 1}\r\n\r\ndata: {"n": 2}\r\n\r\ndata: [DONE]\r\n\r\n', [A, B, END]),
     "CR": (b'data: {"n": 1}\r\rdata: {"n": 2}\r\r', [A, B]),
-    "all line ends at once": (b'data: {"n": 1}\r\n\ndata: {"n": 2}\n\r\ndata: [DONE]\r\r', [A, B, DONE]),
+    "all line ends at once": (b'data: {"n": 1}\r\n\ndata: {"n": 2}\n\r\ndata: [DONE]\r\r', [A, B, END]),
     "a byte order mark": (b'\xef\xbb\xbfdata: {"n": 1}\n\n', [A]),
-    "no blank behind the colon": (b'data:{"n": 1}\n\ndata:[DONE]\n\n', [A, DONE]),
+    "no blank behind the colon": (b'data:{"n": 1}\n\ndata:[DONE]\n\n', [A, END]),
     "comments before, between and inside": (
         b': OPENROUTER PROCESSING\n\n: keepalive 1/1\n\ndata: {"n": 1}\n: ping\n\n:\n\ndata: {"n": 2}\n\n',
         [A, B],
@@ -56,11 +56,11 @@ FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
         [A],
     ),
     "no blank line at the end": (b'data: {"n": 1}\n\ndata: {"n": 2}', [A, B]),
-    "no line end behind the last": (b'data: {"n": 1}\n\ndata: [DONE]', [A, DONE]),
-    "data behind [DONE]": (b'data: {"n": 1}\n\ndata: [DONE]\n\ndata: {"n": 2}\n\n', [A, DONE]),
-    "blanks around [DONE]": (b"data:  [DONE] \n\n", [DONE]),
+    "no line end behind the last": (b'data: {"n": 1}\n\ndata: [DONE]', [A, END]),
+    "data behind [DONE]": (b'data: {"n": 1}\n\ndata: [DONE]\n\ndata: {"n": 2}\n\n', [A, END]),
+    "blanks around [DONE]": (b"data:  [DONE] \n\n", [END]),
     "more blank lines than needed": (b'\n\n\ndata: {"n": 1}\n\n\n\n\ndata: {"n": 2}\n\n\n', [A, B]),
-    "blank lines forgotten": (b'data: {"n": 1}\ndata: {"n": 2}\ndata: [DONE]\n\n', [A, B, DONE]),
+    "blank lines forgotten": (b'data: {"n": 1}\ndata: {"n": 2}\ndata: [DONE]\n\n', [A, B, END]),
     "an error event with an object": (
         b'event: error\ndata: {"message": "no", "code": 5}\n\n',
         [{"error": {"message": "no", "code": 5}}],
@@ -87,12 +87,12 @@ FRAMINGS: dict[str, tuple[bytes, list[Chunk]]] = {
 
 
 @pytest.mark.parametrize(("data", "expected"), FRAMINGS.values(), ids=FRAMINGS)
-def test_framing_of_any_kind_gives_its_chunks(data: bytes, expected: list[Chunk]) -> None:
+def test_framing_of_any_kind_gives_its_chunks(data: bytes, expected: list[ServerEvent]) -> None:
     assert decoded(data) == expected
 
 
 @pytest.mark.parametrize(("data", "expected"), FRAMINGS.values(), ids=FRAMINGS)
-def test_bytes_one_by_one_give_the_same_chunks(data: bytes, expected: list[Chunk]) -> None:
+def test_bytes_one_by_one_give_the_same_chunks(data: bytes, expected: list[ServerEvent]) -> None:
     assert decoded(*(data[n : n + 1] for n in range(len(data)))) == expected
 
 
@@ -126,11 +126,11 @@ def test_bytes_of_any_cut_give_the_same_chunks(stream: bytes, cuts: list[int]) -
 
 @given(st.binary(max_size=200))
 def test_bytes_of_any_kind_are_read(data: bytes) -> None:
-    assert decoded(b"data: " + data + b'\n\n\ndata: {"n": 1}\n\n')[-1:] in ([A], [DONE])
+    assert decoded(b"data: " + data + b'\n\n\ndata: {"n": 1}\n\n')[-1:] in ([A], [END])
 
 
 def test_chunk_is_returned_as_soon_as_its_event_ends() -> None:
-    decoder = ChunkDecoder()
+    decoder = EventDecoder()
     assert decoder.decode(b'data: {"n": 1}\n\ndata: {"n"') == [A]
     assert decoder.decode(b": 2}\r\n") == []
     assert decoder.decode(b"\r") == [B]
@@ -153,7 +153,7 @@ def test_surrogate_halves_in_two_chunks_are_joined() -> None:
 
 
 def test_surrogate_halves_of_arguments_are_joined_per_call() -> None:
-    def arguments(text: str) -> Chunk:
+    def arguments(text: str) -> ServerEvent:
         return {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 3, "function": {"arguments": text}}]}}]}
 
     assert decoded(events(arguments('"\ud83d'), arguments('\ude00"'))) == [arguments('"'), arguments('\U0001f600"')]

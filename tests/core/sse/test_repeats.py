@@ -1,4 +1,4 @@
-"""Whatever bytes arrive, however they are cut: chunks decoded as runs are the chunks that parsing each event gives."""
+"""Events decoded as repeats equal the events that parsing each of them gives, for any bytes and any cuts."""
 
 from __future__ import annotations
 
@@ -10,22 +10,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.sse.decoder import ChunkDecoder
-from app.core.sse.repeats import RepeatDecoder
-from app.core.types.chunk import Chunk, ChunkRun
+from app.backends.apis.chat.chunk_reader import ChunkReader
+from app.core.profile import Profile
+from app.core.sse.decoder import END, EventDecoder
+from app.core.sse.repeats import RepeatDecoder, RepeatedEvent, ServerEvent
+from app.core.types.deltas import DONE, AnswerMetadata, Delta
 from tests.streams.recording import NAMES, load
-from tests.support.build import each
+from tests.support.build import singly
 
 
-def decoded(*reads: bytes, runs: bool) -> list[Chunk]:
-    decoder = ChunkDecoder(RepeatDecoder() if runs else None)
-    return each([chunk for data in reads for chunk in decoder.decode(data)] + decoder.end())
+class Decoding:
+    """Decodes reads with and without repeats, as the decoder of Chat Completions does."""
+
+    def __init__(self, *, repeats: bool) -> None:
+        self._reader = ChunkReader(Profile().response)
+        self._repeats = RepeatDecoder(self._reader.find_text) if repeats else None
+        self._decoder = EventDecoder(self._repeats)
+        self.repeated: list[list[str]] = []  # the texts of each repeat
+
+    def deltas(self, *reads: bytes) -> list[Delta]:
+        deltas: list[Delta] = []
+        for data in reads:
+            delta = self._repeats.match_frame(data) if self._repeats else None
+            deltas += [delta] if delta else self._read(self._decoder.decode(data))
+            self.repeated += [*filter(None, [getattr(delta, "texts", None)])]
+        deltas += self._read(self._decoder.end())
+        # A repeated event has the metadata of the event from which its pattern was learned.
+        return [delta for delta in singly(deltas) if not isinstance(delta, AnswerMetadata)]
+
+    def _read(self, events: list[ServerEvent]) -> list[Delta]:
+        return [delta for event in events for delta in self._read_event(event)]
+
+    def _read_event(self, event: ServerEvent) -> list[Delta]:
+        if not isinstance(event, RepeatedEvent):
+            return [DONE] if event is END else self._reader.read(event)
+        self.repeated.append(event.texts)
+        delta = event.read(event.texts)
+        return [delta] if delta else []
+
+
+def decoded(*reads: bytes, runs: bool) -> list[Delta]:
+    return Decoding(repeats=runs).deltas(*reads)
 
 
 def runs_of(*reads: bytes) -> list[list[str]]:
-    """Return the texts of each run."""
-    decoder = ChunkDecoder(RepeatDecoder())
-    return [one.texts for data in reads for one in decoder.decode(data) if isinstance(one, ChunkRun)]
+    """Return the texts of each repeat within a read."""
+    decoding = Decoding(repeats=True)
+    decoding.deltas(*reads)
+    return decoding.repeated
 
 
 def event(delta: dict[str, Any], before: str = "", **fields: Any) -> bytes:

@@ -17,13 +17,13 @@ from openai.types.responses import Response
 from app.core import items
 from app.core.size import LARGE
 from app.core.stream import event_types
-from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, resolve_upstream
 from app.core.stream.event_types import ToolBinding
-from app.core.types.chunk import DONE
+from app.core.types.deltas import DONE
 from app.errors import BackendError
 from tests.support import laws
-from tests.support.build import answer, builder, call, calls, delta, finish, normal, output, story, whole
+from tests.support.build import answer, builder, call, calls, delta, deltas_of, finish, output, story, whole
 
 TEXT = "output_item.added content_part.added output_text.delta output_text.done content_part.done output_item.done"
 
@@ -446,13 +446,12 @@ def test_reasoning_fragment_costs_the_same_however_long_the_output() -> None:
 
     made = builder()
     made.response["output"] = output = Output()
-    reader = ChunkReader(made)
+    reader = DeltaReader(made)
     made.start()
     before = output.walks
     for n in range(3):
         thought = delta(reasoning_details=[{"type": "reasoning.text", "text": "hm", "index": n}])
-        for chunk in normal([thought, delta(reasoning_opaque=f"opaque {n}"), delta(content="So")]):
-            reader.feed(chunk)
+        reader.feed(deltas_of([thought, delta(reasoning_opaque=f"opaque {n}"), delta(content="So")]))
     assert output.walks == before
     assert [item["type"] for item in output] == ["reasoning", "message"] * 3
     assert [said.get("reasoning_opaque") for said in made.upstream.values()] == ["opaque 0", "opaque 1", "opaque 2"]
@@ -461,15 +460,14 @@ def test_reasoning_fragment_costs_the_same_however_long_the_output() -> None:
 def test_backend_fields_are_stored_for_replay() -> None:
     made = builder()
     made.start()
-    reader = ChunkReader(made)
+    reader = DeltaReader(made)
     chunks = whole(
         delta(reasoning="h", reasoning_details=[{"type": "reasoning.text", "index": 0, "text": "h"}]),
         delta(reasoning="m", reasoning_details=[{"type": "reasoning.text", "index": 0, "text": "m", "signature": "s"}]),
         delta(content="Hi"),
         delta(tool_calls=[{"index": 0, "id": "c", "function": {"name": "f"}, "extra_content": {"google": {"x": 1}}}]),
     )
-    for chunk in normal(chunks):
-        reader.feed(chunk)
+    reader.feed(deltas_of(chunks))
     reader.calls.end()
     made.complete()
     reasoning, _, function_call = made.response["output"]
@@ -588,9 +586,8 @@ def test_call_ids_are_kept_if_they_can_be() -> None:
 
 def test_call_id_that_is_too_long_is_stored_for_the_backend() -> None:
     made = builder()
-    reader = ChunkReader(made)
-    for chunk in normal(whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}"))):
-        reader.feed(chunk)
+    reader = DeltaReader(made)
+    reader.feed(deltas_of(whole(call(0, "x" * 65, "f", "{}"), call(1, "call_b", "g", "{}"))))
     reader.calls.end()
     assert [*made.upstream.values()] == [{"original_id": "x" * 65}]
 

@@ -21,7 +21,7 @@ from app.core.usage import usage_of
 from app.errors import APIError
 from tests.core.stream import test_event_builder
 from tests.support import laws
-from tests.support.build import builder, call, delta, normal, reader_of, story
+from tests.support.build import builder, call, delta, deltas_of, reader_of, story
 
 DIED = APIError("The process died.")
 
@@ -37,8 +37,7 @@ def begun(chunks: list[Any], reasoning: Any = None, **reading: Any) -> tuple[Eve
     made = builder(**({"reasoning": reasoning} if reasoning else {}))
     made.start()
     reader = reader_of(made, **reading)
-    for chunk in normal(chunks):
-        reader.feed(chunk)
+    reader.feed(deltas_of(chunks))
     return made, [*made.take()]
 
 

@@ -6,20 +6,21 @@ from typing import Any
 
 from app.backends.apis.body_decoder import NO_ANSWER
 from app.backends.server.errors import error_in_chunk
+from app.core.sse.decoder import END
+from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
-from app.core.types.chunk import DONE, RawChunk, RawOrRun
 from app.errors import BackendError
 
 
-def completion_chunks(values: list[JSONObject]) -> list[RawOrRun]:
-    """Return a completion as one chunk whose `delta` is the message, then `DONE`; raises `BackendError`."""
+def completion_chunks(values: list[JSONObject]) -> list[RawEvent]:
+    """Return a completion as one chunk whose `delta` is the message, then `END`; raises `BackendError`."""
     chunks = [_as_chunk(value) for value in values]
     if not any(chunk.get("choices") for chunk in chunks):
         raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)
-    return [*chunks, DONE]
+    return [*chunks, END]
 
 
-def _as_chunk(completion: JSONObject) -> RawChunk:
+def _as_chunk(completion: JSONObject) -> RawEvent:
     if "choices" not in completion:  # Cline and Workers AI wrap the completion
         wrapped = (completion.get(name) for name in ("data", "result"))
         completion = next((value for value in wrapped if isinstance(value, dict) and value.get("choices")), completion)

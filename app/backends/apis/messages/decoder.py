@@ -1,17 +1,19 @@
 """
-Decodes the body of an answer of Anthropic's Messages API into chunks: see `AnswerDecoder`.
+Decodes the body of an answer of Anthropic's Messages API into deltas: see `AnswerDecoder`.
 
-A message is a list of content blocks, each of which is begun, grows by deltas, and is stopped. Blocks and events of
-unknown types are passed over.
+A message is a list of content blocks. Each block starts, grows by deltas, and stops. Blocks and events of unknown types
+are dropped with a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Mapping
+from functools import partial
 
+from app.backends.apis.annotations import flat_annotations
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.filters import filters
 from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
 from app.core.bounded_json import dumps
@@ -20,52 +22,57 @@ from app.core.json_values import json_list, json_object, json_text
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
-from app.core.sse.repeats import RepeatDecoder
+from app.core.sse.decoder import END
+from app.core.sse.repeats import RawEvent, ReadTexts, RepeatDecoder, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.chunk import (
-    DONE,
-    REASONING_CONTENT,
-    Chunk,
-    ChunkDelta,
-    ChunkOrRun,
-    ChunkRun,
-    RawChunk,
-    RawOrRun,
-    StartedItem,
+from app.core.types.deltas import (
+    AnnotationsAdded,
+    AnswerMetadata,
+    Delta,
+    Finished,
+    FinishReason,
+    ItemStarted,
+    ProviderFields,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
 )
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
 from app.errors import label
 
-# The finish reason of Chat Completions for each stop reason; any other means that the model was done.
-STOP_REASONS = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "pause_turn": "length",  # once too often
-    "tool_use": "tool_calls",
+# Stop reasons other than those of a complete message.
+_FINISH_REASONS = {
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "pause_turn": FinishReason.LENGTH,  # after too many pauses
+    "tool_use": FinishReason.TOOL_CALLS,
 }
 _MOST_PAUSES = 20  # of one message
 _DETAILS = "output_tokens_details"
 _COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
-_REASONING: StartedItem = {"type": "reasoning"}
 _REFUSED = "The model refused to answer."
 _TIERS = {"standard": "default", "priority": "priority"}
+_TEXTS = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}  # the texts of blocks
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
-_FIELDS = {"text": "content", "thinking": REASONING_CONTENT, "partial_json": "arguments"}  # of chunks
 
 
 class MessagesDecoder(APIDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        super().__init__(_body_decoder(), error_in)
         self._asked = asked.body
         self._message = MessageReader(profile)
+        repeats = RepeatDecoder(self._message.find_text)
+        body = BodyDecoder(_whole, repeats, named=True)
+        super().__init__(body, error_in, filters(profile, asked.body), repeats)
         self.warnings = self._message.warnings
 
     @property
     def continuation(self) -> JSONObject | None:
-        """The request that has the server go on with what it has paused: the same, with the message so far."""
+        """The request that continues a paused message: the same request with the message so far."""
         if not (self.done and self._message.paused):
             return None
         messages = [*self._asked["messages"], {"role": "assistant", "content": self._message.content}]
@@ -73,45 +80,33 @@ class MessagesDecoder(APIDecoder):
 
     def resume(self) -> None:
         super().resume()
-        self._body = _body_decoder()
+        self._repeats = RepeatDecoder(self._message.find_text)
+        self._body = BodyDecoder(_whole, self._repeats, named=True)
         self._message.resume()
 
-    def _has_begun(self) -> bool:
-        return self._message.begun
-
-    def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
-        """Return the chunks of events, up to an error or the end of the message."""
-        chunks: list[ChunkOrRun] = []
+    def _read(self, events: list[ServerEvent]) -> list[Delta]:
+        """Return the deltas of events, up to an error or the end of the message."""
+        deltas: list[Delta] = []
         for event in events:
             if self.done or self.failure:
                 break
-            if isinstance(event, ChunkRun):
-                if run := self._message.read_run(event):
-                    chunks.append(run)
-            elif event is DONE:  # which copies of the API send
+            if isinstance(event, RepeatedEvent):
+                if delta := event.read(event.texts):
+                    deltas.append(delta)
+            elif event is END:  # which copies of the API send
                 self.done = self.finished
             elif event.get("type") == "error" or event.get("error"):
                 self.failure = self._error_in(event) or failure("failure")
             else:
-                chunks += self._message.read(event)
+                deltas += self._message.read(event)
                 self.finished = self._message.finished
                 self.done = event.get("type") == "message_stop"
-        return [*chunks, DONE] if self.done and not self._message.paused else chunks
-
-
-def _body_decoder() -> BodyDecoder:
-    return BodyDecoder(_whole, RepeatDecoder(_text_field), named=True)
-
-
-def _text_field(event: RawChunk) -> str | None:
-    """Return the name of the text that is all that a delta has; None for other events."""
-    delta = json_object(event.get("delta"))
-    name = _DELTAS.get(str(delta.get("type")))
-    return name if name and event.get("type") == "content_block_delta" and json_text(delta.get(name)) else None
+        self._begun = self._message.begun
+        return deltas
 
 
 class MessageReader:
-    """Reads the events of one message into chunks."""
+    """Reads the events of one message into deltas."""
 
     def __init__(self, profile: Profile) -> None:
         self.begun = False  # whether there was an event of the message
@@ -123,15 +118,13 @@ class MessageReader:
         self._pauses = 0
         self._before: JSONMapping = {}  # the usage before the last pause
         self._usage: JSONObject = {}
+        self._start: JSONMapping = {}  # the message of its first event
         self._blocks: dict[int, JSONObject] = {}  # those that are open, by index
         self._calls = 0  # so many were begun
         self._length = 0  # characters of the complete blocks of text since the last block that is no text
-        self._like: RawChunk | None = None  # what the last run was like, which block it belongs to, and its chunk
-        self._growing: JSONObject = {}
-        self._made: Chunk | None = None
 
-    def read(self, event: JSONMapping) -> list[Chunk]:
-        """Return the chunks of an event."""
+    def read(self, event: JSONMapping) -> list[Delta]:
+        """Return the deltas of an event."""
         read = _READ.get(str(event.get("type")))
         if read is None:
             self._warn(f"Events of type {label(event.get('type'))} of the backend are not known and were left out.")
@@ -157,15 +150,16 @@ class MessageReader:
             **({_DETAILS: {"thinking_tokens": sum(thinking)}} if thinking else {}),
         }
 
-    def start(self, event: JSONMapping) -> list[Chunk]:
-        """Keep the usage of the prompt, which is passed on with the usage of the output."""
-        self._count(json_object(json_object(event.get("message")).get("usage")))
+    def start(self, event: JSONMapping) -> list[Delta]:
+        """Keep the metadata and the prompt's usage, which are reported at the end."""
+        self._start = json_object(event.get("message"))
+        self._count(json_object(self._start.get("usage")))
         return []
 
     def _count(self, usage: JSONMapping) -> None:
         self._usage |= {name: value for name, value in usage.items() if value is not None}
 
-    def start_block(self, event: Mapping[str, object]) -> list[Chunk]:
+    def start_block(self, event: Mapping[str, object]) -> list[Delta]:
         """Begin a block; some servers give it with content."""
         block = self._blocks[_index(event)] = {**json_object(event.get("content_block")), "pieces": []}
         match block.get("type"):
@@ -175,27 +169,25 @@ class MessageReader:
             case "tool_use":
                 self._length = 0
                 block["call"], self._calls = self._calls, self._calls + 1
-                name: JSONObject = {"name": json_text(block.get("name"))}
-                call = {"index": block["call"], "id": json_text(block.get("id")), "function": name}
-                return [_chunk(tool_calls=[call])]
+                return [ToolCallDelta(block["call"], json_text(block.get("id")), json_text(block.get("name")))]
             case "thinking":
                 self._length = 0
-                return [_chunk(starts_item=_REASONING), *self._piece(block, "thinking", block.get("thinking"))]
+                return [ItemStarted("reasoning"), *self._piece(block, "thinking", block.get("thinking"))]
             case "redacted_thinking":
                 self._length = 0
-                return [_chunk(starts_item=_REASONING)]
+                return [ItemStarted("reasoning")]
         self._warn(f"Content of type {label(block.get('type'))} of the backend is not known and was left out.")
         return []
 
-    def _piece(self, block: JSONObject, name: str, text: object) -> list[Chunk]:
-        chunk = self._written(block, name, (text,)) if isinstance(text, str) and text else None
-        return [chunk] if chunk else []
+    def _piece(self, block: JSONObject, name: str, text: object) -> list[Delta]:
+        delta = self._written(block, name, [text]) if isinstance(text, str) and text else None
+        return [delta] if delta else []
 
     def _warn(self, message: str) -> None:
         if message not in self.warnings:
             self.warnings.append(message)
 
-    def delta(self, event: JSONMapping) -> list[Chunk]:
+    def delta(self, event: JSONMapping) -> list[Delta]:
         """Return what a delta adds to its block."""
         delta, block = json_object(event.get("delta")), self._blocks.get(_index(event))
         if block is None:
@@ -209,43 +201,46 @@ class MessageReader:
             block.setdefault("cited", []).append(json_object(delta.get("citation")))
         return []
 
-    def read_run(self, run: ChunkRun) -> ChunkRun | None:
-        """Return deltas that differ only in their text as chunks; None for a block that cannot have them."""
-        if run.like is not self._like:
-            self._like, self._growing = run.like, self._blocks.get(_index(run.like), {})
-            self._made = self._written(self._growing, run.field, ("",)) if self._growing else None
-        if self._made is None:
+    def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
+        """Return the field of a delta's text, and how to read it; see `RepeatDecoder`."""
+        delta, index = json_object(event.get("delta")), _index(event)
+        name = _DELTAS.get(str(delta.get("type")))
+        if event.get("type") != "content_block_delta" or name is None or not json_text(delta.get(name)):
             return None
-        self._growing["pieces"] += run.texts
-        return ChunkRun(cast(RawChunk, self._made), _FIELDS[run.field], run.texts)
+        block = self._blocks.get(index)
+        if block is None or _TEXTS.get(str(block.get("type"))) != name:
+            return None
+        return name, partial(self._texts, index, block, name)
 
-    def _written(self, block: JSONObject, name: str, texts: Sequence[str]) -> Chunk | None:
-        """Note texts of a block, and return the chunk of the first; None for texts that the block cannot have."""
+    def _texts(self, index: int, block: JSONObject, name: str, texts: list[str]) -> Delta | None:
+        return self._written(block, name, texts) if self._blocks.get(index) is block else None
+
+    def _written(self, block: JSONObject, name: str, texts: list[str]) -> Delta | None:
+        """Add texts to a block and return them as a delta; None for texts that the block cannot have."""
         match block.get("type"), name:
             case "text", "text":
                 block["pieces"] += texts
-                return _chunk(content=texts[0])
+                return TextDelta(texts)
             case "thinking", "thinking":
                 block["pieces"] += texts
-                return _chunk(reasoning_content=texts[0])
+                return ReasoningDelta(texts)
             case "server_tool_use", "partial_json":
                 block["pieces"] += texts
             case "tool_use", "partial_json":
                 block["pieces"] += texts
-                return _chunk(tool_calls=[{"index": block["call"], "function": {"arguments": texts[0]}}])
+                return ToolCallDelta(block["call"], arguments=texts)
         return None
 
-    def stop_block(self, event: JSONMapping) -> list[Chunk]:
+    def stop_block(self, event: JSONMapping) -> list[Delta]:
         """Return what is known at the end of a block: its signature, its citations, or that it has no arguments."""
         block = self._blocks.pop(_index(event), None)
         if block is None:
             return []
-        self._like = None
         self.content.append(_complete(block))
         match block.get("type"):
             case "tool_use" if not block["pieces"]:
                 arguments = dumps(json_object(block.get("input"))).decode()
-                return [_chunk(tool_calls=[{"index": block["call"], "function": {"arguments": arguments}}])]
+                return [ToolCallDelta(block["call"], arguments=[arguments])]
             case "thinking":
                 return self._signed("signature", block)
             case "redacted_thinking":
@@ -253,11 +248,12 @@ class MessageReader:
             case "text":
                 self._length += sum(map(len, block["pieces"]))
                 citations = json_list(self.content[-1].get("citations"))
-                annotations = [*filter(None, (self._annotation(block, json_object(one)) for one in citations))]
-                return [_chunk(annotations=annotations)] if annotations else []
+                cited = (self._annotation(block, json_object(citation)) for citation in citations)
+                annotations = [*flat_annotations([*filter(None, cited)])]
+                return [AnnotationsAdded(annotations)] if annotations else []
         return []
 
-    def _signed(self, name: str, block: JSONMapping) -> list[Chunk]:
+    def _signed(self, name: str, block: JSONMapping) -> list[Delta]:
         """
         Return a block to be sent back to this server; one without its signature would be refused.
 
@@ -265,7 +261,7 @@ class MessageReader:
         """
         if not (block.get("signed") or json_text(block.get(name))):
             return []
-        return [_chunk(reasoning_upstream=bound(self._profile, **{THINKING: self.content[-1]}))]
+        return [ProviderFields(bound(self._profile, **{THINKING: self.content[-1]}))]
 
     def _annotation(self, block: JSONMapping, citation: JSONMapping) -> JSONObject | None:
         """Return the citation of a web page; those of documents have no counterpart."""
@@ -275,26 +271,26 @@ class MessageReader:
         place = {"start_index": block["start"], "end_index": self._length}
         return {"type": "url_citation", "url": url, "title": citation.get("title"), **place}
 
-    def finish(self, event: JSONMapping) -> list[Chunk]:
+    def finish(self, event: JSONMapping) -> list[Delta]:
         """Return the stop reason and the usage."""
         delta, reason = json_object(event.get("delta")), json_object(event.get("delta")).get("stop_reason")
         self._count(json_object(event.get("usage")))
-        chunk: Chunk = {}
+        deltas: list[Delta] = []
         if usage := message_usage(self._total() if self._before else self._usage):
-            chunk["usage"] = usage
-        if tier := _TIERS.get(str(self._usage.get("service_tier"))):
-            chunk["service_tier"] = tier
+            deltas.append(UsageReported(usage))
+        answer_id, model = (json_text(self._start.get(name)) or None for name in ("id", "model"))
+        deltas.append(AnswerMetadata(answer_id, model, _TIERS.get(str(self._usage.get("service_tier")))))
         self.paused = reason == "pause_turn" and self._pauses < _MOST_PAUSES
         if reason is None or self.paused:
-            return [chunk] if chunk else []
+            return deltas
         self.finished = True
-        refusal = json_object(delta.get("stop_details")).get("explanation") if reason == "refusal" else None
-        added: ChunkDelta = {"refusal": json_text(refusal) or _REFUSED} if reason == "refusal" else {}
-        chunk["choices"] = [{"delta": added, "finish_reason": STOP_REASONS.get(str(reason), "stop")}]
-        return [chunk]
+        if reason == "refusal":
+            refusal = json_object(delta.get("stop_details")).get("explanation")
+            deltas.append(RefusalDelta(json_text(refusal) or _REFUSED))
+        return [*deltas, Finished(_FINISH_REASONS.get(str(reason), FinishReason.STOP))]
 
 
-_READ: dict[str, Callable[[MessageReader, JSONMapping], list[Chunk]]] = {
+_READ: dict[str, Callable[[MessageReader, JSONMapping], list[Delta]]] = {
     "message_start": MessageReader.start,
     "content_block_start": MessageReader.start_block,
     "content_block_delta": MessageReader.delta,
@@ -305,7 +301,7 @@ _READ: dict[str, Callable[[MessageReader, JSONMapping], list[Chunk]]] = {
 }
 
 
-def _whole(values: list[JSONObject]) -> list[RawOrRun]:
+def _whole(values: list[JSONObject]) -> list[RawEvent]:
     """Return the events of a stream for a message that came at once; for anything else, that alone."""
     return [event for value in values for event in _events_of(value)]
 
@@ -356,10 +352,6 @@ def message_usage(usage: JSONMapping) -> JSONObject | None:
 def _thinking_tokens(usage: JSONMapping) -> int | None:
     """Return the reported number of thinking tokens; None without a report."""
     return reported_count(json_object(usage.get(_DETAILS)).get("thinking_tokens"))
-
-
-def _chunk(**delta: object) -> Chunk:
-    return {"choices": [{"delta": cast(ChunkDelta, delta)}]}
 
 
 def _index(event: JSONMapping) -> int:

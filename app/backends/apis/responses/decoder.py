@@ -1,9 +1,9 @@
 """
-Decodes the answers of servers of the Responses API into chunks: see `AnswerDecoder`.
+Decodes the answers of servers of the Responses API into deltas: see `AnswerDecoder`.
 
-Copies of OpenAI's API leave out events, number items as they like, and end without a terminal event. So an item counts
-by its id or else by its index, and what the deltas did not say is taken from the item, or from the final response.
-Ids, indexes and sequence numbers are not passed on.
+Copies of OpenAI's API omit events, number items in their own way, and end without a terminal event. So an item is found
+by its id, otherwise by its index, and text without deltas is read from the item or the final response. Ids, indexes and
+sequence numbers are not forwarded.
 """
 
 from __future__ import annotations
@@ -12,35 +12,45 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from app.backends.apis.annotations import flat_annotations, flat_logprobs
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
 from app.backends.apis.chat.usage import normal_usage
+from app.backends.apis.filters import filters
 from app.backends.apis.responses.items import NATIVE, passed_items
 from app.backends.server.errors.classification import failure
 from app.core.items.arguments import INPUT
-from app.core.json_values import json_object, json_objects
+from app.core.json_values import json_object, json_objects, json_text
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
+from app.core.sse.decoder import END
+from app.core.sse.repeats import RawEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
-from app.core.types.chunk import (
-    DONE,
-    REASONING_CONTENT,
-    CallFragment,
-    Chunk,
-    ChunkDelta,
-    ChunkOrRun,
-    ChunkRun,
-    PassedItem,
-    RawOrRun,
+from app.core.types.deltas import (
+    AnnotationsAdded,
+    AnswerMetadata,
+    Delta,
+    Finished,
+    FinishReason,
+    ItemStarted,
+    NativeItem,
+    PartStarted,
+    ProviderFields,
+    ReasoningDelta,
+    ReasoningSummaryDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
 )
 from app.errors import label
 
 _Event = JSONObject
 
-# The finish reasons for the reasons of incomplete responses; any other means that the answer was cut short, too.
-_REASONS = {"content_filter": "content_filter"}
+# Reasons of incomplete responses; any other means that the answer was truncated.
+_FINISH_REASONS = {"content_filter": FinishReason.CONTENT_FILTER}
 
 
 @dataclass(slots=True)
@@ -54,7 +64,7 @@ class _Output:
     named: bool = False  # whether the name of the call is known
     opened: bool = False  # whether the input of a custom tool has begun
     done: bool = False
-    passed: bool = False  # whether it is of a tool that only the server has
+    native: bool = False  # whether it belongs to a tool that only the server has
     item: _Event = field(default_factory=dict)
 
 
@@ -62,14 +72,13 @@ class ResponsesDecoder(APIDecoder):
     """Decodes the bytes of one answer."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
-        super().__init__(BodyDecoder(_whole, named=True), error_in)
+        super().__init__(BodyDecoder(_whole, named=True), error_in, filters(profile, asked.body))
         self._profile = profile
-        self._passed = passed_items(profile.request)
-        self._has_events = False
+        self._native_types = passed_items(profile.request)
         self._by_id: dict[str, _Output] = {}
         self._by_index: dict[int, _Output] = {}
         self._last: _Output | None = None
-        self._run_of: _Output | None = None  # whose pieces the last run has
+        self._last_piece: tuple[_Output, list[str]] | None = None  # the item of the last delta, and its texts
         self._calls = 0
         self._complete = 0  # items that are done
         # The names of functions in the request, by namespace and name.
@@ -79,53 +88,55 @@ class ResponsesDecoder(APIDecoder):
             if binding.fields.get("namespace") and binding.kind.role == "call"
         }
 
-    def _has_begun(self) -> bool:
-        return self._has_events
-
-    def _chunks(self, events: list[RawOrRun]) -> list[ChunkOrRun]:
-        chunks: list[ChunkOrRun] = []
+    def _read(self, events: list[ServerEvent]) -> list[Delta]:
+        self._begun = True
+        self._last_piece = None
+        deltas: list[Delta] = []
         for event in events:
             if self.done or self.failure:
                 break
-            self._has_events = True
-            if event is DONE:  # which says nothing by itself
+            if event is END:  # means nothing by itself
                 self.done = self.finished
                 continue
             assert isinstance(event, dict)
             type_ = event.get("type")
-            if pieces := _PIECES.get(type_) if isinstance(type_, str) else None:
-                self._piece(event, *pieces, chunks)
-            elif read := _EVENTS.get(type_) if isinstance(type_, str) else None:
-                chunks += read(self, event)
+            if piece := _PIECES.get(type_) if isinstance(type_, str) else None:
+                deltas += self._piece(event, *piece)
+                continue
+            self._last_piece = None
+            if read := _EVENTS.get(type_) if isinstance(type_, str) else None:
+                deltas += read(self, event)
             elif not isinstance(type_, str) or event.get("error"):
                 self.failure = self._error_in(event)
-            elif passed := self._passed_by(event):
-                chunks.append(_chunk({"passed": {"number": passed.number, "event": event}}))
+            elif native := self._native_item_of(event):
+                deltas.append(NativeItem(native.number, event=event))
             elif type_ not in _REPEATED:
                 self._warn(f"Events of type {label(type_)} of the backend are not known and were left out.")
-        return [*chunks, DONE] if self.done else chunks
+        return deltas
 
-    def _piece(self, event: _Event, type_: str, name: str, chunks: list[ChunkOrRun]) -> None:
-        """Add a piece of the text of an item; those that came together without anything between them are one run."""
-        delta, logprobs = event.get("delta"), event.get("logprobs")
-        if not isinstance(delta, str) or not delta:
-            return
+    def _piece(self, event: _Event, type_: str, kind: type[TextDelta | ReasoningDelta | ToolCallDelta]) -> list[Delta]:
+        """Return the delta of an item's text; one that directly follows another of the item is added to that."""
+        text, logprobs = event.get("delta"), event.get("logprobs")
+        if not isinstance(text, str) or not text:
+            return []
         output, item_id = self._last, event.get("item_id")
         if output is None or output.type != type_ or item_id is None or output.item.get("id") != item_id:
             output = self._output(event, type_)
         output.written = True
-        last = chunks[-1] if chunks else None
-        if logprobs:
-            chunks.append(_text(delta, logprobs))
-        elif name == "arguments" and not output.named:
-            chunks += self._call(output, delta)
-        elif isinstance(last, ChunkRun) and self._run_of is output:
-            last.texts.append(delta)
-        else:
-            self._run_of = output
-            fragment = {"index": output.number, "function": {"arguments": delta}}
-            like: object = {"tool_calls": [fragment]} if name == "arguments" else {name: delta}
-            chunks.append(ChunkRun({"choices": [{"delta": like}]}, name, [delta]))
+        if logprobs and kind is TextDelta:
+            self._last_piece = None
+            return [TextDelta([text], flat_logprobs(logprobs))]
+        if kind is ToolCallDelta and not output.named:
+            self._last_piece = None
+            return self._call(output, text)
+        if self._last_piece and self._last_piece[0] is output:
+            self._last_piece[1].append(text)
+            return []
+        texts = [text]
+        self._last_piece = output, texts
+        if kind is ToolCallDelta:
+            return [ToolCallDelta(output.number, arguments=texts)]
+        return [TextDelta(texts) if kind is TextDelta else ReasoningDelta(texts)]
 
     # Items.
 
@@ -145,8 +156,8 @@ class ResponsesDecoder(APIDecoder):
             self._by_id[item_id] = output
         if isinstance(index, int):
             self._by_index[index] = output
-        output.passed = output.type in self._passed
-        self._calls += output.passed or output.type in _ARGUMENTS
+        output.native = output.type in self._native_types
+        self._calls += output.native or output.type in _ARGUMENTS
         return output
 
     def _item_of(self, event: _Event) -> _Output | None:
@@ -155,10 +166,10 @@ class ResponsesDecoder(APIDecoder):
         output = self._by_id.get(item_id) if isinstance(item_id, str) else None
         return self._by_index.get(index) if output is None and isinstance(index, int) else output
 
-    def _passed_by(self, event: _Event) -> _Output | None:
+    def _native_item_of(self, event: _Event) -> _Output | None:
         """Return the item of a tool of the server that an event is about; None if it is about no such item."""
         output = self._item_of(event)
-        return output if output and output.passed and not output.done else None
+        return output if output and output.native and not output.done else None
 
     def _delta(self, event: _Event, type_: str) -> str:
         """Return the text of a delta, after noting that its item has one."""
@@ -168,66 +179,66 @@ class ResponsesDecoder(APIDecoder):
         self._output(event, type_).written = True
         return delta
 
-    def added(self, event: _Event) -> list[ChunkOrRun]:
+    def added(self, event: _Event) -> list[Delta]:
         item = json_object(event.get("item"))
         output = self._begin(item, event.get("output_index"))
         return self._started(output)
 
-    def _started(self, output: _Output) -> list[ChunkOrRun]:
+    def _started(self, output: _Output) -> list[Delta]:
         item, type_ = output.item, output.type
         if type_ == "message":
             phase = item.get("phase")
-            started = {"type": "message", "phase": phase} if isinstance(phase, str) else {"type": "message"}
-            return [_chunk({"starts_item": started})]  # type: ignore[typeddict-item]
+            return [ItemStarted("message", phase if isinstance(phase, str) else None)]
         if type_ == "reasoning":
-            return [_chunk({"starts_item": {"type": "reasoning"}})]
+            return [ItemStarted("reasoning")]
         if type_ in _ARGUMENTS:
             return self._call(output, "")
-        if output.passed:
-            return [_chunk({"passed": {"number": output.number, "item": item}})]
+        if output.native:
+            return [NativeItem(output.number, item)]
         self._warn(f"Items of type {label(type_)} of the backend are not known and were left out.")
         return []
 
-    def _call(self, output: _Output, arguments: str) -> list[ChunkOrRun]:
-        """Return the fragment of a call, with its id and name if these have not been there yet."""
-        function: JSONObject = {}
-        fragment: CallFragment = {"index": output.number, "function": function}  # type: ignore[typeddict-item]
+    def _call(self, output: _Output, arguments: str) -> list[Delta]:
+        """Return the delta of a call, with its id and name if these were not sent yet."""
+        call_id: object = None
         name = output.item.get("name")
         if not output.named and isinstance(name, str) and name:
             output.named = True
-            function["name"] = self._names.get((str(output.item.get("namespace")), name), name)
+            name = self._names.get((str(output.item.get("namespace")), name), name)
             call_id = output.item.get("call_id") or output.item.get("id")
-            fragment["id"] = call_id if isinstance(call_id, str) else None
+        else:
+            name = None
         if output.type == "custom_tool_call" and not output.opened:
             output.opened = True
             arguments = _OPENING + arguments
-        if arguments:
-            function["arguments"] = arguments
-        return [_chunk({"tool_calls": [fragment]})] if function else []
+        if not (name or arguments):
+            return []
+        delta_id = call_id if isinstance(call_id, str) else None
+        return [ToolCallDelta(output.number, delta_id, name, [arguments] if arguments else [])]
 
-    def item_done(self, event: _Event) -> list[ChunkOrRun]:
+    def item_done(self, event: _Event) -> list[Delta]:
         """Add what the deltas did not say of an item."""
         item, index = json_object(event.get("item")), event.get("output_index")
-        type_, chunks = str(item.get("type")), list[ChunkOrRun]()
+        type_, deltas = str(item.get("type")), list[Delta]()
         output = self._known(item, index)
         if output is None:
             output = self._begin(item, index)
-            chunks += self._started(output)
+            deltas += self._started(output)
         if output.done:
             return []
         output.item = {**output.item, **item}
         output.done = True
         self._complete += 1
-        if output.passed:
-            return [*chunks, self._passed_done(output)]
+        if output.native:
+            return [*deltas, self._native_done(output)]
         if type_ in _ARGUMENTS:
-            return chunks + self._call_done(output)
+            return deltas + self._call_done(output)
         if type_ == "message" and not output.written:
-            chunks += _message_parts(item)
+            deltas += _message_parts(item)
         elif type_ == "reasoning":
-            chunks += [] if output.written else _reasoning_parts(item)
-            chunks += self._replayed(item)
-        return chunks
+            deltas += [] if output.written else _reasoning_parts(item)
+            deltas += self._replayed(item)
+        return deltas
 
     def _known(self, item: _Event, index: object) -> _Output | None:
         output = self._by_id.get(str(item.get("id")))
@@ -235,7 +246,7 @@ class ResponsesDecoder(APIDecoder):
             output = self._by_index.get(index)
         return output if output is not None and output.type == item.get("type") else None
 
-    def _call_done(self, output: _Output) -> list[ChunkOrRun]:
+    def _call_done(self, output: _Output) -> list[Delta]:
         written = output.item.get(_ARGUMENTS[output.type])
         text = written if isinstance(written, str) and not output.written else ""
         is_whole = output.item.get("status") != "incomplete"
@@ -243,82 +254,79 @@ class ResponsesDecoder(APIDecoder):
             return self._call(output, _escaped(text) + (_CLOSING if is_whole else ""))
         return self._call(output, text or ("{}" if is_whole and not output.written else ""))
 
-    def _passed_done(self, output: _Output) -> Chunk:
+    def _native_done(self, output: _Output) -> Delta:
         upstream = bound(self._profile, id=output.item["id"]) if isinstance(output.item.get("id"), str) else {}
-        passed: PassedItem = {"number": output.number, "item": output.item, "done": True, "upstream": upstream}
-        return _chunk({"passed": passed})
+        return NativeItem(output.number, output.item, done=True, provider_fields=upstream)
 
-    def _replayed(self, item: _Event) -> list[ChunkOrRun]:
-        """Return a chunk with a reasoning item as the server is to be sent it again, if it can read it."""
+    def _replayed(self, item: _Event) -> list[Delta]:
+        """Return the reasoning item to send back to the server, if the server can read it."""
         if not item.get("encrypted_content") and not item.get("content"):
             return []  # without its content, the server would look for the id
         kept = {name: value for name, value in item.items() if name != "status" and value is not None}
         kept.setdefault("summary", [])
-        return [_chunk({"reasoning_upstream": bound(self._profile, **{NATIVE: kept})})]
+        return [ProviderFields(bound(self._profile, **{NATIVE: kept}))]
 
     # Parts.
 
-    def part_added(self, event: _Event) -> list[ChunkOrRun]:
+    def part_added(self, event: _Event) -> list[Delta]:
         """Begin a part; the first begins with its item."""
         output = self._item_of(event)
         if output is None:
             return []
         output.parts += 1
-        return [_chunk({"starts_part": True})] if output.parts > 1 else []
+        return [PartStarted()] if output.parts > 1 else []
 
-    def refusal(self, event: _Event) -> list[ChunkOrRun]:
+    def refusal(self, event: _Event) -> list[Delta]:
         delta = self._delta(event, "message")
-        return [_chunk({"refusal": delta})] if delta else []
+        return [RefusalDelta(delta)] if delta else []
 
-    def summary(self, event: _Event) -> list[ChunkOrRun]:
+    def summary(self, event: _Event) -> list[Delta]:
         delta = self._delta(event, "reasoning")
-        return [_chunk({"reasoning_summary": delta})] if delta else []
+        return [ReasoningSummaryDelta(delta)] if delta else []
 
-    def annotation(self, event: _Event) -> list[ChunkOrRun]:
-        annotation = event.get("annotation")
-        return [_chunk({"annotations": [annotation]})] if isinstance(annotation, dict) else []
+    def annotation(self, event: _Event) -> list[Delta]:
+        annotations = [*flat_annotations([event.get("annotation")])]
+        return [AnnotationsAdded(annotations)] if annotations else []
 
-    def custom_input(self, event: _Event) -> list[ChunkOrRun]:
+    def custom_input(self, event: _Event) -> list[Delta]:
         delta = self._delta(event, "custom_tool_call")
         return self._call(self._output(event, "custom_tool_call"), _escaped(delta)) if delta else []
 
     # The response.
 
-    def ended(self, event: _Event) -> list[ChunkOrRun]:
+    def ended(self, event: _Event) -> list[Delta]:
         """Read the final response: its items, if no events told them, its usage, and how it ended."""
         response = json_object(event.get("response"))
-        chunks: list[ChunkOrRun] = []
+        deltas: list[Delta] = []
         unknown = not self._complete  # otherwise, those with another id and index may have been there
         for index, item in enumerate(json_objects(response.get("output"))):
             if unknown or self._known(item, index):
-                chunks += self.item_done({"item": item, "output_index": index})
+                deltas += self.item_done({"item": item, "output_index": index})
         status = response.get("status") or str(event.get("type")).removeprefix("response.")
         if usage := normal_usage(json_object(response.get("usage"))):
-            chunks.append(
-                {"usage": usage, "id": str(response.get("id") or ""), "model": str(response.get("model") or "")}
-            )
-        if isinstance(tier := response.get("service_tier"), str):
-            chunks.append({"service_tier": tier})
+            deltas.append(UsageReported(usage))
         if status in ("failed", "cancelled"):
             error = response.get("error") or {"message": "The backend's response failed.", "code": "server_error"}
             self.failure = self._error_in({"error": error}) or failure("failure")
-            return chunks
-        reason = "stop"
+            return deltas
+        names = (json_text(response.get(name)) or None for name in ("id", "model", "service_tier"))
+        deltas.append(AnswerMetadata(*names))
+        reason = FinishReason.STOP
         if status == "incomplete":
             details = json_object(response.get("incomplete_details"))
-            reason = _REASONS.get(str(details.get("reason")), "length")
-        chunks.append({"choices": [{"delta": {}, "finish_reason": reason}]})
+            reason = _FINISH_REASONS.get(str(details.get("reason")), FinishReason.LENGTH)
+        deltas.append(Finished(reason))
         self.finished = self.done = True
-        return chunks
+        return deltas
 
-    def done_as(self, event: _Event) -> list[ChunkOrRun]:
+    def done_as(self, event: _Event) -> list[Delta]:
         """Read `response.done`, with which some gateways end every response: as the event of the response's status."""
         response = json_object(event.get("response"))
         status = response.get("status")
         known = status if status in ("completed", "incomplete", "cancelled") else "failed"
         return self.ended({"response": {**response, "status": known}})
 
-    def error(self, event: _Event) -> list[ChunkOrRun]:
+    def error(self, event: _Event) -> list[Delta]:
         """Read an error event, whose fields are nested or not."""
         nested = event.get("error")
         fields = nested if nested else {name: event.get(name) for name in ("code", "message", "param")}
@@ -330,15 +338,15 @@ class ResponsesDecoder(APIDecoder):
             self.warnings.append(warning)
 
 
-# Events with a piece of text: the type of their item, and the name of the text in chunks.
-_PIECES = {
-    "response.output_text.delta": ("message", "content"),
-    "response.reasoning_text.delta": ("reasoning", REASONING_CONTENT),
-    "response.reasoning.delta": ("reasoning", REASONING_CONTENT),
-    "response.function_call_arguments.delta": ("function_call", "arguments"),
+# Events with a piece of text: the type of their item, and of their delta.
+_PIECES: dict[str, tuple[str, type[TextDelta | ReasoningDelta | ToolCallDelta]]] = {
+    "response.output_text.delta": ("message", TextDelta),
+    "response.reasoning_text.delta": ("reasoning", ReasoningDelta),
+    "response.reasoning.delta": ("reasoning", ReasoningDelta),
+    "response.function_call_arguments.delta": ("function_call", ToolCallDelta),
 }
 
-_Read = Callable[[ResponsesDecoder, _Event], list[ChunkOrRun]]
+_Read = Callable[[ResponsesDecoder, _Event], list[Delta]]
 
 _EVENTS: dict[str, _Read] = {
     "response.output_item.added": ResponsesDecoder.added,
@@ -380,7 +388,7 @@ _REPEATED = frozenset(
 # The types of items that are calls, with their field.
 _ARGUMENTS = {"function_call": "arguments", "custom_tool_call": "input"}
 
-# The input of a custom tool is text, and in chunks the argument of a function, as it is by all other APIs.
+# The input of a custom tool is text, and in deltas the argument of a function, as it is by all other APIs.
 _OPENING, _CLOSING = f'{{"{INPUT}":"', '"}'
 
 
@@ -388,7 +396,7 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
-def _whole(values: list[JSONObject]) -> list[RawOrRun]:
+def _whole(values: list[JSONObject]) -> list[RawEvent]:
     """Return the events for a response that came as one JSON value."""
     response = next((value for value in values if isinstance(value.get("output"), list)), None)
     if response is None:
@@ -396,35 +404,25 @@ def _whole(values: list[JSONObject]) -> list[RawOrRun]:
     return [{"type": f"response.{response.get('status') or 'completed'}", "response": response}]
 
 
-def _chunk(delta: ChunkDelta) -> Chunk:
-    return {"choices": [{"delta": delta}]}
-
-
-def _text(text: str, logprobs: object) -> Chunk:
-    if logprobs:
-        return {"choices": [{"delta": {"content": text}, "logprobs": {"content": logprobs}}]}
-    return {"choices": [{"delta": {"content": text}}]}
-
-
-def _message_parts(item: _Event) -> list[ChunkOrRun]:
-    """Return the chunks of a message whose text came in no delta."""
-    chunks: list[ChunkOrRun] = []
+def _message_parts(item: _Event) -> list[Delta]:
+    """Return the deltas of a message whose text came in no delta."""
+    deltas: list[Delta] = []
     for number, part in enumerate(json_objects(item.get("content"))):
-        chunks += [_chunk({"starts_part": True})] if number else []
-        if isinstance(text := part.get("text"), str) and text:
-            chunks.append(_text(text, part.get("logprobs")))
-        elif isinstance(refusal := part.get("refusal"), str) and refusal:
-            chunks.append(_chunk({"refusal": refusal}))
-        if isinstance(annotations := part.get("annotations"), list) and annotations:
-            chunks.append(_chunk({"annotations": annotations}))
-    return chunks
+        deltas += [PartStarted()] if number else []
+        if text := json_text(part.get("text")):
+            deltas.append(TextDelta([text], flat_logprobs(part.get("logprobs")) or None))
+        elif refusal := json_text(part.get("refusal")):
+            deltas.append(RefusalDelta(refusal))
+        if annotations := [*flat_annotations(part.get("annotations"))]:
+            deltas.append(AnnotationsAdded(annotations))
+    return deltas
 
 
-def _reasoning_parts(item: _Event) -> list[ChunkOrRun]:
-    chunks: list[ChunkOrRun] = []
+def _reasoning_parts(item: _Event) -> list[Delta]:
+    deltas: list[Delta] = []
     for name in ("summary", "content"):
         for number, part in enumerate(json_objects(item.get(name))):
-            if isinstance(text := part.get("text"), str) and text:
-                chunks += [_chunk({"starts_part": True})] if number else []
-                chunks.append(_chunk({"reasoning_summary" if name == "summary" else "reasoning_content": text}))  # type: ignore[misc]
-    return chunks
+            if text := json_text(part.get("text")):
+                deltas += [PartStarted()] if number else []
+                deltas.append(ReasoningSummaryDelta(text) if name == "summary" else ReasoningDelta([text]))
+    return deltas

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from app.backends.server.errors.classification import CALLER_KEY, ERROR_CLASSES, HIDDEN, classify
 from app.core.http.retry_after import retry_after
 from app.core.redaction import REDACTED, redact
-from app.core.sse.decoder import ChunkDecoder, encodable
+from app.core.sse.decoder import EventDecoder, encodable
+from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
-from app.core.types.chunk import RawChunk
 from app.errors import BackendError
 
 _LONGEST = 2000  # characters of a message: some servers quote the whole request
@@ -86,7 +86,7 @@ def backend_error(
 
 
 def error_in_chunk(
-    chunk: RawChunk, *, secret: str | None = None, host: str = "", passthrough: bool = False
+    chunk: RawEvent, *, secret: str | None = None, host: str = "", passthrough: bool = False
 ) -> BackendError | None:
     """Return the error that a chunk contains, with a suitable HTTP status; None if it contains none."""
     if not _has_error(chunk):
@@ -202,13 +202,13 @@ def _parse(text: str) -> Any:
         except (ValueError, RecursionError):
             return text
     if re.match(r"(data|event|id|retry|):", text):  # DashScope: an event stream with one error, with status 400
-        decoder = ChunkDecoder()
+        decoder = EventDecoder()
         chunks = [*decoder.decode(text.encode(errors="replace")), *decoder.end()]
         return next((chunk for chunk in chunks if isinstance(chunk, dict) and _has_error(chunk)), None)
     return None if re.search(r"<(!doctype|html|head|body|title|h1)\b", text[:2000].lower()) else text
 
 
-def _has_error(chunk: RawChunk) -> bool:
+def _has_error(chunk: RawEvent) -> bool:
     if chunk.get("error") or "error" in (chunk.get("object"), chunk.get("type")):
         return True
     base_resp = chunk.get("base_resp")
@@ -225,7 +225,7 @@ _FINE = (0, "0", 200, "200")
 _MESSAGE_FIELDS = ("message", "detail", "msg", "error_msg")  # `msg` is sent by z.ai, `error_msg` by Baidu
 
 
-def _choice_errors(chunk: RawChunk) -> Iterator[Any]:
+def _choice_errors(chunk: RawEvent) -> Iterator[Any]:
     groq = chunk.get("x_groq")
     if isinstance(groq, dict) and groq.get("error"):
         yield groq["error"]

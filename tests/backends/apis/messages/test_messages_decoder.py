@@ -14,7 +14,8 @@ from app.backends.apis.messages.decoder import MessagesDecoder
 from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
-from app.core.types.chunk import DONE, ChunkRun
+from app.core.types.deltas import Delta, TextDelta
+from tests.support.build import singly
 from tests.support.messages_server import Fields, events, frame, redacted, searched, text, thinking, tool_use
 
 ASKED = EncodedQuestion({"model": "m", "messages": []}, {}, None, ())
@@ -40,19 +41,16 @@ blocks = st.lists(
 ).map(lambda made: [*made])
 
 
-def decoded(body: bytes, places: list[int]) -> tuple[list[Any], MessagesDecoder]:
+def decoded(body: bytes, places: list[int]) -> tuple[list[Delta], MessagesDecoder]:
     decoder = MessagesDecoder(ASKED, Profile(), error_in_chunk)
-    chunks: list[Any] = []
+    deltas: list[Delta] = []
     cuts = [0, *sorted({place % (len(body) + 1) for place in places}), len(body)]
     for start, end in pairwise(cuts):
         if not (decoder.done or decoder.failure):
-            chunks += decoder.decode(body[start:end])
+            deltas += decoder.decode(body[start:end])
     if not (decoder.done or decoder.failure):
-        chunks += decoder.end()
-    flat: list[Any] = []
-    for chunk in chunks:
-        flat += chunk.chunks() if isinstance(chunk, ChunkRun) else [chunk]
-    return flat, decoder
+        deltas += decoder.end()
+    return singly(deltas), decoder
 
 
 @given(blocks, st.data())
@@ -64,13 +62,12 @@ def test_odd_values_anywhere_are_no_error_of_ours(made: Any, data: st.DataObject
             place = data.draw(st.sampled_from(inner))
         place[data.draw(st.sampled_from(NAMES))] = copy.deepcopy(data.draw(values))
     sent = data.draw(st.permutations(sent)) if data.draw(st.booleans()) else sent
-    chunks, decoder = decoded(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in sent), [])
+    _, decoder = decoded(b"".join(b"data: %s\n\n" % json.dumps(event).encode() for event in sent), [])
     assert decoder.failure is None or decoder.failure.status >= 400
-    assert all(chunk is DONE or isinstance(chunk, dict) for chunk in chunks)
 
 
 @given(blocks, st.lists(st.integers(0, 5000), max_size=30))
-def test_bytes_of_any_cut_give_the_same_chunks(made: Any, places: list[int]) -> None:
+def test_bytes_of_any_cut_give_the_same_deltas(made: Any, places: list[int]) -> None:
     body = b"".join(map(frame, events(*made)))
     assert decoded(body, places)[0] == decoded(body, [])[0]
 
@@ -91,11 +88,8 @@ def test_events_of_other_blocks_with_the_same_text_are_not_taken_for_each_other(
     sent: list[Fields] = events(text("aa", "bb", "cc"), text("dd", "ee"))
     late = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "late"}}
     body = b"".join(map(frame, [*sent[:-2], late, late, *sent[-2:]]))
-    chunks, _ = decoded(body, [])
-    written = [
-        chunk["choices"][0]["delta"].get("content") for chunk in chunks if chunk is not DONE and chunk.get("choices")
-    ]
-    assert [piece for piece in written if piece] == ["aa", "bb", "cc", "dd", "ee"]
+    written = [delta.texts for delta in decoded(body, [])[0] if isinstance(delta, TextDelta)]
+    assert written == [["aa"], ["bb"], ["cc"], ["dd"], ["ee"]]
 
 
 def test_content_of_an_unknown_type_is_left_out_with_one_warning_for_each_type() -> None:
@@ -103,8 +97,8 @@ def test_content_of_an_unknown_type_is_left_out_with_one_warning_for_each_type()
     starts = [event for event in sent if event["type"] == "content_block_start"]
     for event, type_ in zip(starts, ("hologram", "hologram", "smell"), strict=False):
         event["content_block"] = {"type": type_}
-    chunks, decoder = decoded(b"".join(map(frame, sent)), [])
-    assert "Hi." in [chunk["choices"][0]["delta"].get("content") for chunk in chunks[:-1] if chunk.get("choices")]
+    deltas, decoder = decoded(b"".join(map(frame, sent)), [])
+    assert TextDelta(["Hi."]) in deltas
     assert decoder.warnings == [
         f"Content of type '{type_}' of the backend is not known and was left out." for type_ in ("hologram", "smell")
     ]

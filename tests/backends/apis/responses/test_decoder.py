@@ -14,7 +14,7 @@ from app.backends.server.errors import error_in_chunk
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.stream.answer import Answer
-from app.core.stream.chunk_reader import ChunkReader
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from tests.support.native import Native
 
@@ -54,7 +54,7 @@ def read(events: list[Any]) -> tuple[Answer, Any]:
     decoder = APIS["responses"].codec.decoder(ASKED, PROFILE, error_in_chunk)
     number = iter(range(10_000))
     response: Any = {"id": "resp_1", "output": [], "status": "queued", "instructions": None, "usage": None}
-    answer = Answer(ChunkReader(EventBuilder(response, new_id=lambda prefix: f"{prefix}_{next(number)}")))
+    answer = Answer(DeltaReader(EventBuilder(response, new_id=lambda prefix: f"{prefix}_{next(number)}")))
     for event in events:
         answer.receive(decoder.decode(b"data: %s\n\n" % json.dumps(event).encode()))
     answer.receive(decoder.end())

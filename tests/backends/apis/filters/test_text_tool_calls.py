@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.backends.apis.chat.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser
+from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser
 
 FUNCTIONS: dict[str, Any] = {
     "get_weather": {

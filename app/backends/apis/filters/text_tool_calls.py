@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from app.backends.apis.chat.filters.think_tags import overlap
+from app.backends.apis.filters.think_tags import overlap
 from app.core.bounded_json import loads
 from app.core.types import JSONMapping
 

@@ -1,4 +1,4 @@
-"""Convert annotations and logprobs of Chat Completions to the shape of the Responses API."""
+"""Convert annotations and logprobs to the shape of the Responses API."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 from app.core.json_values import json_objects
 from app.core.types import JSONObject
-from app.core.types.chunk import CitedSource
 
-# Annotations that only the Responses API has: of files that a tool of the server read or made.
+# Annotations that only the Responses API has: they cite files that a server's tool read or wrote.
 _NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})
 
 
 def flat_annotations(annotations: object) -> Iterator[JSONObject]:
     """
-    Yield the URL citations of a message in the shape of the Responses API.
+    Yield a message's URL citations in the shape of the Responses API.
 
     Chat Completions nests them, `{"type": "url_citation", "url_citation": {"url": ...}}`; Responses do not.
     """
@@ -36,16 +35,11 @@ def flat_annotations(annotations: object) -> Iterator[JSONObject]:
             }
 
 
-def whole_citation(source: CitedSource) -> JSONObject:
-    """Return the annotation for a source of the whole answer, which has no position in the text."""
-    return {"type": "url_citation", "url": source["url"], "start_index": 0, "end_index": 0, "title": source["title"]}
-
-
-def flat_logprobs(logprobs: object) -> list[JSONObject]:
-    """Return a choice's logprobs; some servers omit the bytes, send null, or add fields of their own."""
+def flat_logprobs(tokens: object) -> list[JSONObject]:
+    """Return the tokens' logprobs; some servers omit the bytes, send null, or add fields of their own."""
     return [
         {**_logprob(token), "top_logprobs": [_logprob(top) for top in json_objects(token.get("top_logprobs"))]}
-        for token in json_objects(logprobs.get("content") if isinstance(logprobs, dict) else None)
+        for token in json_objects(tokens)
     ]
 
 

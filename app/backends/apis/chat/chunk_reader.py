@@ -1,0 +1,361 @@
+"""
+Reads the chunks of a Chat Completions stream into deltas.
+
+Servers differ in where they put reasoning, usage, sources and calls, and in how they write indexes and finish reasons.
+Options of the profile name what cannot be recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import zip_longest
+
+from app.backends.apis.annotations import flat_annotations, flat_logprobs
+from app.backends.apis.chat.usage import normal_usage
+from app.core.bounded_json import dumps
+from app.core.json_values import json_list, json_objects, json_text
+from app.core.profile import ResponseOptions
+from app.core.sse.repeats import RawEvent, ReadTexts
+from app.core.stream.reasoning_fragments import FRAGMENTS
+from app.core.types import JSONObject
+from app.core.types.deltas import (
+    REASONING_CONTENT,
+    AnnotationsAdded,
+    AnswerMetadata,
+    CitedSource,
+    Delta,
+    Finished,
+    FinishReason,
+    ProviderFields,
+    ReasoningDelta,
+    RefusalDelta,
+    SourcesCited,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+
+# The fields of raw reasoning: the first is that of DeepSeek, llama.cpp and SGLang, the second that of vLLM, Ollama and
+# OpenRouter, the third Copilot's.
+REASONING_FIELDS = (REASONING_CONTENT, "reasoning", "reasoning_text")
+
+_FINISH_REASONS = {
+    **dict.fromkeys(("tool_calls", "function_call"), FinishReason.TOOL_CALLS),
+    **dict.fromkeys(
+        (
+            *("length", "max_tokens", "model_length", "model_context_window_exceeded"),
+            "time_limit",  # watsonx
+        ),
+        FinishReason.LENGTH,
+    ),
+    **dict.fromkeys(
+        (
+            *("content_filter", "sensitive", "safety", "recitation", "prohibited_content", "blocklist", "spii"),
+            *("language", "model_armor"),
+            *("refusal", "guardrail_intervened"),  # Claude's and Bedrock's
+        ),
+        FinishReason.CONTENT_FILTER,
+    ),
+    **dict.fromkeys(
+        (
+            "error",
+            "network_error",
+            "insufficient_system_resource",
+            "abort",
+            "cancelled",  # watsonx
+            # Gemini, and its gateways: the model wrote an invalid call, which is not returned.
+            *("function_call_filter", "malformed_function_call", "unexpected_tool_call"),
+        ),
+        FinishReason.ERROR,
+    ),
+}
+_NO_REASON = "null"  # KoboldCpp sends it in every chunk
+
+_FIRST = (0, None, "0")  # the index of the only choice, as servers write it
+_UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"})  # of a chunk
+
+
+class ChunkReader:
+    """Reads the chunks of one answer."""
+
+    def __init__(self, options: ResponseOptions) -> None:
+        self._options = options
+        self._usage: JSONObject | None = None
+        self._has_output = False  # has there been a delta with more than the role?
+        self._has_call = False  # has there been a call in `tool_calls`?
+        self._legacy_call = False  # calls are in `function_call`
+        self._cited: set[str] = set()
+        self._metadata: tuple[object, ...] | None = None  # of the chunk before
+
+    def read(self, chunk: RawEvent) -> list[Delta]:
+        """Return the deltas of a chunk."""
+        deltas: list[Delta] = []
+        metadata = (chunk.get("id"), chunk.get("model"), chunk.get("service_tier"))
+        if metadata != self._metadata:
+            self._metadata = metadata
+            deltas.append(AnswerMetadata(*map(_text, metadata)))
+        choices = self._choices(chunk)
+        if usage := self._count(chunk, choices):
+            deltas.append(UsageReported(usage))
+        for choice in choices:
+            if delta := self._delta_of(choice):
+                deltas += self._read_delta(delta, choice)
+            if reason := self._finish(choice):
+                deltas.append(Finished(reason))
+        if ("citations" in chunk or "search_results" in chunk) and (sources := [*self._sources(chunk)]):
+            deltas.append(SourcesCited(sources))
+        return deltas
+
+    # Chunks that repeat an earlier one with another text.
+
+    def find_text(self, chunk: RawEvent) -> tuple[str, ReadTexts] | None:
+        """Return the field of a chunk with nothing but a text, and how to read it; see `RepeatDecoder`."""
+        choices = chunk.get("choices")
+        if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
+            return None
+        delta = choice.get("delta")
+        if type(delta) is not dict or (choice.get("index") not in _FIRST and self._options.choice_index == "strict"):
+            return None
+        if chunk.get("usage") or not _UNUSUAL_FIELDS.isdisjoint(chunk):
+            return None
+        if "error" in choice or any(map(choice.get, ("finish_reason", "logprobs", "usage"))):
+            return None
+        names = [name for name, value in delta.items() if value and name != "role"]
+        if names == ["tool_calls"] and _are_arguments(delta["tool_calls"]):
+            return "arguments", partial(ToolCallDelta, delta["tool_calls"][0].get("index"), None, None)
+        if len(names) != 1 or type(delta[names[0]]) is not str:
+            return None
+        field = names[0]
+        if field in self._options.reasoning_fields:
+            return field, partial(ReasoningDelta, field=_sent_back(field))
+        return (field, TextDelta) if field == "content" else None
+
+    # The parts of a chunk.
+
+    def _choices(self, chunk: RawEvent) -> list[JSONObject]:
+        """
+        Return the choices to read.
+
+        TGI counts tokens in their index, and Copilot splits one answer over two. Other gateways may send several
+        although one was requested.
+        """
+        choices = chunk.get("choices")
+        found = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+        match self._options.choice_index:
+            case "merge":
+                return found
+            case "strict":
+                found = [choice for choice in found if choice.get("index") in _FIRST]
+        return found[:1]
+
+    def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
+        """
+        Return the usage so far, with the last value of each count, if a chunk has any; None otherwise.
+
+        Claude's gateways send the counts of the input first and those of the output last, with zeros for the other;
+        some end with a chunk of zeros. Groq has the usage in `x_groq`, Moonshot in the choice.
+        """
+        usage, beside = chunk.get("usage"), choices[0].get("usage") if choices else None
+        if not usage and isinstance(groq := chunk.get("x_groq"), dict):
+            usage = groq.get("usage")
+        if not (usage or beside):
+            return None
+        for reported in (usage, beside):
+            if reported and isinstance(reported, dict):
+                counts = {name: count for name, count in reported.items() if count}
+                self._usage = reported if not self._usage else self._usage | counts
+        return normal_usage(self._usage) if self._usage else None
+
+    def _sources(self, chunk: RawEvent) -> Iterator[CitedSource]:
+        """Yield new sources: Perplexity lists all of them in every chunk, xAI in the last."""
+        for source in _cited(chunk.get("citations"), chunk.get("search_results")):
+            if source["url"] not in self._cited:
+                self._cited.add(source["url"])
+                yield source
+
+    def _delta_of(self, choice: JSONObject) -> JSONObject:
+        delta = choice.get("delta")
+        if not delta and not self._has_output and "message" in choice:
+            delta = choice.get("message")  # the whole message; MiniMax repeats it at the end of a stream
+        if not isinstance(delta, dict) or not _has_fields(delta):
+            return {}
+        self._has_output = True
+        return delta
+
+    def _finish(self, choice: JSONObject) -> FinishReason | None:
+        reason = choice.get("finish_reason")
+        if not reason or reason == _NO_REASON:
+            return None
+        reason = self._options.finish_map.get(str(reason), str(reason))
+        native = choice.get("native_finish_reason")
+        # OpenRouter reports a provider's `network_error` or `MALFORMED_FUNCTION_CALL` as `stop`.
+        if reason == "stop" and isinstance(native, str) and native.lower() in _FINISH_REASONS:
+            reason = native
+        # Gemini adds details: `content_filter: RECITATION`.
+        return _FINISH_REASONS.get(reason.lower().partition(":")[0], FinishReason.STOP)
+
+    def _read_delta(self, delta: JSONObject, choice: JSONObject) -> Iterator[Delta]:
+        """Yield reasoning, text, then calls: the order in which a model generates them."""
+        yield from self._reasoning(delta)
+        content = delta.get("content")
+        if isinstance(content, str):  # nearly always
+            if content:
+                yield TextDelta([content], _logprobs(choice))
+        else:
+            yield from _content(content, choice)
+        if (refusal := delta.get("refusal")) and isinstance(refusal, str):
+            yield RefusalDelta(refusal)
+        if annotations := [*flat_annotations(delta.get("annotations"))]:
+            yield AnnotationsAdded(annotations)
+        yield from self._calls(delta)
+
+    def _reasoning(self, delta: JSONObject) -> Iterator[Delta]:
+        """Yield the reasoning of a delta; gateways repeat it under several names."""
+        fields = ((name, delta.get(name)) for name in self._options.reasoning_fields)
+        field, text = next(((name, text) for name, text in fields if text and isinstance(text, str)), ("", ""))
+        if text:
+            yield ReasoningDelta([text], _sent_back(field))
+        for name, joiner in FRAGMENTS.items():
+            if (fragments := delta.get(name)) and isinstance(fragments, list):
+                texts = [] if text else [*joiner.texts(fragments)]
+                if texts and name == "thinking_blocks":  # LiteLLM's copy of Claude's
+                    yield ReasoningDelta(texts)
+                    texts = []
+                yield ReasoningDelta(texts, name, fragments, joiner)
+        if opaque := delta.get("reasoning_opaque"):  # Copilot's encrypted copy of the reasoning
+            yield ProviderFields({"reasoning_opaque": opaque})
+
+    def _calls(self, delta: JSONObject) -> Iterable[ToolCallDelta]:
+        if calls := delta.get("tool_calls"):
+            fragments = json_objects([calls] if isinstance(calls, dict) else calls)
+            self._has_call = self._has_call or bool(fragments)
+            return map(_call, fragments)
+        if (call := delta.get("function_call")) and (self._legacy_call or not self._has_call):
+            self._legacy_call = True
+            return [_call({"index": 0, "function": call})]
+        return ()
+
+
+def _sent_back(field: str) -> str:
+    """Return the field in which reasoning that came in `field` is sent back to the server."""
+    return field if field in REASONING_FIELDS else REASONING_CONTENT
+
+
+def _has_fields(delta: JSONObject) -> bool:
+    """Return whether a delta has more than the role. `_content` makes text of 0 and of an empty object, too."""
+    has_any = any(value for name, value in delta.items() if name != "role")
+    return has_any or type(delta.get("content")) in (int, float, dict)
+
+
+_PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference", "image_url", "audio", "tool_use"})
+
+
+def _content(content: object, choice: JSONObject) -> Iterator[Delta]:
+    """Yield the deltas of content that is not a string: Mistral and Databricks send reasoning as parts."""
+    if content is None or isinstance(content, bool):
+        return
+    if isinstance(content, int | float) or (isinstance(content, dict) and str(content.get("type")) not in _PARTS):
+        # Workers AI sends `7` for "7", and structured output as an object.
+        yield TextDelta([dumps(content).decode()], _logprobs(choice))
+        return
+    for part in content if isinstance(content, list) else [content]:
+        text, thought = _part_text(part)
+        if thought:
+            yield ReasoningDelta([thought])
+        if text:
+            yield TextDelta([text])
+
+
+def _part_text(part: object) -> tuple[str, str]:
+    """Return the text and the reasoning of a content part."""
+    if isinstance(part, str):
+        return part, ""
+    if not isinstance(part, dict):
+        return "", ""
+    if part.get("type") in ("thinking", "reasoning"):
+        inner = part.get("thinking") or part.get("summary") or part.get("text") or ""
+        parts = [{"text": inner}] if isinstance(inner, str) else inner if isinstance(inner, list) else []
+        return "", "".join(_part_text(inner_part)[0] for inner_part in parts if isinstance(inner_part, dict))
+    text = part.get("text")
+    return json_text(text), ""
+
+
+def _are_arguments(calls: object) -> bool:
+    """Return whether the `tool_calls` of a delta are a piece of the arguments of one call, and nothing else."""
+    if type(calls) is not list or len(calls) != 1 or type(call := calls[0]) is not dict:
+        return False
+    if call.get("id") or "extra_content" in call or type(call.get("index", 0)) is not int:
+        return False
+    function = call.get("function")
+    if type(function) is not dict or type(function.get("arguments")) is not str or not function["arguments"]:
+        return False
+    return not any(value for name, value in function.items() if name != "arguments")
+
+
+def _call(fragment: JSONObject) -> ToolCallDelta:
+    function = fragment.get("function")
+    if not isinstance(function, dict):
+        function = fragment  # Workers AI has name and arguments at the top level
+    arguments = _arguments(function.get("arguments"))
+    # Gemini's signature of the reasoning before the call.
+    extra = {"extra_content": fragment["extra_content"]} if fragment.get("extra_content") else None
+    call_id, name = _text(fragment.get("id")), _text(function.get("name"))
+    return ToolCallDelta(_index(fragment.get("index")), call_id, name, [arguments] if arguments else [], extra)
+
+
+def _index(value: object) -> int | None:
+    """Return an index, which some servers write as a string or a float."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() else None
+    return int(value) if isinstance(value, float) and value.is_integer() else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _arguments(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else dumps(value).decode()
+
+
+def _cited(citations: object, results: object) -> Iterator[CitedSource]:
+    """
+    Yield the sources that a server lists with an answer: URLs, or objects with a `url`.
+
+    `results` are Perplexity's `search_results`, which have the titles, and replace `citations`.
+    """
+    by_url = {result["url"]: result for result in json_objects(results) if isinstance(result.get("url"), str)}
+    for entry in citations if isinstance(citations, list) and citations else by_url.values():
+        source = (
+            entry if isinstance(entry, dict) else by_url.get(entry, {"url": entry}) if isinstance(entry, str) else {}
+        )
+        if isinstance(url := source.get("url"), str) and url:
+            yield {"url": url, "title": str(source.get("title") or url)}
+
+
+def _logprobs(choice: JSONObject) -> list[JSONObject] | None:
+    """Return a choice's logprobs, an object for each token; None if there are none."""
+    logprobs = choice.get("logprobs")
+    if not isinstance(logprobs, dict):
+        return None
+    return flat_logprobs(json_objects(logprobs.get("content")) or _listed(logprobs)) or None
+
+
+def _listed(logprobs: dict[str, object]) -> list[JSONObject]:
+    """Return logprobs from parallel lists, the form of legacy completions, which Together uses."""
+    tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
+    if not (isinstance(tokens, list) and isinstance(values, list)):
+        return []
+    return [
+        {"token": token, "logprob": value, "top_logprobs": _ranked(top)}
+        for token, value, top in zip_longest(tokens, values[: len(tokens)], json_list(tops)[: len(tokens)])
+    ]
+
+
+def _ranked(top: object) -> list[JSONObject]:
+    return [{"token": token, "logprob": value} for token, value in top.items()] if isinstance(top, dict) else []

@@ -1,0 +1,236 @@
+"""
+Filters of an answer's deltas, which options of the profile turn on.
+
+Each takes and returns deltas, whatever the server's API, and may hold text back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from app.backends.apis.filters.text_tool_calls import Piece, TextReasoning, TextToolCall, TextToolCallParser
+from app.backends.apis.filters.think_tags import Splitter
+from app.core.json_values import json_list
+from app.core.profile import Profile, ResponseOptions, ThinkTagOptions
+from app.core.stream.reasoning_fragments import ReasoningDetails
+from app.core.types import JSONMapping
+from app.core.types.deltas import (
+    Delta,
+    Finished,
+    FinishReason,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+    ToolCallDelta,
+)
+
+_TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERROR)
+
+
+class Filter:
+    """Filters the deltas of one answer, list by list."""
+
+    def feed(self, deltas: list[Delta]) -> list[Delta]:
+        """Return the filtered deltas."""
+        return [changed for delta in deltas for changed in self._change(delta)]
+
+    def end(self) -> list[Delta]:
+        """Return the deltas that were held back, at the end of the answer."""
+        return []
+
+    def _change(self, delta: Delta) -> list[Delta]:
+        """Return the deltas to pass on in place of one."""
+        return [delta]
+
+
+def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
+    """Return the filters for the answer to a request body, in the order of use."""
+    options = profile.response
+    return [build(options, request) for needed, build in _FILTERS if needed(options)]
+
+
+class CumulativeDeltaFilter(Filter):
+    """`cumulative`: for fields that repeat all earlier text in every delta, passes on only the new text."""
+
+    def __init__(self, fields: list[str]) -> None:
+        self._fields = set(fields)
+        self._seen: dict[object, str] = {}
+        self._calls: dict[object, str] = {}  # the id of the call at each index
+
+    def _change(self, delta: Delta) -> list[Delta]:
+        if isinstance(delta, TextDelta) and "content" in self._fields:
+            texts = self._new_texts("content", delta.texts)
+            return [TextDelta(texts, delta.logprobs)] if texts else []
+        if isinstance(delta, ReasoningDelta) and "reasoning" in self._fields:
+            return self._reasoning(delta)
+        if isinstance(delta, ToolCallDelta) and "tool_arguments" in self._fields:
+            key = ("call", delta.index)
+            if delta.id and delta.id != self._calls.setdefault(key, delta.id):
+                self._calls[key] = delta.id
+                self._seen.pop(key, None)  # another call at the same index
+            arguments = self._new_texts(key, delta.arguments)
+            return [ToolCallDelta(delta.index, delta.id, delta.name, arguments, delta.provider_fields)]
+        return [delta]
+
+    def _reasoning(self, delta: ReasoningDelta) -> list[Delta]:
+        if delta.fragments is None:
+            texts = self._new_texts(delta.field, delta.texts)
+            return [ReasoningDelta(texts, delta.field)] if texts else []
+        fragments = [self._fragment(position, each) for position, each in enumerate(delta.fragments)]
+        texts = [*ReasoningDetails.texts(fragments)] if delta.texts else []
+        return [ReasoningDelta(texts, delta.field, fragments, delta.joiner)]
+
+    def _fragment(self, position: int, fragment: object) -> object:
+        if not isinstance(fragment, dict) or not isinstance(fragment.get("text"), str):
+            return fragment
+        index = fragment.get("index")
+        key = ("fragment", index if isinstance(index, int | str) else position)
+        return {**fragment, "text": self._new(key, fragment["text"])}
+
+    def _new_texts(self, key: object, texts: list[str]) -> list[str]:
+        return [new for text in texts if (new := self._new(key, text))]
+
+    def _new(self, key: object, text: str) -> str:
+        seen = self._seen.get(key, "")
+        if text.startswith(seen):
+            self._seen[key] = text
+            return text[len(seen) :]
+        if seen.startswith(text):
+            return ""  # the last chunk may lack trailing white space
+        self._seen[key] = seen + text
+        return text
+
+
+class ThinkTagFilter(Filter):
+    """`think_tags`: text between tags becomes reasoning."""
+
+    def __init__(self, tags: ThinkTagOptions) -> None:
+        self._splitter = Splitter(tags.open, tags.close, tags.mode == "implicit_open")
+
+    def end(self) -> list[Delta]:
+        return _split(*self._splitter.flush())
+
+    def _change(self, delta: Delta) -> list[Delta]:
+        if isinstance(delta, TextDelta):
+            return [part for text in delta.texts for part in self._text(text, delta)]
+        if isinstance(delta, ReasoningDelta):
+            for text in delta.texts:
+                self._splitter.structured(text)
+        elif isinstance(delta, ToolCallDelta):
+            return [*self.end(), delta]
+        return [delta]
+
+    def _text(self, text: str, delta: TextDelta) -> list[Delta]:
+        thought, rest = self._splitter.feed(text)
+        return _split(thought, rest, delta)
+
+
+def _split(thought: str, text: str, delta: TextDelta | None = None) -> list[Delta]:
+    deltas: list[Delta] = [ReasoningDelta([thought])] if thought else []
+    return [*deltas, TextDelta([text], delta.logprobs if delta else None)] if text else deltas
+
+
+class TextToolCallFilter(Filter):
+    """`call_marks`: tool calls in the text become calls."""
+
+    def __init__(self, request: JSONMapping) -> None:
+        self._parser = TextToolCallParser(dict(_declared(request.get("tools"))))
+
+    def end(self) -> list[Delta]:
+        return [*map(_delta, self._parser.end())]
+
+    def _change(self, delta: Delta) -> list[Delta]:
+        if isinstance(delta, ToolCallDelta):  # the server has a parser for calls
+            return [*self.end(), delta]
+        if not isinstance(delta, TextDelta):
+            return [delta]
+        changed: list[Delta] = []
+        for text in delta.texts:
+            pieces = self._parser.feed(text)
+            changed += [TextDelta([text], delta.logprobs)] if pieces == [text] else map(_delta, pieces)
+        return changed
+
+
+def _declared(tools: object) -> Iterator[tuple[str, JSONMapping]]:
+    """Yield the name and the parameters of each function of a request; an operator may add tools of any form."""
+    for tool in json_list(tools):
+        function = tool.get("function", tool) if isinstance(tool, Mapping) else None
+        if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
+            parameters = function.get("parameters", function.get("input_schema"))
+            yield name, parameters if isinstance(parameters, Mapping) else {}
+
+
+def _delta(piece: Piece) -> Delta:
+    if isinstance(piece, TextReasoning):
+        return ReasoningDelta([piece.text])
+    if isinstance(piece, TextToolCall):
+        return ToolCallDelta(None, piece.id, piece.name, [str(piece.arguments)])
+    return TextDelta([piece])
+
+
+class BlankTextFilter(Filter):
+    """`whitespace_only_content: drop`: drops white space between reasoning and calls, which would become a message."""
+
+    def __init__(self) -> None:
+        self._open = False  # whether a message with text is open
+        self._held = ""  # white space that text may follow
+
+    def _change(self, delta: Delta) -> list[Delta]:
+        if isinstance(delta, ReasoningDelta | ToolCallDelta):
+            self._open, self._held = False, ""
+        if self._open or not isinstance(delta, TextDelta):
+            return [delta]
+        text = self._held + "".join(delta.texts)
+        if text.isspace():
+            self._held = text
+            return []
+        self._open = True
+        if not self._held:
+            return [delta]
+        first, *rest = delta.texts
+        held, self._held = self._held, ""
+        return [TextDelta([held + first, *rest], delta.logprobs)]
+
+
+class ReasoningAsMessageFilter(Filter):
+    """`reasoning_only_as_message`: an answer of reasoning only is repeated as text."""
+
+    def __init__(self) -> None:
+        self._reasoning: list[str] | None = []  # None if there is another output
+        self._reason: FinishReason | None = None
+
+    def end(self) -> list[Delta]:
+        # Truncated reasoning is not an answer.
+        if not self._reasoning or self._reason is None or self._reason in _TRUNCATED:
+            return []
+        return [TextDelta(["".join(self._reasoning)])]
+
+    def _change(self, delta: Delta) -> list[Delta]:
+        if isinstance(delta, Finished):
+            self._reason = delta.reason
+        elif isinstance(delta, ReasoningDelta):
+            if self._reasoning is not None:
+                self._reasoning += delta.texts
+        elif isinstance(delta, ToolCallDelta | RefusalDelta) or (isinstance(delta, TextDelta) and _has_text(delta)):
+            self._reasoning = None
+        return [delta]
+
+
+def _has_text(delta: TextDelta) -> bool:
+    return any(text.strip() for text in delta.texts)
+
+
+def _tags(options: ResponseOptions) -> ThinkTagOptions:
+    tags = options.think_tags
+    if isinstance(tags, ThinkTagOptions):
+        return tags
+    return ThinkTagOptions(mode="implicit_open" if tags == "implicit_open" else "auto")
+
+
+_FILTERS: tuple[tuple[Callable[[ResponseOptions], object], Callable[[ResponseOptions, JSONMapping], Filter]], ...] = (
+    (lambda options: options.cumulative, lambda options, _: CumulativeDeltaFilter([*options.cumulative])),
+    (lambda options: options.think_tags != "off", lambda options, _: ThinkTagFilter(_tags(options))),
+    (lambda options: options.whitespace_only_content == "drop", lambda *_: BlankTextFilter()),
+    (lambda options: options.reasoning_only_as_message, lambda *_: ReasoningAsMessageFilter()),
+    (lambda options: options.call_marks == "auto", lambda _, request: TextToolCallFilter(request)),
+)

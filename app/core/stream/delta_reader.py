@@ -1,0 +1,190 @@
+"""Write the deltas of one answer to an `EventBuilder`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from app.core.stream.event_builder import EventBuilder
+from app.core.stream.open_items import OpenNativeItem
+from app.core.stream.tool_calls import ANY_CALLS, CallLimits, CallRules, ToolCalls
+from app.core.types import JSONObject
+from app.core.types.deltas import (
+    AnnotationsAdded,
+    AnswerMetadata,
+    CitedSource,
+    Delta,
+    Finished,
+    FinishReason,
+    ItemStarted,
+    NativeItem,
+    PartStarted,
+    ProviderFields,
+    ReasoningDelta,
+    ReasoningSummaryDelta,
+    RefusalDelta,
+    SourcesCited,
+    StreamDone,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+
+# The endings of answers that are not complete, by finish reason.
+_ENDINGS = {
+    FinishReason.LENGTH: "max_output_tokens",
+    FinishReason.CONTENT_FILTER: "content_filter",
+    FinishReason.ERROR: "error",
+}
+
+
+class DeltaReader:
+    """
+    Reads the deltas of one answer as they arrive; `ended` then reports how the answer ended.
+
+    `logprobs`: whether the caller requested them. `finish_required`: whether this server sends a finish reason with
+    every complete answer.
+    """
+
+    def __init__(
+        self,
+        builder: EventBuilder,
+        rules: CallRules = ANY_CALLS,
+        limits: CallLimits | None = None,
+        *,
+        logprobs: bool = False,
+        finish_required: bool = False,
+    ) -> None:
+        self.builder = builder
+        self.calls = ToolCalls(builder, rules, limits or CallLimits())
+        self._first = len(builder.response["output"])  # index of this answer's first item
+        self.finish_reason: FinishReason | None = None
+        self.usage: JSONObject | None = None
+        self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer has ended without usage
+        self.service_tier: str | None = None
+        self.done = False  # whether the server has marked the end of the stream
+        self._logprobs = logprobs
+        self._finish_required = finish_required
+        self._native: dict[int, OpenNativeItem] = {}  # by their number in the answer
+        self._sources: list[CitedSource] = []  # cited before there is any text
+
+    def feed(self, deltas: Iterable[Delta]) -> None:
+        """Process the next deltas."""
+        for delta in deltas:
+            _READ[type(delta)](self, delta)
+
+    def text(self, delta: TextDelta) -> None:
+        if self.calls.has_pending_empty:
+            self.calls.settle()
+        self.builder.texts(delta.texts, delta.logprobs if self._logprobs else None)
+        if self._sources:
+            self._cite()
+
+    def reasoning(self, delta: ReasoningDelta) -> None:
+        if delta.texts:
+            self.builder.reasoning(*delta.texts, source=delta.field)
+        if delta.fragments and delta.joiner:
+            fields = self.builder.reasoning_upstream()
+            if not isinstance(fields.get(delta.field), delta.joiner):
+                fields[delta.field] = delta.joiner()
+            fields[delta.field].feed(delta.fragments)
+
+    def summary(self, delta: ReasoningSummaryDelta) -> None:
+        self.builder.reasoning_summary(delta.text)
+
+    def provider_fields(self, delta: ProviderFields) -> None:
+        self.builder.reasoning_upstream().update(delta.fields)
+
+    def refusal(self, delta: RefusalDelta) -> None:
+        self.builder.refusal(delta.text)
+
+    def annotations(self, delta: AnnotationsAdded) -> None:
+        for annotation in delta.annotations:
+            self.builder.annotation(annotation)
+
+    def sources(self, delta: SourcesCited) -> None:
+        self._sources += delta.sources
+        self._cite()
+
+    def call(self, delta: ToolCallDelta) -> None:
+        self.calls.feed(delta)
+
+    def item_started(self, delta: ItemStarted) -> None:
+        if self.calls.has_pending_empty:
+            self.calls.settle()
+        self.builder.begin_item(delta.type, delta.phase)
+
+    def part_started(self, delta: PartStarted) -> None:
+        if self.calls.has_pending_empty:
+            self.calls.settle()
+        self.builder.begin_part()
+
+    def native_item(self, delta: NativeItem) -> None:
+        opened = self._native.get(delta.number)
+        if opened is None:
+            if self.calls.has_pending_empty:
+                self.calls.settle()
+            assert delta.item is not None
+            opened = self._native[delta.number] = self.builder.add_native_item(delta.item)
+        if delta.event is not None:
+            self.builder.native_event(opened, delta.event)
+        elif delta.done and delta.item is not None:
+            self.builder.end_native_item(opened, delta.item, delta.provider_fields or {})
+
+    def metadata(self, delta: AnswerMetadata) -> None:
+        self.service_tier = delta.service_tier or self.service_tier
+
+    def usage_reported(self, delta: UsageReported) -> None:
+        self.usage = delta.usage
+
+    def finished(self, delta: Finished) -> None:
+        # Some servers send several reasons. The first other than `stop` is the most specific.
+        if self.finish_reason in (None, FinishReason.STOP):
+            self.finish_reason = delta.reason
+
+    def stream_done(self, delta: StreamDone) -> None:
+        self.done = True
+
+    def _cite(self) -> None:
+        """Add the sources of the whole answer as annotations, once there is a text."""
+        output = self.builder.response["output"]
+        if output and output[-1]["type"] == "message":
+            for source in self._sources:
+                self.builder.annotation({**_WHOLE_ANSWER, "url": source["url"], "title": source["title"]})
+            self._sources = []
+
+    @property
+    def ended(self) -> str | None:
+        """
+        How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`; None: the stream broke off.
+
+        The content overrules the finish reason: a call with incomplete arguments was truncated, even if the reason is
+        `stop`. The end of the stream without any output is not an answer.
+        """
+        complete = self.done and len(self.builder.response["output"]) > self._first and not self._finish_required
+        if self.finish_reason is None and not complete:
+            return None
+        ending = _ENDINGS.get(self.finish_reason, "completed") if self.finish_reason else "completed"
+        return "max_output_tokens" if ending == "completed" and self.calls.cut else ending
+
+
+# An annotation without a position in the text.
+_WHOLE_ANSWER: JSONObject = {"type": "url_citation", "url": "", "start_index": 0, "end_index": 0, "title": ""}
+
+_READ: dict[type, Callable[[DeltaReader, Any], None]] = {
+    TextDelta: DeltaReader.text,
+    ReasoningDelta: DeltaReader.reasoning,
+    ReasoningSummaryDelta: DeltaReader.summary,
+    ProviderFields: DeltaReader.provider_fields,
+    RefusalDelta: DeltaReader.refusal,
+    AnnotationsAdded: DeltaReader.annotations,
+    SourcesCited: DeltaReader.sources,
+    ToolCallDelta: DeltaReader.call,
+    ItemStarted: DeltaReader.item_started,
+    PartStarted: DeltaReader.part_started,
+    NativeItem: DeltaReader.native_item,
+    AnswerMetadata: DeltaReader.metadata,
+    UsageReported: DeltaReader.usage_reported,
+    Finished: DeltaReader.finished,
+    StreamDone: DeltaReader.stream_done,
+}
