@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from app.backends.apis.chat.filters.text_tool_calls import TextToolCallParser
+from app.backends.apis.filters.text_tool_calls import TextToolCallParser
 
 from app.api.request_body import load_json
 from app.backends.demo.schema_values import value_for
