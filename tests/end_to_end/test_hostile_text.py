@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from app.backends.apis.filters.text_tool_calls import TextToolCallParser
 
 from app.api.request_body import load_json
+from app.backends.apis.filters.text_tool_calls import TextToolCallParser
 from app.backends.demo.schema_values import value_for
 from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import classify

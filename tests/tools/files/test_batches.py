@@ -16,7 +16,9 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types import Batch
 
+from app.api.uvicorn.http import Http
 from app.core.access import hash_of
+from app.main import create_app
 from app.storage.tables import Steps
 from app.tools.files.batches import WINDOW, BatchLine, LineResult, RequestBatch
 from app.tools.files.batches_sql import SQLBatches
@@ -24,7 +26,8 @@ from app.tools.files.tables import FileTables
 from tests.faults.servers import server, until_refused
 from tests.responses.test_webhooks import SECRET, Receiver, unwrapped
 from tests.support.file_places import FilePlace, SQLiteFiles
-from tests.support.serving import antiphon
+from tests.support.serving import antiphon, serving
+from tests.support.serving import settings as served_settings
 from tests.support.upstream import DONE, Received, Step, Upstream, chunk, finish, reply, sse, status, usage
 from tests.tools.files.conftest import openai_client
 
@@ -401,14 +404,16 @@ async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
 async def test_requests_running_at_shutdown_finish_within_the_grace_period(database: FilePlace, model: Model) -> None:
     settings = options(database, model, batch_concurrency=2)
     async with contextlib.AsyncExitStack() as stack:
-        url = await stack.enter_async_context(antiphon(**settings, shutdown_grace=60))
+        app = create_app(served_settings(**settings, shutdown_grace=60))
+        # With the server's own protocol, the client's open connection reports the shutdown at once.
+        url = await stack.enter_async_context(serving(app, http=Http))
         async with openai_client(url) as client:
             batch = await submit(client, asks("wait 1", "wait 2", "Three"))
             await model.were_asked(2)
-        stopping = asyncio.create_task(stack.aclose())
-        await until_refused(url)
-        model.release.set()
-        await stopping
+            stopping = asyncio.create_task(stack.aclose())
+            await until_refused(url)
+            model.release.set()
+            await stopping
     assert len(model.asked) == 2
     async with antiphon(**settings) as url, openai_client(url) as client:
         batch = await ended(client, batch)
