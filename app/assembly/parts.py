@@ -75,13 +75,8 @@ def build_tracing(settings: Settings) -> Tracing | None:
 
 def build_hooks(metrics: Metrics | None, tracing: Tracing | None) -> RoutingHooks:
     """Return the hooks that measure and trace the requests to all servers."""
-
-    def wrap(backend: Backend, name: str, number: str) -> Backend:
-        for observer in (metrics, tracing):
-            backend = observer.backend(backend, name, number) if observer else backend
-        return backend
-
-    return RoutingHooks(wrap, metrics.queued, metrics.health) if metrics else RoutingHooks(wrap)
+    observers = [observer.exchange for observer in (metrics, tracing) if observer]
+    return RoutingHooks(observers, metrics.queued, metrics.health) if metrics else RoutingHooks(observers)
 
 
 def build_backend(

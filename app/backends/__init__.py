@@ -8,11 +8,11 @@ returns the whole message in few deltas, so there is no second path.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import field
+from dataclasses import field, replace
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 from app.core.profile import Profile
 from app.core.request.question import Attempts, EncodedQuestion, Question
@@ -30,10 +30,10 @@ __all__ = [
     "AnswerReceiver",
     "Backend",
     "BackendExchange",
-    "BackendWrapper",
     "Delta",
     "EncodedQuestion",
-    "ExchangeWrapper",
+    "ExchangeObservation",
+    "ExchangeObserver",
     "GeneratedExchange",
     "Question",
     "RawAnswer",
@@ -108,6 +108,12 @@ class RawRequest:
     conversation: Callable[[], str] = str
     retry_allowed: bool = True  # whether a failure may be retried at the same server
     attempts: Attempts = field(default_factory=Attempts, compare=False)
+
+    def with_headers(self, added: Mapping[str, str]) -> RawRequest:
+        """Return the request with headers in place of those of the same names."""
+        fields = [(name.encode(), value.encode()) for name, value in added.items()]
+        replaced = {name for name, _ in fields}
+        return replace(self, headers=[*(field for field in self.headers if field[0] not in replaced), *fields])
 
 
 class RefusedRequest(BackendError):
@@ -297,61 +303,31 @@ class Backend(Protocol):
         raise NotFound(f"This backend has no {request.endpoint}.", code="unknown_url")
 
 
-class BackendWrapper(Backend):
-    """The base of backends that wrap another: passes everything on."""
+class ExchangeObservation(Protocol):
+    """
+    Sees one request to one server, from before it is sent.
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
-    def profile(self, model: str) -> Profile:
-        return self._backend.profile(model)
-
-    def encode(self, question: Question) -> EncodedQuestion:
-        return self._backend.encode(question)
-
-    def open(self, question: Question) -> BackendExchange:
-        return self._backend.open(question)
-
-    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        return await self._backend.models(caller_key)
-
-    async def check(self) -> None:
-        await self._backend.check()
-
-    async def aclose(self) -> None:
-        await self._backend.aclose()
-
-    async def count_tokens(self, question: Question) -> int | None:
-        return await self._backend.count_tokens(question)
-
-    def translation(self, question: Question) -> Translation:
-        return self._backend.translation(question)
-
-    def forwards(self, endpoint: str) -> bool:
-        return self._backend.forwards(endpoint)
-
-    def forward(self, request: RawRequest) -> RawExchange:
-        return self._backend.forward(request)
-
-
-class ExchangeWrapper(BackendExchange):
-    """The base of exchanges that wrap another: passes everything on."""
-
-    def __init__(self, exchange: BackendExchange) -> None:
-        self._exchange = exchange
+    Its methods must be fast, and must not raise.
+    """
 
     @property
-    def warnings(self) -> Sequence[str] | None:
-        return self._exchange.warnings
+    def headers(self) -> Mapping[str, str]:
+        """Headers to be sent with the request, in place of others of these names."""
+        ...
 
-    async def __aenter__(self) -> Self:
-        await self._exchange.__aenter__()
-        return self
+    @property
+    def tap(self) -> Tap | None:
+        """What is shown the chunks of the answer."""
+        ...
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._exchange.__aexit__(kind, error, trace)
+    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
+        """See that the server has accepted the request."""
+        ...
 
-    async def receive(self, receiver: AnswerReceiver) -> None:
-        await self._exchange.receive(receiver)
+    def end(self, error: BaseException | None) -> None:
+        """See the end, and the error that ended it."""
+        ...
+
+
+# Observes a request to a server, which has the name of its backend and its number in the settings.
+ExchangeObserver: TypeAlias = Callable[[Backend, Question | RawRequest, tuple[str, str]], ExchangeObservation]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from prometheus_client import (
     CollectorRegistry,
@@ -34,18 +34,14 @@ from app import __version__
 from app.backends import (
     Backend,
     BackendExchange,
-    BackendWrapper,
     Question,
     RawAnswer,
-    RawExchange,
     RawRequest,
-    Tap,
 )
 from app.core.access import UNRESTRICTED, KeyAccess
 from app.core.prices import NANO
 from app.core.types import Usage
 from app.errors import BackendError, StoreUnavailable
-from app.observability.exchanges import ObservedExchange, ObservedRawExchange
 from app.observability.labels import BoundedLabels, ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
 from app.stores import Change, MeasuringStore, Store
@@ -230,6 +226,10 @@ class Metrics:
         """Count a request that a rate limit refused."""
         self._refused(limit).inc()
 
+    def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> _Measure:
+        """Measure a request to a server: see `ExchangeObserver`."""
+        return _Measure(self, server)
+
     # Exposition.
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
@@ -257,10 +257,6 @@ class Metrics:
     def store(self, store: Store) -> Store:
         """Return a store that measures its operations."""
         return _MeasuredStore(store, self)
-
-    def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
-        """Return a backend that measures its requests: the server `replica`, counted from 1, of the backend `name`."""
-        return _MeasuredBackend(backend, self, (name, replica))
 
     def storing(self, operation: str) -> _StoreOperation:
         """Return a context that measures the store operation within it."""
@@ -368,36 +364,18 @@ class _MeasuredStore:
         await self._store.aclose()
 
 
-class _MeasuredBackend(BackendWrapper):
-    """Measures the start and the failures of exchanges."""
-
-    def __init__(self, backend: Backend, metrics: Metrics, server: tuple[str, str]) -> None:
-        super().__init__(backend)
-        self._metrics = metrics
-        self._server = server  # its labels
-
-    def open(self, question: Question) -> BackendExchange:
-        return ObservedExchange(self._backend.open(question), _Measure(self._metrics, self._server))
-
-    def forward(self, request: RawRequest) -> RawExchange:
-        return ObservedRawExchange(self._backend.forward(request), _Measure(self._metrics, self._server))
-
-
 class _Measure:
     """Measures how long a server takes to accept a request, and counts its failures until the end."""
 
-    tap: Tap | None = None
+    headers: Mapping[str, str] = MappingProxyType({})
+    tap = None
 
     def __init__(self, metrics: Metrics, server: tuple[str, str]) -> None:
         self._metrics, self._server = metrics, server
-        self._waits = False
-        self._began = 0.0
-
-    def begin(self) -> None:
         self._waits, self._began = True, time.perf_counter()
-        self._metrics.waiting(self._server, 1)
+        metrics.waiting(server, 1)
 
-    def accepted(self, answer: RawAnswer | None) -> None:
+    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
         self._accept()
         self._metrics.began(self._server, time.perf_counter() - self._began)
 

@@ -317,6 +317,7 @@ async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: floa
             if open_after is not None:
                 answer.start_within(FIRST_CHUNK)
             await exchange.receive(answer)
+            query.question.attempts.broken_off = answer.reader.ended in (None, "error")
     except BackendError as error:
         # Some servers reject a prompt only in the first frame of a stream.
         if answer.begun or not await query.shorten(error):

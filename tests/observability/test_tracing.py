@@ -169,13 +169,25 @@ async def test_refusal_is_an_error_of_the_questions_span(
     assert (request.attributes or {})["error.type"] == "503"
 
 
-async def test_answer_that_breaks_off_is_an_error_of_the_questions_span_alone(
-    upstream: Upstream, telemetry: Telemetry
+@pytest.mark.parametrize("way", ["cut", "early", "error"])
+async def test_answer_that_breaks_off_is_an_error_of_both_spans(
+    upstream: Upstream, telemetry: Telemetry, way: str
 ) -> None:
-    upstream.say(sse(chunk("Hi"), CLOSE))
+    upstream.say(sse(chunk("Hi"), *{"cut": [CLOSE], "early": [], "error": [finish("error"), DONE]}[way]))
     async with served(upstream, telemetry) as http:
-        assert (await ask(http, stream=True)).status_code == 200
-    assert telemetry.span(SpanKind.CLIENT).status.status_code is StatusCode.ERROR
+        answer = await ask(http, stream=True)
+    assert answer.status_code == 200 and "response.failed" in answer.text
+    for kind in (SpanKind.CLIENT, SpanKind.SERVER):
+        span = telemetry.span(kind)
+        assert span.status.status_code is StatusCode.ERROR
+        assert (span.attributes or {})["error.type"] == "server_error"
+    assert telemetry.points()["gen_ai.client.operation.duration"][0][0]["error.type"] == "server_error"
+
+
+async def test_request_of_a_callers_fault_is_no_error_of_its_span(upstream: Upstream, telemetry: Telemetry) -> None:
+    upstream.say(status(400, {"error": {"message": "No."}}))
+    async with served(upstream, telemetry) as http:
+        assert (await ask(http)).status_code == 400
     assert telemetry.span(SpanKind.SERVER).status.status_code is StatusCode.UNSET
 
 

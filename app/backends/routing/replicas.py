@@ -20,7 +20,17 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from app.backends import LOW_PRIORITY, Backend, EncodedQuestion, Question
+from app.backends import (
+    LOW_PRIORITY,
+    Backend,
+    BackendExchange,
+    EncodedQuestion,
+    ExchangeObservation,
+    ExchangeObserver,
+    Question,
+    RawAnswer,
+    RawRequest,
+)
 from app.backends.routing.circuit_breaker import Circuit, is_server_failure
 from app.core.profile import Profile
 from app.core.redaction import without_password
@@ -30,7 +40,8 @@ from app.tasks import end
 
 logger = logging.getLogger(__name__)
 
-_Answer = TypeVar("_Answer")
+_Request = TypeVar("_Request", Question, RawRequest)
+_Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 # A conversation stays with its server while that has at most `_LOAD_FACTOR` times the mean load, plus `_LOAD_MARGIN`.
 _LOAD_FACTOR, _LOAD_MARGIN = 1.25, 2
@@ -75,7 +86,7 @@ class BackendConfig(Protocol):
 class RoutingHooks:
     """Hooks for metrics and traces. A server is identified by its backend's name and its number."""
 
-    wrap: Callable[[Backend, str, str], Backend] = lambda backend, name, number: backend
+    observers: Sequence[ExchangeObserver] = ()  # of all requests to all servers
     queued: Callable[[str, int], None] = lambda name, change: None  # a request enters the queue (1) or leaves it (-1)
     health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: the server has been removed
 
@@ -124,12 +135,12 @@ class ReplicaPool:
     ) -> None:
         self.name = name
         self.served = served
-        self._hooks = hooks
+        self.hooks = hooks
         self.replicas = [
             Replica(
                 str(number),
                 settings.url,
-                hooks.wrap(build(settings), name, str(number)),
+                build(settings),
                 Circuit(served.max_failures, served.recovery),
             )
             for number, settings in enumerate(served.each(), 1)
@@ -259,12 +270,12 @@ class ReplicaPool:
     def _set_up(self, replica: Replica, up: bool) -> None:
         if replica.up != up:
             replica.up = up
-            self._hooks.health(self.name, replica.number, up)
+            self.hooks.health(self.name, replica.number, up)
 
     def announce(self) -> None:
         """Call the hook for the health of every server."""
         for replica in self.replicas:
-            self._hooks.health(self.name, replica.number, replica.up)
+            self.hooks.health(self.name, replica.number, replica.up)
 
     def state(self) -> JSONObject:
         """Return what these servers do now."""
@@ -293,7 +304,7 @@ class ReplicaPool:
             raise self._busy(f"and {limit} requests are waiting already")
         waiter = _Waiter(exclude, only_candidate)
         self._waiters.append(waiter)
-        self._hooks.queued(self.name, 1)
+        self.hooks.queued(self.name, 1)
         self._serve()
         try:
             async with asyncio.timeout(self.served.queue_timeout):
@@ -307,7 +318,7 @@ class ReplicaPool:
             raise
         finally:
             self._waiters.remove(waiter)
-            self._hooks.queued(self.name, -1)
+            self.hooks.queued(self.name, -1)
 
     def _ready(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
         """Return the servers that may get a request; raises `BackendError` if there are none."""
@@ -417,13 +428,14 @@ class ReplicaPool:
 class Place:
     """A request's place at a server, with the server's answer: a context manager that gives the server."""
 
-    __slots__ = ("_answer", "_only_candidate", "_permit", "_pool", "_since", "_take")
+    __slots__ = ("_answer", "_only_candidate", "_permit", "_pool", "_since", "_take", "observations")
 
     def __init__(self, pool: ReplicaPool, take: Callable[[], Awaitable[Permit]], only_candidate: bool) -> None:
         self._pool = pool
         self._take = take
         self._only_candidate = only_candidate
         self._answer: AbstractAsyncContextManager[Any] | None = None
+        self.observations: list[ExchangeObservation] = []  # of the request
 
     @property
     def name(self) -> str:
@@ -440,10 +452,22 @@ class Place:
         self._since = time.monotonic()
         return self._permit.replica
 
+    def observed(self, request: _Request) -> _Request:
+        """Have a request to the server observed; return it with the headers of the observers."""
+        replica = self._permit.replica
+        for observe in self._pool.hooks.observers:
+            observation = observe(replica.backend, request, (self.name, replica.number))
+            self.observations.append(observation)
+            if observation.headers:
+                request = request.with_headers(observation.headers)
+        return request
+
     async def open(self, answer: AbstractAsyncContextManager[_Answer]) -> _Answer:
         """Enter the context of the server's answer, which `close` leaves."""
         entered = await answer.__aenter__()
         self._answer = answer
+        for observation in self.observations:
+            observation.accepted(entered)
         self._pool.answered(self._permit.replica)
         return entered
 
@@ -457,6 +481,8 @@ class Place:
             error = raised
             raise
         finally:
+            for observation in self.observations:
+                observation.end(error)
             seconds = time.monotonic() - self._since
             self._pool.leave(self._permit, seconds, error, only_candidate=self._only_candidate)
 

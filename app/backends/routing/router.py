@@ -13,6 +13,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
 from typing import Any, Generic, Self, TypeVar
@@ -32,13 +33,13 @@ from app.backends import (
 from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
-from app.core.request.question import Attempts
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
 
 logger = logging.getLogger(__name__)
 
-_Answer = TypeVar("_Answer")
+_Request = TypeVar("_Request", Question, RawRequest)
+_Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 
 class Router(Backend):
@@ -208,7 +209,7 @@ class Router(Backend):
         ]
 
 
-class _Failover(Generic[_Answer]):
+class _Failover(Generic[_Request, _Answer]):
     """
     One request, whose answer comes from whichever server gives one.
 
@@ -216,9 +217,8 @@ class _Failover(Generic[_Answer]):
     backend's.
     """
 
-    def __init__(self, pools: Sequence[ReplicaPool], conversation: Callable[[], str], attempts: Attempts) -> None:
-        self._conversation = conversation
-        self._attempts = attempts
+    def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
+        self._request: _Request = request
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
         # Whether there is only one server, whose circuit breaker was not configured.
@@ -232,8 +232,8 @@ class _Failover(Generic[_Answer]):
         self._place: Place | None = None  # at a server, with its answer
         self._answer: _Answer
 
-    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> _Answer:
-        """Return the answer of a server; `others`: whether another one could answer in its place."""
+    def _exchange(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
+        """Return the exchange of the request with a server."""
         raise NotImplementedError
 
     def _elsewhere(self, error: APIError) -> bool:
@@ -286,24 +286,26 @@ class _Failover(Generic[_Answer]):
         raise self._error
 
     async def _try(self, pool: ReplicaPool) -> None:
-        place = pool.place(self._conversation, self._tried, only_candidate=self._only_candidate)
+        request, attempts = self._request, self._request.attempts
+        place = pool.place(request.conversation, self._tried, only_candidate=self._only_candidate)
         arrived = time.monotonic()
         try:
             replica = await place.take()
         finally:
-            self._attempts.queued += time.monotonic() - arrived
+            attempts.queued += time.monotonic() - arrived
         try:
             self._tried.add(replica)
             if self._last:
-                self._attempts.retries += 1
+                attempts.retries += 1
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
-            others = len(self._pools) > 1 or pool.others(self._tried)
-            self._answer = await self._ask(place, replica, others=others)
+            if request.retry_allowed and (len(self._pools) > 1 or pool.others(self._tried)):
+                request = dataclasses.replace(request, retry_allowed=False)
+            self._answer = await place.open(self._exchange(replica.backend, place.observed(request)))
         except BaseException as error:
             await place.close(error)
             raise
         self._place = place
-        self._attempts.answered_by.append(pool.name)
+        attempts.answered_by.append(pool.name)
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Record a server's error; raises it if no other server can help."""
@@ -317,27 +319,22 @@ class _Failover(Generic[_Answer]):
         self._last = error
 
 
-class FailoverExchange(_Failover[BackendExchange]):
+class FailoverExchange(_Failover[Question, BackendExchange]):
     """A question and its answer."""
-
-    def __init__(self, pools: Sequence[ReplicaPool], question: Question) -> None:
-        super().__init__(pools, question.conversation, question.attempts)
-        self._question = question
 
     @property
     def warnings(self) -> Sequence[str] | None:
         """What was left out or changed for the server that answers."""
         return self._answer.warnings if self._place else None
 
-    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> BackendExchange:
-        question = self._question
-        if others and question.retry_allowed:
-            question = dataclasses.replace(question, retry_allowed=False)
-        return await place.open(replica.backend.open(question))
+    def _exchange(self, backend: Backend, request: Question) -> BackendExchange:
+        return backend.open(request)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """Pass on the chunks of the answer, from whichever server has one: see `BackendExchange.receive`."""
         while True:
+            observations = self._place.observations if self._place else ()
+            receiver.taps = [each.tap for each in observations if each.tap]
             try:
                 return await self._answer.receive(receiver)
             except BackendError as error:
@@ -347,18 +344,11 @@ class FailoverExchange(_Failover[BackendExchange]):
             await self._open_another(failure)
 
 
-class RawFailoverExchange(_Failover[RawAnswer]):
+class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
     """A raw request and its answer: see `RawAnswer`. Status and headers are those of the server that answers."""
 
-    def __init__(self, pools: Sequence[ReplicaPool], request: RawRequest) -> None:
-        super().__init__(pools, request.conversation, request.attempts)
-        self._request = request
-
-    async def _ask(self, place: Place, replica: Replica, *, others: bool) -> RawAnswer:
-        request = self._request
-        if others and request.retry_allowed:
-            request = dataclasses.replace(request, retry_allowed=False)
-        return await place.open(replica.backend.forward(request))
+    def _exchange(self, backend: Backend, request: RawRequest) -> RawExchange:
+        return backend.forward(request)
 
     async def first(self) -> bytes:
         """Return the first bytes, from whichever server has some; those after them come from the same server."""

@@ -62,6 +62,7 @@ class Attempts:
     answered_by: list[str] = field(default_factory=list)  # names of the backends that answered, in all rounds
     retries: int = 0  # requests that were sent again, to the same server or to another one
     queued: float = 0.0  # seconds of waiting for a free slot
+    broken_off: bool = False  # whether the last answer ended without its end, or with an error as its finish reason
 
 
 @frozen
@@ -95,6 +96,10 @@ class Question:
     attempts: Attempts = field(default_factory=Attempts, compare=False)
     # By profile, so that a question is encoded once for each.
     encodings: list[tuple[Profile, EncodedQuestion]] = field(default_factory=list, compare=False, repr=False)
+
+    def with_headers(self, added: Mapping[str, str]) -> Question:
+        """Return the question with additional headers."""
+        return replace(self, headers={**self.headers, **added})
 
     def without_oldest(self, items: Sequence[Item]) -> Question:
         """Return the question for fewer items of the conversation."""

@@ -32,10 +32,11 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, TracerProvider, se
 from starlette.types import ASGIApp
 
 from app import __version__
-from app.backends import Backend
+from app.backends import Backend, Question, RawRequest
+from app.errors import APIError
 from app.observability.labels import ModelLabels
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, ToolCallRecord
-from app.observability.tracing.backends import TracedBackend
+from app.observability.tracing.backends import BackendSpan
 from app.observability.tracing.requests import TracedRequests
 from app.observability.tracing.spans import RoundSpan, conversation_attribute, harmless, mark_failed
 from app.tasks import wait_for_event
@@ -98,9 +99,9 @@ class Tracing:
             meters = sdk_metrics.MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         return cls(traces, meters, content=content)
 
-    def backend(self, backend: Backend, name: str = "default", replica: str = "1") -> Backend:
-        """Return a backend that records each request as a span."""
-        return TracedBackend(backend, self, {"antiphon.backend": name, "antiphon.replica": replica})
+    def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> BackendSpan:
+        """Record a request to a server as a span: see `ExchangeObserver`."""
+        return BackendSpan(self, backend, request, server)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
         """Return an application that records each request as a span."""
@@ -111,7 +112,10 @@ class Tracing:
         self.models.expect(str(lifecycle.response["model"]))
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
-        """Record a response that has ended, once its model's label is known."""
+        """Record a response that has ended, once its model's label is known, and its failure in the request's span."""
+        failure = lifecycle.failure
+        if lifecycle.status == "failed" and (failure is None or failure.status >= 500):
+            mark_failed(trace.get_current_span(), failure.code if failure else APIError.code)
         self.models.resolve(str(lifecycle.response["model"]), functools.partial(self._record, lifecycle))
 
     @harmless

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_context
@@ -14,10 +13,8 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 from app.backends import (
     Backend,
     BackendExchange,
-    BackendWrapper,
     Question,
     RawAnswer,
-    RawExchange,
     RawRequest,
     Tap,
 )
@@ -27,7 +24,6 @@ from app.core.types.deltas import AnswerMetadata, Delta, Finished, UsageReported
 from app.core.usage import usage_of
 from app.errors import BackendError
 from app.observability.content import OutputMessage, input_messages
-from app.observability.exchanges import ObservedExchange, ObservedRawExchange
 from app.observability.lifecycle import clock
 from app.observability.tracing.spans import PROPAGATOR, conversation_attribute, harmless, mark_failed
 
@@ -67,44 +63,21 @@ _REQUEST_ATTRIBUTES = {
 _to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 
-class TracedBackend(BackendWrapper):
-    """Records a span for each exchange."""
-
-    def __init__(self, backend: Backend, tracing: Tracing, server: Mapping[str, str]) -> None:
-        super().__init__(backend)
-        self._server = server  # attributes of its spans
-        self._tracing = tracing
-
-    def open(self, question: Question) -> BackendExchange:
-        body, profile = self.encode(question).body, self.profile(question.model)
-        span = _BackendSpan(self._tracing, body, profile, self._server)
-        if self._tracing.content and question.content_traceable:
-            span.record_content(body)
-        traced = dataclasses.replace(question, headers={**question.headers, **(span.headers() or {})})
-        return ObservedExchange(self._backend.open(traced), span)
-
-    def forward(self, request: RawRequest) -> RawExchange:
-        operation = _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
-        profile = self.profile(request.model)
-        span = _BackendSpan(self._tracing, {"model": request.model}, profile, self._server, operation)
-        context = [(name.encode(), value.encode()) for name, value in (span.headers() or {}).items()]
-        replaced = {name for name, _ in context}
-        headers = [field for field in request.headers if field[0] not in replaced] + context
-        return ObservedRawExchange(self._backend.forward(dataclasses.replace(request, headers=headers)), span)
-
-
-class _BackendSpan:
+class BackendSpan:
     """The span of one request to a backend."""
 
     def __init__(
-        self,
-        tracing: Tracing,
-        body: JSONMapping,
-        profile: Profile,
-        server: Mapping[str, str],
-        operation: str = "chat",
+        self, tracing: Tracing, backend: Backend, request: Question | RawRequest, server: tuple[str, str]
     ) -> None:
+        profile = backend.profile(request.model)
         self._tracing = tracing
+        self._attempts = request.attempts
+        self._passed_on = isinstance(request, RawRequest)
+        body: JSONMapping
+        if isinstance(request, RawRequest):
+            body, operation = {"model": request.model}, _OPERATIONS.get(request.endpoint, request.endpoint.strip("/"))
+        else:
+            body, operation = backend.encode(request).body, "chat"
         self._operation = {"gen_ai.operation.name": operation}
         self._span: Span = INVALID_SPAN
         self._provider = {"gen_ai.provider.name": _PROVIDERS.get(profile.name, profile.name)}
@@ -117,14 +90,18 @@ class _BackendSpan:
         self._answer: RawAnswer | None = None  # of a request that is passed on
         self.tap: Tap = self.record
         self._start(body, profile, server)
+        self.headers: Mapping[str, str] = self._context() or {}
+        if isinstance(request, Question) and tracing.content and request.content_traceable:
+            self._record_content(body)
 
     @harmless
-    def _start(self, body: JSONMapping, profile: Profile, server: Mapping[str, str]) -> None:
+    def _start(self, body: JSONMapping, profile: Profile, server: tuple[str, str]) -> None:
         url = urlsplit(profile.transport.base_url or "")
-        address = {"server.address": url.hostname, "server.port": url.port, **server}
+        address = {"server.address": url.hostname, "server.port": url.port}
+        where = {"antiphon.backend": server[0], "antiphon.replica": server[1]}
         options = {attribute: body.get(field) for field, attribute in _REQUEST_ATTRIBUTES.items()}
         request = {"gen_ai.request.model": self._model, **conversation_attribute(), **options}
-        attributes = {**self._operation, **self._provider, **address, **request}
+        attributes = {**self._operation, **self._provider, **address, **where, **request}
         self._span = self._tracing.tracer.start_span(
             f"{self._operation['gen_ai.operation.name']} {self._model}".rstrip(),
             kind=SpanKind.CLIENT,
@@ -132,13 +109,13 @@ class _BackendSpan:
         )
 
     @harmless
-    def record_content(self, body: JSONMapping) -> None:
+    def _record_content(self, body: JSONMapping) -> None:
         """Record the messages of the request now, and those of the answer at its end."""
         self._span.set_attribute("gen_ai.input.messages", _to_json(input_messages(body)))
         self._output = OutputMessage()
 
     @harmless
-    def headers(self) -> dict[str, str]:
+    def _context(self) -> dict[str, str]:
         """Return the headers that make the backend's own spans children of this one."""
         headers: dict[str, str] = {}
         PROPAGATOR.inject(headers, set_span_in_context(self._span))
@@ -161,17 +138,14 @@ class _BackendSpan:
                 case Finished(reason):
                     self._recorded["finish"] = reason
 
-    def begin(self) -> None:
-        """Do nothing: the span was started before the request was made, which has its context."""
-
-    def accepted(self, answer: RawAnswer | None) -> None:
+    def accepted(self, answer: BackendExchange | RawAnswer) -> None:
         """Keep the answer to a request that is passed on: its usage is known at its end."""
-        self._answer = answer
+        self._answer = cast(RawAnswer, answer) if self._passed_on else None
 
-    def _fail(self, error: BackendError) -> None:
+    def _fail(self, code: str) -> None:
         """Record a refused or interrupted request by its code; the message may quote the prompt."""
-        self._failure = {"error.type": error.code}
-        mark_failed(self._span, error.code, error.code)
+        self._failure = {"error.type": code}
+        mark_failed(self._span, code, code)
 
     @harmless
     def end(self, error: BaseException | None) -> None:
@@ -181,7 +155,9 @@ class _BackendSpan:
             if reported := answer.usage():
                 self._recorded["usage"] = reported
         if isinstance(error, BackendError):
-            self._fail(error)
+            self._fail(error.code)
+        elif error is None and self._attempts.broken_off:
+            self._fail(BackendError.code)
         recorded, span, tracing = self._recorded, self._span, self._tracing
         usage = usage_of(recorded["usage"], {}, []) if "usage" in recorded else None
         attributes: JSONObject = {

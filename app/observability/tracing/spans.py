@@ -40,6 +40,9 @@ def harmless(function: Callable[P, T]) -> Callable[P, T | None]:
 
 @harmless
 def mark_failed(span: Span, kind: str, *description: str) -> None:
+    """Mark a span as failed, unless it has ended."""
+    if not span.is_recording():
+        return
     span.set_attribute("error.type", kind)
     span.set_status(Status(StatusCode.ERROR, *description))
 

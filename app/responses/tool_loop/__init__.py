@@ -42,7 +42,6 @@ from app.responses.generate import (
 from app.responses.questions import Questions
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
-from app.responses.tool_loop.rounds import within_round
 
 logger = logging.getLogger(__name__)
 
@@ -177,15 +176,16 @@ class ToolLoop:
         if query is None:
             record.status = "incomplete"
             return
-        await respond(
-            self.builder,
-            within_round(query, tool_round),
-            self,
-            open_after=self._time_to_open(opens_at),
-            deadline=self._deadline,
-            opened=self._opened,
-            finish=partial(self._finish_round, record),
-        )
+        with tool_round.inside():
+            await respond(
+                self.builder,
+                query,
+                self,
+                open_after=self._time_to_open(opens_at),
+                deadline=self._deadline,
+                opened=self._opened,
+                finish=partial(self._finish_round, record),
+            )
         if self._again:
             self._charge()
             waits = self._waits_for_client()
@@ -266,14 +266,15 @@ class ToolLoop:
         query = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
-            await respond(
-                summary,
-                within_round(query, tool_round),
-                _WithoutSummary(self),
-                open_after=open_after,
-                deadline=self._deadline,
-                opened=self._opened,
-            )
+            with tool_round.inside():
+                await respond(
+                    summary,
+                    query,
+                    _WithoutSummary(self),
+                    open_after=open_after,
+                    deadline=self._deadline,
+                    opened=self._opened,
+                )
         finally:
             # Also if the caller disconnects; `max_output_tokens` does not count summaries.
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))
