@@ -29,7 +29,7 @@ from app.core.prices import format_money
 from app.core.types import Usage
 from app.core.usage import usage_since
 from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
-from app.observability.lifecycle import ResponseLifecycle
+from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.stores.counters import LEASE, Counters, TokenTake
 from app.tasks import end
 
@@ -332,7 +332,7 @@ class KeyAccount:
             await self._accounting.check(self.access)
 
 
-class Admission(KeyAccount):
+class Admission(KeyAccount, Observer):
     """An admitted request. As an observer of its response it charges the tokens and releases the slots."""
 
     def __init__(self, limits: Limits, access: KeyAccess) -> None:
@@ -362,9 +362,6 @@ class Admission(KeyAccount):
     def slot(self) -> Slot:
         """Return the context in which a response is created, which has a slot among the concurrent ones."""
         return Slot(self._limits, self)
-
-    def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Do nothing: the slot was taken before the response was created."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Charge and record what was not charged yet, show the cost, and release the slots."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Literal, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Literal, TypeAlias
 
 from app.core.prices import NANO, format_money
 from app.core.request.question import Attempts
@@ -136,8 +135,7 @@ class ResponseLifecycle:
         record = ToolCallRecord(self.response, tool, function, call_id=call_id)
         with ExitStack() as stack:
             for observer in self.observers:
-                if _is_a(type(observer), ToolCallObserver):
-                    stack.enter_context(cast(ToolCallObserver, observer).tool_call(record))
+                stack.enter_context(observer.tool_call(record))
             try:
                 yield record
             finally:
@@ -146,19 +144,22 @@ class ResponseLifecycle:
                 logger.info("tool call ended", extra={**fields, "seconds": round(record.age, 3)})
 
     @contextmanager
-    def round(self, number: int) -> Iterator[ObservedRound]:
-        """Notify the observers of a round of a response with hosted tools, which ends with the context."""
+    def round(self, number: int) -> Iterator[RoundRecord]:
+        """
+        Notify the observers of a round of a response with hosted tools, which is this context.
+
+        The code in the context adds what it knows to the record.
+        """
         record = RoundRecord(self.response, number)
-        observers = [cast(RoundObserver, each) for each in self.observers if _is_a(type(each), RoundObserver)]
-        observed = ObservedRound(record, [observer.on_round(record) for observer in observers])
-        try:
-            yield observed
-        finally:
-            for observation in observed.observations:
-                observation.end()
-            tokens = record.usage.get("output_tokens", 0)
-            answered = record.answered or clock()
-            self._step("model", record.began, answered, round=number, status=record.status, output_tokens=tokens)
+        with ExitStack() as stack:
+            for observer in self.observers:
+                stack.enter_context(observer.round(record))
+            try:
+                yield record
+            finally:
+                tokens = record.usage.get("output_tokens", 0)
+                answered = record.answered or clock()
+                self._step("model", record.began, answered, round=number, status=record.status, output_tokens=tokens)
 
     def charge(self, usage: Usage) -> None:
         """
@@ -167,20 +168,18 @@ class ResponseLifecycle:
         This is called after each round, and before the end of the response can be seen by anybody: what has been
         delivered is recorded, also if the process is killed then. The observers charge the rest when the response ends.
         """
-        for limiter in self._limiters():
-            limiter.charge(self, usage)
+        for observer in self.observers:
+            observer.charge(self, usage)
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
         """Charge a request of a hosted tool to a backend, beside the usage of the response."""
-        for limiter in self._limiters():
-            limiter.charge_request(model, backend, usage)
+        for observer in self.observers:
+            observer.charge_request(model, backend, usage)
 
     async def check_limits(self) -> None:
-        for limiter in self._limiters():
-            await limiter.check_limits()
-
-    def _limiters(self) -> list[UsageLimiter]:
-        return [cast(UsageLimiter, each) for each in self.observers if _is_a(type(each), UsageLimiter)]
+        """Raise `APIError` if the caller may not use any more now."""
+        for observer in self.observers:
+            await observer.check_limits()
 
     @contextmanager
     def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -226,15 +225,6 @@ class ToolCallRecord:
         return clock() - self.began
 
 
-@runtime_checkable
-class ToolCallObserver(Protocol):
-    """An observer of hosted tool calls. Entering and leaving the context must be fast and must not raise."""
-
-    def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
-        """Return the context in which the call runs."""
-        ...
-
-
 @dataclass(slots=True)
 class RoundRecord:
     """One round of a response with hosted tools: a question to the model, and the calls that it led to."""
@@ -248,73 +238,35 @@ class RoundRecord:
     answered: float | None = None  # time at which the model's answer was complete
 
 
-class RoundObservation(Protocol):
-    """An observer's record of one round. Its methods must be fast and must not raise."""
-
-    def inside(self) -> AbstractContextManager[None]:
-        """Return a context for operations that belong to the round."""
-        ...
-
-    def end(self) -> None:
-        """Handle the end of the round."""
-        ...
+_UNOBSERVED = nullcontext()
 
 
-@runtime_checkable
-class RoundObserver(Protocol):
-    """An observer of rounds. Its method must be fast and must not raise."""
+class Observer:
+    """
+    An observer of responses: the base of those that see them start and end, their rounds and calls, and what they use.
 
-    def on_round(self, record: RoundRecord) -> RoundObservation:
-        """Handle the start of a round."""
-        ...
-
-
-@dataclass(slots=True)
-class ObservedRound:
-    """A round, and the observations of its observers."""
-
-    record: RoundRecord
-    observations: Sequence[RoundObservation]
-
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Enter the contexts of all observers, for operations that belong to the round."""
-        with ExitStack() as stack:
-            for observation in self.observations:
-                stack.enter_context(observation.inside())
-            yield
-
-
-@runtime_checkable
-class UsageLimiter(Protocol):
-    """An observer that limits what its caller uses, also between the rounds of a response."""
-
-    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Charge what was not charged yet of a response's usage so far. It must be fast and must not raise."""
-        ...
-
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """Charge a request that a hosted tool has sent to a backend. It must be fast and must not raise."""
-        ...
-
-    async def check_limits(self) -> None:
-        """Raise `APIError` if the caller may not use any more now."""
-        ...
-
-
-@cache
-def _is_a(observer: type, protocol: type) -> bool:
-    """Return whether a class of observers has a protocol: to find this out takes 40 µs, for each call and response."""
-    return issubclass(observer, protocol)
-
-
-class Observer(Protocol):
-    """An observer of responses. Its methods must be fast and must not raise."""
+    Except for `check_limits`, methods and contexts must be fast and must not raise.
+    """
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
         """Handle the start of a response."""
-        ...
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Handle its end, whatever the `lifecycle.status`."""
-        ...
+
+    def tool_call(self, call: ToolCallRecord) -> AbstractContextManager[None]:
+        """Return the context in which a call of a hosted tool runs."""
+        return _UNOBSERVED
+
+    def round(self, record: RoundRecord) -> AbstractContextManager[None]:
+        """Return the context of a round."""
+        return _UNOBSERVED
+
+    def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
+        """Charge what was not charged yet of a response's usage so far."""
+
+    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+        """Charge a request that a hosted tool has sent to a backend."""
+
+    async def check_limits(self) -> None:
+        """Raise `APIError` if the caller may not use any more now."""

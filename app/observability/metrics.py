@@ -43,7 +43,7 @@ from app.core.prices import NANO
 from app.core.types import Usage
 from app.errors import BackendError, StoreUnavailable
 from app.observability.labels import BoundedLabels, ModelLabels
-from app.observability.lifecycle import ResponseLifecycle, ToolCallRecord
+from app.observability.lifecycle import Observer, ResponseLifecycle, ToolCallRecord
 from app.stores import Change, MeasuringStore, Store
 from app.stores.usage import UsageRow
 
@@ -60,7 +60,7 @@ WHOLE = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.4
 STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
-class Metrics:
+class Metrics(Observer):
     """
     The metrics of one application.
 

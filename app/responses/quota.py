@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from app.core.access import KeyAccess
 from app.errors import TooManyRequests
-from app.observability.lifecycle import ResponseLifecycle
+from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.stores import Change, MeasuringStore, Store, owner_of
 
 FRESH = 10.0  # seconds until an owner's bytes are measured again
@@ -93,7 +93,7 @@ class StorageQuota:
         return Reservation(usage, size)
 
 
-class Reservation:
+class Reservation(Observer):
     """Reserves a request's bytes within this context, or as an observer while its response is running."""
 
     def __init__(self, usage: _Usage, size: int) -> None:

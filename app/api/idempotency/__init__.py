@@ -24,7 +24,7 @@ from typing import NamedTuple
 import orjson
 
 from app.errors import InvalidRequest, StoreUnavailable
-from app.observability.lifecycle import ResponseLifecycle
+from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.stores import Change, Store
 
 logger = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Idempotency:
             await asyncio.wait(self._tasks, timeout=5)
 
 
-class KeyClaim:
+class KeyClaim(Observer):
     """The exclusive right to create the response of a key. It observes the response, and ends with it."""
 
     def __init__(self, keys: Idempotency, bucket: str, record: _Record) -> None:
@@ -153,9 +153,6 @@ class KeyClaim:
         self._ended = True
         self._renewal.cancel()
         self._keys.start(self._store(response_id))
-
-    def on_start(self, lifecycle: ResponseLifecycle) -> None:
-        """Do nothing."""
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Store the response's id under the key, unless it failed or was interrupted."""

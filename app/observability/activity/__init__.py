@@ -28,7 +28,7 @@ from app.core.types import JSONObject
 from app.core.types.request import TERMINAL
 from app.errors import StoreUnavailable
 from app.observability.activity.hours import HOUR, ActivityHour, Refusal
-from app.observability.lifecycle import ResponseLifecycle
+from app.observability.lifecycle import Observer, ResponseLifecycle
 from app.stores import Store
 from app.tasks import end
 
@@ -50,7 +50,7 @@ class Now:
     whole: bool  # whether the store could tell of the other processes
 
 
-class Activity:
+class Activity(Observer):
     """The activity of this process, and of all that share its store."""
 
     def __init__(

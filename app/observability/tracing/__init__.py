@@ -16,7 +16,7 @@ import functools
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import attach, detach
@@ -35,10 +35,10 @@ from app import __version__
 from app.backends import Backend, Question, RawRequest
 from app.errors import APIError
 from app.observability.labels import ModelLabels
-from app.observability.lifecycle import ResponseLifecycle, RoundRecord, ToolCallRecord
+from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord
 from app.observability.tracing.backends import BackendSpan
 from app.observability.tracing.requests import TracedRequests
-from app.observability.tracing.spans import RoundSpan, conversation_attribute, harmless, mark_failed
+from app.observability.tracing.spans import conversation_attribute, harmless, mark_failed, round_span
 from app.tasks import wait_for_event
 
 FLUSH_TIMEOUT = 5.0  # seconds to export pending data when the server shuts down
@@ -57,7 +57,7 @@ def _is_exported(signal: str) -> bool:
     return os.environ.get(f"OTEL_{signal}_EXPORTER", "").strip().lower() != "none"
 
 
-class Tracing:
+class Tracing(Observer):
     """The traces and metrics of one application, recorded with these providers."""
 
     def __init__(self, traces: TracerProvider, meters: MeterProvider, *, content: bool = False) -> None:
@@ -132,9 +132,9 @@ class Tracing:
         if (each := lifecycle.seconds_per_token) is not None:
             self._each.record(each, attributes)
 
-    def on_round(self, record: RoundRecord) -> RoundSpan:
-        """Record a round of a response with hosted tools as a span, the parent of those of its question and calls."""
-        return RoundSpan(self.tracer, record)
+    def round(self, record: RoundRecord) -> AbstractContextManager[None]:
+        """Record a round as a span, the parent of those of its question and calls."""
+        return round_span(self.tracer, record)
 
     @contextmanager
     def tool_call(self, call: ToolCallRecord) -> Iterator[None]:

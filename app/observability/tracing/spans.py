@@ -53,41 +53,36 @@ def conversation_attribute() -> dict[str, str]:
     return {"gen_ai.conversation.id": value} if value else {}
 
 
-class RoundSpan:
-    """The span of one round of a response with hosted tools."""
+@contextmanager
+def round_span(tracer: Tracer, record: RoundRecord) -> Iterator[None]:
+    """Record a round of a response with hosted tools as a span, the parent of all spans within this context."""
+    span = _begin_round(tracer, record) or INVALID_SPAN
+    token = attach(set_span_in_context(span))
+    try:
+        yield
+    finally:
+        detach(token)
+        _end_round(span, record)
 
-    def __init__(self, tracer: Tracer, record: RoundRecord) -> None:
-        self._record = record
-        self._span = self._begin(tracer) or INVALID_SPAN
 
-    @harmless
-    def _begin(self, tracer: Tracer) -> Span:
-        response, number = self._record.response, self._record.number
-        attributes: dict[str, str | int] = {
-            "antiphon.round": number,
-            "gen_ai.request.model": str(response["model"]),
-            "gen_ai.response.id": str(response["id"]),
-            **conversation_attribute(),
-        }
-        return tracer.start_span(f"round {number}", kind=SpanKind.INTERNAL, attributes=attributes)
+@harmless
+def _begin_round(tracer: Tracer, record: RoundRecord) -> Span:
+    attributes: dict[str, str | int] = {
+        "antiphon.round": record.number,
+        "gen_ai.request.model": str(record.response["model"]),
+        "gen_ai.response.id": str(record.response["id"]),
+        **conversation_attribute(),
+    }
+    return tracer.start_span(f"round {record.number}", kind=SpanKind.INTERNAL, attributes=attributes)
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Make the spans that are started within this context children of the round's."""
-        token = attach(set_span_in_context(self._span))
-        try:
-            yield
-        finally:
-            detach(token)
 
-    @harmless
-    def end(self) -> None:
-        """End the span with the usage of the question and the number of calls."""
-        record, span = self._record, self._span
-        span.set_attribute("antiphon.tool_calls", record.calls)
-        if usage := record.usage:
-            span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])
-            span.set_attribute("gen_ai.usage.output_tokens", usage["output_tokens"])
-        if record.status not in ("completed", "incomplete"):
-            mark_failed(span, record.status)
-        span.end()
+@harmless
+def _end_round(span: Span, record: RoundRecord) -> None:
+    """End the span with the usage of the question and the number of calls."""
+    span.set_attribute("antiphon.tool_calls", record.calls)
+    if usage := record.usage:
+        span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])
+        span.set_attribute("gen_ai.usage.output_tokens", usage["output_tokens"])
+    if record.status not in ("completed", "incomplete"):
+        mark_failed(span, record.status)
+    span.end()

@@ -26,7 +26,7 @@ from app.core.usage import added_usage, usage_of
 from app.core.usage.token_estimate import estimate_prompt
 from app.core.usage.tool_usage import complete_tool_usage
 from app.errors import APIError, BackendError, Warnings
-from app.observability.lifecycle import ObservedRound, ResponseLifecycle, RoundRecord, clock
+from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
 from app.off_loop import off_loop
 from app.responses.compaction import CompactionBuilder
 from app.responses.delivery import EventWriter, NoDelivery
@@ -151,8 +151,8 @@ class ToolLoop:
             self.send(self.builder.take())  # from here on errors are events
             await self._calls.run_approved(self)
         while True:
-            with self._lifecycle.round(self._round) as tool_round:
-                await self._one_round(tool_round, opens_at)
+            with self._lifecycle.round(self._round) as record:
+                await self._one_round(record, opens_at)
             if not self._again:
                 return
             self._round += 1
@@ -162,13 +162,12 @@ class ToolLoop:
         """Return the seconds until the response opens at loop time `at`; None if it opens with the backend's answer."""
         return None if at is None or self._opened else max(0.0, at - asyncio.get_running_loop().time())
 
-    async def _one_round(self, tool_round: ObservedRound, opens_at: float | None) -> None:
+    async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
-        record = tool_round.record
         query = await self._next_query()
         compacts = await off_loop(self._must_compact, query)
         if compacts:
-            await self._compact(tool_round, self._time_to_open(opens_at))
+            await self._compact(self._time_to_open(opens_at))
             query = await self._next_query()
         elif compacts is False:
             self._calls.items.warn(NOT_COMPACTED)
@@ -176,21 +175,20 @@ class ToolLoop:
         if query is None:
             record.status = "incomplete"
             return
-        with tool_round.inside():
-            await respond(
-                self.builder,
-                query,
-                self,
-                open_after=self._time_to_open(opens_at),
-                deadline=self._deadline,
-                opened=self._opened,
-                finish=partial(self._finish_round, record),
-            )
+        await respond(
+            self.builder,
+            query,
+            self,
+            open_after=self._time_to_open(opens_at),
+            deadline=self._deadline,
+            opened=self._opened,
+            finish=partial(self._finish_round, record),
+        )
         if self._again:
             self._charge()
             waits = self._waits_for_client()
             record.calls = len(self.builder.running)
-            await self._calls.run(self, [*self.builder.running], self._round, tool_round)
+            await self._calls.run(self, [*self.builder.running], self._round)
             if waits:
                 self._again = False
                 self.builder.complete()
@@ -254,7 +252,7 @@ class ToolLoop:
         tokens = self._questions.compactable_tokens(body, output, self._upstream())
         return compaction.is_worthwhile(tokens)
 
-    async def _compact(self, tool_round: ObservedRound, open_after: float | None) -> None:
+    async def _compact(self, open_after: float | None) -> None:
         """
         Request a summary from the model, and add it to the output as an item that replaces the earlier conversation.
 
@@ -266,15 +264,14 @@ class ToolLoop:
         query = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
-            with tool_round.inside():
-                await respond(
-                    summary,
-                    query,
-                    _WithoutSummary(self),
-                    open_after=open_after,
-                    deadline=self._deadline,
-                    opened=self._opened,
-                )
+            await respond(
+                summary,
+                query,
+                _WithoutSummary(self),
+                open_after=open_after,
+                deadline=self._deadline,
+                opened=self._opened,
+            )
         finally:
             # Also if the caller disconnects; `max_output_tokens` does not count summaries.
             self._usage = added_usage(self._usage, summary.response["usage"] or query.usage([]))

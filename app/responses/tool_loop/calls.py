@@ -25,7 +25,7 @@ from app.core.types.hosted import DeferredTool, HostedFunction
 from app.core.types.request import Item
 from app.core.usage.tool_usage import Counts, added_counts
 from app.errors import StoreUnavailable, Warnings
-from app.observability.lifecycle import ObservedRound, ResponseLifecycle
+from app.observability.lifecycle import ResponseLifecycle
 from app.responses.delivery import EventWriter
 from app.responses.generate import Deadline, DeadlineExceeded
 from app.responses.tool_loop.approvals import ApprovalClaim
@@ -89,20 +89,17 @@ class HostedCalls:
         """Close the sessions."""
         await self._sessions.close()
 
-    async def run(
-        self, delivery: EventWriter, calls: Sequence[OpenCall], number: int, tool_round: ObservedRound | None = None
-    ) -> None:
+    async def run(self, delivery: EventWriter, calls: Sequence[OpenCall], number: int) -> None:
         """
         Run calls concurrently and deliver their events.
 
-        `number` is that of the round; `tool_round` is None for approved calls, which are run before the first.
+        `number` is that of the round: 0 for approved calls, too, which are run before it.
         """
         step = self._builder.begin_step("tools")
         self._builder.framework("tool_round_started", round=number, tool_count=len(calls))
         if self._deadline:
             self._deadline.start()
-        with tool_round.inside() if tool_round else contextlib.nullcontext():
-            tasks = [asyncio.create_task(self._run(call)) for call in calls]
+        tasks = [asyncio.create_task(self._run(call)) for call in calls]
         await self._deliver_while(tasks, delivery)
         self._builder.encrypt_calls(call.item["id"] for call in calls)
         self._builder.framework("tool_round_completed", round=number, tool_count=len(calls))
