@@ -117,13 +117,14 @@ class AnswerBody:
         if receiver is None or self._undecoded > LARGE:
             self._unread = data
             return False
-        goes_on = True
-        self._undecoded += len(data)
         if deltas := decoder.decode(data):
             self._undecoded = 0
             goes_on = receiver.receive(deltas)
             if decoder.finished:
                 self._last_delta = self._loop.time()
+        else:
+            self._undecoded += len(data)
+            goes_on = True
         return goes_on and not (decoder.finished or decoder.done or decoder.failure)
 
     async def _read(self) -> None:

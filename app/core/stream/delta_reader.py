@@ -71,7 +71,7 @@ class DeltaReader:
     def feed(self, deltas: Iterable[Delta]) -> None:
         """Process the next deltas."""
         for delta in deltas:
-            _READ[type(delta)](self, delta)
+            READ[type(delta)](self, delta)
 
     def text(self, delta: TextDelta) -> None:
         if self.calls.has_pending_empty:
@@ -171,7 +171,8 @@ class DeltaReader:
 # An annotation without a position in the text.
 _WHOLE_ANSWER: JSONObject = {"type": "url_citation", "url": "", "start_index": 0, "end_index": 0, "title": ""}
 
-_READ: dict[type, Callable[[DeltaReader, Any], None]] = {
+# How each type of delta is read.
+READ: dict[type, Callable[[DeltaReader, Any], None]] = {
     TextDelta: DeltaReader.text,
     ReasoningDelta: DeltaReader.reasoning,
     ReasoningSummaryDelta: DeltaReader.summary,
