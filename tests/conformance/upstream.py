@@ -21,8 +21,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from app.backends import DONE
 from app.backends.demo import demo_answer
+from app.core.types.deltas import (
+    AnswerMetadata,
+    Finished,
+    ReasoningDelta,
+    StreamDone,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
 from app.errors import APIError
 
 MODEL = "demo"
@@ -115,12 +123,33 @@ def _refused(status: int, message: str, code: str | None, param: str | None) -> 
 
 def answer_chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the chunks of the answer to a request."""
+    _, deltas = demo_answer(body)
     about = {"object": "chat.completion.chunk", "created": int(time.time()), "model": MODEL}
-    _, chunks = demo_answer(body)
-    for chunk in chunks:
-        if chunk is not DONE:
-            choices = [{"index": 0, "finish_reason": None, **choice} for choice in chunk.get("choices", [])]
-            yield {**chunk, **about, "choices": choices}
+    for delta in deltas:
+        match delta:
+            case AnswerMetadata(id):
+                about["id"] = id
+                yield _chunk(about, {"role": "assistant", "content": ""})
+            case ReasoningDelta(texts):
+                yield _chunk(about, {"reasoning_content": "".join(texts)})
+            case TextDelta(texts, logprobs):
+                yield _chunk(about, {"content": "".join(texts)}, logprobs={"content": logprobs} if logprobs else None)
+            case ToolCallDelta(index, id, name, arguments):
+                function = {"arguments": "".join(arguments), **({"name": name} if name else {})}
+                call = {"index": index, "function": function, **({"id": id, "type": "function"} if id else {})}
+                yield _chunk(about, {"tool_calls": [call]})
+            case Finished(reason):
+                yield _chunk(about, {}, finish_reason=reason)
+            case UsageReported(usage):
+                yield {**about, "choices": [], "usage": usage}
+            case StreamDone():
+                return
+            case _:
+                raise AssertionError(f"no chunk has {delta}")
+
+
+def _chunk(about: dict[str, Any], delta: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {**about, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None, **fields}]}
 
 
 async def _lines(chunks: list[dict[str, Any]], body: dict[str, Any]) -> AsyncIterator[str]:
