@@ -61,9 +61,9 @@ def test_huge_body_costs_little_more_than_a_text_of_its_size(
     def takes_much() -> bool:
         return cost["held"] > held or cost["times"] > TIMES or cost["memory"] > most
 
-    # Other processes can make a measurement larger, never smaller: so the least of three counts. Both rows are measured
+    # Other processes can make a measurement larger, never smaller: so the least of six counts. Both rows are measured
     # again, since the machine is not always as fast.
-    for _ in range(2):
+    for _ in range(5):
         if takes_much():
             again = measured(postgres_server, row.ordinary, name)[name]
             cost.update({measure: min(cost[measure], again[measure]) for measure in ("held", "times", "memory")})
