@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -173,30 +173,17 @@ class Metrics(Observer):
         self._count_tokens(usage, self._tool_models(model))
 
     def _count_tokens(self, usage: Usage, model: str) -> None:
-        for kind, count in (
-            ("input", usage["input_tokens"]),
-            ("cached_input", usage["input_tokens_details"]["cached_tokens"]),
-            ("output", usage["output_tokens"]),
-            ("reasoning", usage["output_tokens_details"]["reasoning_tokens"]),
-        ):
-            tokens = self._tokens(model, kind)  # a series from the first response on, even if it stays 0
-            if count:
-                tokens.inc(count)
+        cached, reasoning = usage["input_tokens_details"], usage["output_tokens_details"]
+        counts = usage["input_tokens"], cached["cached_tokens"], usage["output_tokens"], reasoning["reasoning_tokens"]
+        _count_kinds(self._tokens, (model,), counts)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
         """Count what responses of a key used. Only keys with a table in the settings have a label of their own."""
         key = access.name if access.configured or access is UNRESTRICTED else "unnamed"
         labels = (key, row.backend)
         self._key_responses(*labels).inc(row.requests)
-        for kind, count in (
-            ("input", row.input_tokens),
-            ("cached_input", row.cached_tokens),
-            ("output", row.output_tokens),
-            ("reasoning", row.reasoning_tokens),
-        ):
-            tokens = self._key_tokens(*labels, kind)
-            if count:
-                tokens.inc(count)
+        counts = row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens
+        _count_kinds(self._key_tokens, labels, counts)
         cost = self._key_cost(*labels)
         if row.cost:
             cost.inc(row.cost / NANO)
@@ -228,7 +215,7 @@ class Metrics(Observer):
 
     def exchange(self, backend: Backend, request: Question | RawRequest, server: tuple[str, str]) -> _Measure:
         """Measure a request to a server: see `ExchangeObserver`."""
-        return _Measure(self, server)
+        return _Measure(self._waiting(*server), self._until_answer(*server), partial(self._failed, server))
 
     # Exposition.
 
@@ -262,15 +249,7 @@ class Metrics(Observer):
         """Return a context that measures the store operation within it."""
         return _StoreOperation(self._store, self._store_errors, operation)
 
-    def waiting(self, server: tuple[str, str], change: int) -> None:
-        """Change the number of requests to a server whose answer has not begun."""
-        self._waiting(*server).inc(change)
-
-    def began(self, server: tuple[str, str], seconds: float) -> None:
-        """Record the time that a server took to begin an answer."""
-        self._until_answer(*server).observe(seconds)
-
-    def failed(self, server: tuple[str, str], error: BackendError) -> None:
+    def _failed(self, server: tuple[str, str], error: BackendError) -> None:
         """Count a failure or refusal of a backend."""
         self._errors(*server, self._kinds(error.code)).inc()
 
@@ -370,24 +349,32 @@ class _Measure:
     headers: Mapping[str, str] = MappingProxyType({})
     tap = None
 
-    def __init__(self, metrics: Metrics, server: tuple[str, str]) -> None:
-        self._metrics, self._server = metrics, server
+    def __init__(self, waiting: Gauge, answer: Histogram, failed: Callable[[BackendError], None]) -> None:
+        self._waiting, self._answer, self._failed = waiting, answer, failed
         self._waits, self._began = True, time.perf_counter()
-        metrics.waiting(server, 1)
+        waiting.inc()
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None:
         self._accept()
-        self._metrics.began(self._server, time.perf_counter() - self._began)
+        self._answer.observe(time.perf_counter() - self._began)
 
     def end(self, error: BaseException | None) -> None:
         if isinstance(error, BackendError):
-            self._metrics.failed(self._server, error)
+            self._failed(error)
         if self._waits:
             self._accept()
 
     def _accept(self) -> None:
         self._waits = False
-        self._metrics.waiting(self._server, -1)
+        self._waiting.dec()
+
+
+def _count_kinds(series: Callable[..., Counter], labels: Sequence[str], counts: Sequence[int]) -> None:
+    """Add to the counts of tokens; each kind has a series from the first response on, even if it stays 0."""
+    for kind, count in zip(("input", "cached_input", "output", "reasoning"), counts, strict=True):
+        tokens = series(*labels, kind)
+        if count:
+            tokens.inc(count)
 
 
 def _alive(pid: int) -> bool:
