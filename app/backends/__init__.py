@@ -304,30 +304,26 @@ class Backend(Protocol):
 
 
 class ExchangeObservation(Protocol):
-    """
-    Sees one request to one server, from before it is sent.
-
-    Its methods must be fast, and must not raise.
-    """
+    """An observer's record of one request to a server. Its methods must be fast and must not raise."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers to be sent with the request, in place of others of these names."""
+        """Headers to send with the request; they replace others with the same names."""
         ...
 
     @property
     def tap(self) -> Tap | None:
-        """What is shown the chunks of the answer."""
+        """A function that is called with the deltas of the answer."""
         ...
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None:
-        """See that the server has accepted the request."""
+        """Handle the server's acceptance of the request."""
         ...
 
     def end(self, error: BaseException | None) -> None:
-        """See the end, and the error that ended it."""
+        """Handle the end; `error` is the cause if the request failed."""
         ...
 
 
-# Observes a request to a server, which has the name of its backend and its number in the settings.
+# Is called before a request is sent, with the server's backend name and its number in the settings.
 ExchangeObserver: TypeAlias = Callable[[Backend, Question | RawRequest, tuple[str, str]], ExchangeObservation]

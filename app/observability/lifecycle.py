@@ -146,9 +146,9 @@ class ResponseLifecycle:
     @contextmanager
     def round(self, number: int) -> Iterator[RoundRecord]:
         """
-        Notify the observers of a round of a response with hosted tools, which is this context.
+        Notify the observers of a round of a response with hosted tools, which runs within this context.
 
-        The code in the context adds what it knows to the record.
+        The code in the context completes the record.
         """
         record = RoundRecord(self.response, number)
         with ExitStack() as stack:
@@ -243,9 +243,9 @@ _UNOBSERVED = nullcontext()
 
 class Observer:
     """
-    An observer of responses: the base of those that see them start and end, their rounds and calls, and what they use.
+    The base class of observers of responses.
 
-    Except for `check_limits`, methods and contexts must be fast and must not raise.
+    Methods and contexts must be fast and must not raise, except for `check_limits`.
     """
 
     def on_start(self, lifecycle: ResponseLifecycle) -> None:
@@ -263,7 +263,7 @@ class Observer:
         return _UNOBSERVED
 
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
-        """Charge what was not charged yet of a response's usage so far."""
+        """Charge the part of a response's usage that was not charged yet; `usage` is the total so far."""
 
     def charge_request(self, model: str, backend: str, usage: Usage) -> None:
         """Charge a request that a hosted tool has sent to a backend."""

@@ -453,7 +453,7 @@ class Place:
         return self._permit.replica
 
     def observed(self, request: _Request) -> _Request:
-        """Have a request to the server observed; return it with the headers of the observers."""
+        """Notify the observers of a request to the server; return it with their headers."""
         replica = self._permit.replica
         for observe in self._pool.hooks.observers:
             observation = observe(replica.backend, request, (self.name, replica.number))

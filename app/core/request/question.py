@@ -57,12 +57,12 @@ class EncodedQuestion:
 
 @dataclass(slots=True)
 class Attempts:
-    """What it took to get the answers of one response; the backends add to it."""
+    """Counts the requests to backends for one response; the backends update it."""
 
     answered_by: list[str] = field(default_factory=list)  # names of the backends that answered, in all rounds
     retries: int = 0  # requests that were sent again, to the same server or to another one
     queued: float = 0.0  # seconds of waiting for a free slot
-    broken_off: bool = False  # whether the last answer ended without its end, or with an error as its finish reason
+    broken_off: bool = False  # whether the last answer ended early, or with an error as its finish reason
 
 
 @frozen
