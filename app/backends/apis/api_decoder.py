@@ -25,7 +25,7 @@ class APIDecoder(ABC):
         filters: Sequence[Filter] = (),
         repeats: RepeatDecoder | None = None,
     ) -> None:
-        """With `repeats`, which the body's decoder shares, reads of one known event are not parsed whole."""
+        """`repeats` is shared with `body`. It decodes single-event reads without parsing the whole event."""
         self.done = False
         self.finished = False
         self.resumed = False
@@ -36,15 +36,15 @@ class APIDecoder(ABC):
         self._error_in = error_in
         self._filters = filters
         self._repeats = repeats
-        self._begun = False  # whether there was an event of the answer
+        self._begun = False  # whether any event was received
 
     @property
     def continuation(self) -> JSONObject | None:
-        """None: no answer is paused, unless a subclass knows of it."""
+        """None. Subclasses whose servers pause override this."""
         return None
 
     def resume(self) -> None:
-        """Prepare for the body of the answer to `continuation`, for subclasses that have one."""
+        """Prepare for the response to `continuation`."""
         self.done = False
 
     def decode(self, data: bytes) -> list[Delta]:
@@ -67,7 +67,7 @@ class APIDecoder(ABC):
         return deltas if self.done or self.failure else [*deltas, *self.cut()]
 
     def cut(self) -> list[Delta]:
-        """Return what the filters hold back, if the body breaks off; an incomplete event is lost."""
+        """Flush the filters after the connection broke. An incomplete event is lost."""
         return self._filtered([], ended=True)
 
     def _deltas(self, events: list[ServerEvent]) -> list[Delta]:
@@ -92,4 +92,4 @@ class APIDecoder(ABC):
 
     @abstractmethod
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        """Return the deltas of events, up to an error or the end of the answer."""
+        """Return the events' deltas, up to an error or the answer's end."""

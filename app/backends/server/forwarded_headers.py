@@ -1,9 +1,9 @@
 """
 The headers of passed-through requests and answers, by allow-list.
 
-Any other header stays here. Requests: credentials, cookies, addresses that proxies report, and headers by which some
-gateway selects another method, URL, model or account. Answers: cookies, rate limits and redirects of the backend, and
-headers that a browser acts on (`link`, `refresh`, `clear-site-data`, ...).
+All other headers are dropped. In requests, these include credentials, cookies, client addresses, and gateway headers
+that select a method, URL, model or account. In answers, they include cookies, rate limits, redirects, and headers with
+an effect in browsers (`link`, `refresh`, `clear-site-data`, ...).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REQUEST = frozenset(
 _REQUEST_PREFIXES = (b"x-stainless-",)
 _MESSAGES_REQUEST = _REQUEST | {b"x-app"}
 _MESSAGES_REQUEST_PREFIXES = (*_REQUEST_PREFIXES, b"anthropic-", b"x-claude-")
-# Headers that select an account of the credentials: forwarded only with the caller's own credentials.
+# These select an account. They are forwarded only with the caller's own credentials.
 _ACCOUNT = frozenset(
     {b"anthropic-organization-id", b"anthropic-workspace-id", b"openai-organization", b"openai-project"}
 )

@@ -22,11 +22,11 @@ from app.core.types.deltas import Delta
 
 RawEvent: TypeAlias = JSONObject  # the JSON of an event, as the server sends it
 
-# Returns the delta of events that differ from an earlier one only in their text; None if the text means nothing.
+# Returns the delta for repeated events, given their texts; None if the texts are to be ignored.
 ReadTexts: TypeAlias = Callable[[list[str]], Delta | None]
 
-# Returns the name of the field with an event's text, and how to read that text in later events; None if the event has
-# no text, or another relevant field.
+# Returns an event's text field and the function that reads its texts in later events; None if the event has no text or
+# another relevant field.
 FindText: TypeAlias = Callable[[RawEvent], tuple[str, ReadTexts] | None]
 
 

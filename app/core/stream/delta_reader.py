@@ -1,4 +1,4 @@
-"""Write the deltas of one answer to an `EventBuilder`."""
+"""Write an answer's deltas to an `EventBuilder`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from app.core.types.deltas import (
     UsageReported,
 )
 
-# The endings of answers that are not complete, by finish reason.
+# Endings of incomplete answers.
 _ENDINGS = {
     FinishReason.LENGTH: "max_output_tokens",
     FinishReason.CONTENT_FILTER: "content_filter",
@@ -40,10 +40,10 @@ _ENDINGS = {
 
 class DeltaReader:
     """
-    Reads the deltas of one answer as they arrive; `ended` then reports how the answer ended.
+    Reads one answer's deltas. Afterwards, `ended` reports how the answer ended.
 
-    `logprobs`: whether the caller requested them. `finish_required`: whether this server sends a finish reason with
-    every complete answer.
+    `logprobs`: whether the caller requested them. `finish_required`: whether the server ends every complete answer with
+    a finish reason.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class DeltaReader:
         self.done = False  # whether the server has marked the end of the stream
         self._logprobs = logprobs
         self._finish_required = finish_required
-        self._native: dict[int, OpenNativeItem] = {}  # by their number in the answer
+        self._native: dict[int, OpenNativeItem] = {}  # by `NativeItem.number`
         self._sources: list[CitedSource] = []  # cited before there is any text
 
     def feed(self, deltas: Iterable[Delta]) -> None:
-        """Process the next deltas."""
+        """Process the next deltas, in order."""
         for delta in deltas:
             READ[type(delta)](self, delta)
 
@@ -146,7 +146,7 @@ class DeltaReader:
         self.done = True
 
     def _cite(self) -> None:
-        """Add the sources of the whole answer as annotations, once there is a text."""
+        """Annotate the message with the whole answer's sources, if the message exists already."""
         output = self.builder.response["output"]
         if output and output[-1]["type"] == "message":
             for source in self._sources:
@@ -158,8 +158,8 @@ class DeltaReader:
         """
         How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`; None: the stream broke off.
 
-        The content overrules the finish reason: a call with incomplete arguments was truncated, even if the reason is
-        `stop`. The end of the stream without any output is not an answer.
+        Content overrules the finish reason: a call with incomplete arguments was truncated, even if the reason is
+        `stop`. An empty stream is not an answer.
         """
         complete = self.done and len(self.builder.response["output"]) > self._first and not self._finish_required
         if self.finish_reason is None and not complete:
@@ -171,7 +171,7 @@ class DeltaReader:
 # An annotation without a position in the text.
 _WHOLE_ANSWER: JSONObject = {"type": "url_citation", "url": "", "start_index": 0, "end_index": 0, "title": ""}
 
-# How each type of delta is read.
+# The method for each delta type.
 READ: dict[type, Callable[[DeltaReader, Any], None]] = {
     TextDelta: DeltaReader.text,
     ReasoningDelta: DeltaReader.reasoning,

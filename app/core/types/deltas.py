@@ -1,9 +1,9 @@
 """
-What a model server can say while it answers, whatever its API.
+The deltas of a streamed answer: a closed set of types, shared by all model server APIs.
 
-The decoder of each API (`app.backends.apis`) turns bytes into these types, filters take and return them, and
-`AnswerReader` writes them to an `EventBuilder`. A text that arrives in several events at once is one delta with several
-texts.
+Decoders (`app.backends.apis`) turn bytes into deltas, filters transform them, and `DeltaReader` writes them to an
+`EventBuilder`. If several events arrive in one network read and differ only in their text, they are one delta with
+several texts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from app.core.types import JSONObject
 
-REASONING_CONTENT = "reasoning_content"  # the field in which most servers send raw reasoning, and expect it back
+REASONING_CONTENT = "reasoning_content"  # most servers send raw reasoning in this field, and expect it back
 
 
 class FinishReason(StrEnum):
@@ -30,14 +30,14 @@ class FinishReason(StrEnum):
 
 
 class CitedSource(TypedDict):
-    """A source of the whole answer."""
+    """A source cited by the whole answer."""
 
     url: str
     title: str
 
 
 class FragmentJoiner(Protocol):
-    """Joins the fragments of a provider field; a call returns the value to send back."""
+    """Joins fragments of a provider field. Calling the joiner returns the value to send back."""
 
     def feed(self, fragments: list[object]) -> None: ...
 
@@ -46,7 +46,7 @@ class FragmentJoiner(Protocol):
 
 @dataclass(slots=True)
 class TextDelta:
-    """Text of a message. `logprobs` are those of its tokens."""
+    """Message text, with its token logprobs."""
 
     texts: list[str]
     logprobs: list[JSONObject] | None = None
@@ -55,10 +55,9 @@ class TextDelta:
 @dataclass(slots=True)
 class ReasoningDelta:
     """
-    Raw reasoning, and the field in which the server sent it.
+    Raw reasoning and the server's name for its field.
 
-    `fragments` are pieces of a value that must be sent back whole in this field. They are joined by a `joiner`, one for
-    each reasoning item.
+    Some servers expect the joined `fragments` back. Each reasoning item gets its own `joiner`.
     """
 
     texts: list[str]
@@ -76,7 +75,7 @@ class ReasoningSummaryDelta:
 
 @dataclass(slots=True)
 class RefusalDelta:
-    """Text of a refusal."""
+    """Refusal text."""
 
     text: str
 
@@ -84,9 +83,9 @@ class RefusalDelta:
 @dataclass(slots=True)
 class ToolCallDelta:
     """
-    A piece of a function call. No field identifies the call reliably: see `ToolCalls`.
+    A fragment of a function call. No field identifies the call reliably: see `ToolCalls`.
 
-    `provider_fields` must be sent back with the call.
+    `provider_fields` are sent back to the server together with the call.
     """
 
     index: int | None = None
@@ -98,7 +97,7 @@ class ToolCallDelta:
 
 @dataclass(slots=True)
 class ItemStarted:
-    """A message or reasoning item begins, in an API that has items."""
+    """A message or reasoning item starts. Only APIs with items send this."""
 
     type: str  # `message` or `reasoning`
     phase: str | None = None  # of a message
@@ -106,26 +105,26 @@ class ItemStarted:
 
 @dataclass(slots=True)
 class PartStarted:
-    """The second or a later part of the open item begins."""
+    """Another part of the open item starts. The first part needs no delta."""
 
 
 @dataclass(slots=True)
 class AnnotationsAdded:
-    """Annotations of the text before."""
+    """Annotations for the preceding text."""
 
     annotations: list[JSONObject]
 
 
 @dataclass(slots=True)
 class SourcesCited:
-    """Sources of the whole answer, without a position in the text."""
+    """Sources for the whole answer, without text positions."""
 
     sources: list[CitedSource]
 
 
 @dataclass(slots=True)
 class ProviderFields:
-    """Fields that must be sent back with the reasoning before them, or with the reasoning that follows."""
+    """Provider fields to send back together with the current reasoning item."""
 
     fields: JSONObject
 
@@ -133,21 +132,21 @@ class ProviderFields:
 @dataclass(slots=True)
 class NativeItem:
     """
-    An item of a tool that only the server has, or an event about such an item.
+    A native tool's item or event: the server runs the tool.
 
-    The first and the last delta of an item have `item`; those between have `event`.
+    An item's first and last delta carry `item`, all others `event`.
     """
 
-    number: int  # of the item in the answer
+    number: int  # numbers the items within the answer
     item: JSONObject | None = None
     event: JSONObject | None = None
     done: bool = False
-    provider_fields: JSONObject | None = None  # to be sent back with the item
+    provider_fields: JSONObject | None = None  # sent back together with the item
 
 
 @dataclass(slots=True)
 class AnswerMetadata:
-    """The server's id and model name for the answer, and its service tier."""
+    """The server's answer id, model name and service tier."""
 
     id: str | None = None
     model: str | None = None
@@ -156,14 +155,14 @@ class AnswerMetadata:
 
 @dataclass(slots=True)
 class UsageReported:
-    """Token counts of the answer so far, as `chunk_usage` returns them."""
+    """Token counts so far, in the shape of `chunk_usage`."""
 
     usage: JSONObject
 
 
 @dataclass(slots=True)
 class Finished:
-    """The model has stopped; more deltas may follow."""
+    """The model has stopped. More deltas may follow."""
 
     reason: FinishReason
 

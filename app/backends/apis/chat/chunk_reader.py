@@ -1,8 +1,8 @@
 """
 Reads the chunks of a Chat Completions stream into deltas.
 
-Servers differ in where they put reasoning, usage, sources and calls, and in how they write indexes and finish reasons.
-Options of the profile name what cannot be recognised.
+Servers put reasoning, usage, sources and calls in different fields, and spell indexes and finish reasons differently.
+Profile options cover the differences that cannot be detected.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from app.core.types.deltas import (
     UsageReported,
 )
 
-# The fields of raw reasoning: the first is that of DeepSeek, llama.cpp and SGLang, the second that of vLLM, Ollama and
-# OpenRouter, the third Copilot's.
+# Raw reasoning fields. DeepSeek, llama.cpp and SGLang use the first; vLLM, Ollama and OpenRouter the second;
+# Copilot the third.
 REASONING_FIELDS = (REASONING_CONTENT, "reasoning", "reasoning_text")
 
 _FINISH_REASONS = {
@@ -77,7 +77,7 @@ _UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"}) 
 
 
 class ChunkReader:
-    """Reads the chunks of one answer."""
+    """Reads one answer, chunk by chunk."""
 
     def __init__(self, options: ResponseOptions) -> None:
         self._options = options
@@ -86,7 +86,7 @@ class ChunkReader:
         self._has_call = False  # has there been a call in `tool_calls`?
         self._legacy_call = False  # calls are in `function_call`
         self._cited: set[str] = set()
-        self._metadata: tuple[object, ...] | None = None  # of the chunk before
+        self._metadata: tuple[object, ...] | None = None  # id, model and service tier, as last reported
 
     def read(self, chunk: RawEvent) -> list[Delta]:
         """Return the deltas of a chunk."""
@@ -107,10 +107,10 @@ class ChunkReader:
             deltas.append(SourcesCited(sources))
         return deltas
 
-    # Chunks that repeat an earlier one with another text.
+    # Repeated chunks.
 
     def find_text(self, chunk: RawEvent) -> tuple[str, ReadTexts] | None:
-        """Return the field of a chunk with nothing but a text, and how to read it; see `RepeatDecoder`."""
+        """Return the text field and its reader if the chunk contains nothing else; see `RepeatDecoder`."""
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return None

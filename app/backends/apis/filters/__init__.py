@@ -1,7 +1,7 @@
 """
-Filters of an answer's deltas, which options of the profile turn on.
+Delta filters, enabled by profile options.
 
-Each takes and returns deltas, whatever the server's API, and may hold text back.
+Filters work for every API and may hold text back.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ _TRUNCATED = (FinishReason.LENGTH, FinishReason.CONTENT_FILTER, FinishReason.ERR
 
 
 class Filter:
-    """Filters the deltas of one answer, list by list."""
+    """Filters one answer's deltas."""
 
     def feed(self, deltas: list[Delta]) -> list[Delta]:
         """Return the filtered deltas."""
         return [changed for delta in deltas for changed in self._change(delta)]
 
     def end(self) -> list[Delta]:
-        """Return the deltas that were held back, at the end of the answer."""
+        """Flush held deltas at the answer's end."""
         return []
 
     def _change(self, delta: Delta) -> list[Delta]:
-        """Return the deltas to pass on in place of one."""
+        """Return the deltas that replace `delta`."""
         return [delta]
 
 
 def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
-    """Return the filters for the answer to a request body, in the order of use."""
+    """Return the filters for a request body's answer, in order of application."""
     options = profile.response
     return [build(options, request) for needed, build in _FILTERS if needed(options)]
 
 
 class CumulativeDeltaFilter(Filter):
-    """`cumulative`: for fields that repeat all earlier text in every delta, passes on only the new text."""
+    """`cumulative`: removes the earlier text from fields that repeat it in every delta."""
 
     def __init__(self, fields: list[str]) -> None:
         self._fields = set(fields)
