@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import orjson
 
@@ -145,23 +145,6 @@ def _encodable(value: object, levels: int = _LEVELS) -> object:
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return float(value) if abs(value) <= sys.float_info.max else None
     return value if value is None or isinstance(value, (int, float, orjson.Fragment)) else None
-
-
-class EncodedJSON(NamedTuple):
-    """JSON that is to be a part of a document: what `orjson.Fragment` is for `orjson.dumps`."""
-
-    data: bytes
-
-
-def dumps_strictly(value: object) -> bytes:
-    """Encode a value that may have `EncodedJSON` in it; raises `TypeError` for what has no form in JSON."""
-    return orjson.dumps(value, default=_fragment)
-
-
-def _fragment(value: object) -> orjson.Fragment:
-    if isinstance(value, EncodedJSON):
-        return orjson.Fragment(value.data)
-    raise TypeError
 
 
 def to_json(value: object) -> str:

@@ -184,9 +184,7 @@ class Responses:
                 generation = OneAnswer(builder, query, options.deadline())
             return generation, self.stored.storage(preparation, profile)
 
-        result = await off_loop(translated)
-        self._loader.cache_prefix(request, preparation.caller.owner, questions.prefix)
-        return result
+        return await off_loop(translated)
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
         """Return the factory of a request's questions to the backend."""

@@ -19,7 +19,7 @@ from app.backends import (
 from app.core.affinity import conversation_key
 from app.core.history.compaction import has_compaction, least_of_compacted, without_compacted
 from app.core.history.context import RequestContext
-from app.core.request.question import Attempts, TranslatedPrefix
+from app.core.request.question import Attempts
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, Upstream
 from app.core.stream.tool_calls import CallLimits, CallRules
@@ -58,7 +58,6 @@ class Questions:
     ) -> None:
         """`owner_key` is the caller's own API key, for backends that pass it through; for `strict` see `to_chat`."""
         self._context = context
-        self.prefix: TranslatedPrefix | None = None  # from the last translation, for later requests
         self._items: Sequence[Item] = context.items
         self._conversation = partial(_conversation, request, context)
         self._margin = MARGIN if request.truncation == "auto" else None
@@ -75,12 +74,12 @@ class Questions:
 
     def first_question(self) -> tuple[Question, EncodedQuestion]:
         """Return the first question, and the request for it."""
-        question = self._asked(self._request, shared=self._context.shared)
-        return question, self._encoded(question)
+        question = self._asked(self._request)
+        return question, self._backend.encode(question)
 
     def first(self, builder: EventBuilder) -> ModelQuery:
         """Return the only query of a response without hosted tools."""
-        return self._query(self._asked(self._request, shared=self._context.shared), builder)
+        return self._query(self._asked(self._request), builder)
 
     def in_round(
         self,
@@ -99,17 +98,15 @@ class Questions:
         its calls.
         """
         request = self._request.model_copy(update=dict(changes))
-        shared = 0 if has_compaction(output) else self._context.shared
         items = self._items_with(output)
-        fields: dict[str, Any] = {"later": len(output), "shared": shared}
-        question = self._asked(request, items, upstream, hosted=hosted, **fields)
+        question = self._asked(request, items, upstream, hosted=hosted, later=len(output))
         return self._query(question, builder, limits)
 
     def compactable_tokens(self, body: JSONMapping, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> int:
         """Return the estimated tokens of a question with that body that a compaction would summarize."""
         request, _ = compaction.summary_request(self._request, (), "")
         items = least_of_compacted([*self._items, *output])
-        remaining = estimate_prompt(self._encoded(self._asked(request, items, upstream)).body) if items else 0
+        remaining = estimate_prompt(self._backend.encode(self._asked(request, items, upstream)).body) if items else 0
         return estimate_prompt({"messages": conversation_of(body)}) - remaining
 
     def summary(self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> ModelQuery:
@@ -141,18 +138,12 @@ class Questions:
             self._model,
             {**context.upstream, **upstream} if upstream else context.upstream,
             strict=self._strict,
-            prefixes=context.prefixes if fields.get("shared") else (),
             caller_key=self._key,
             conversation=self._conversation,
             content_traceable=self._request.store,
             attempts=self.attempts,
             **fields,
         )
-
-    def _encoded(self, question: Question) -> EncodedQuestion:
-        encoded = self._backend.encode(question)
-        self.prefix = encoded.prefix or self.prefix
-        return encoded
 
     def _query(
         self,
@@ -163,7 +154,7 @@ class Questions:
         margin: float | None = None,
     ) -> ModelQuery:
         """Return the query of a question. With a `margin`, it is asked again if it is too long: see `ModelQuery`."""
-        request, encoded = self._request, self._encoded(question)
+        request, encoded = self._request, self._backend.encode(question)
         options = self._backend.profile(self._model).response
         rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
         reader = DeltaReader(

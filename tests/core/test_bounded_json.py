@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from app.api.request_body import load_json
 from app.core import bounded_json
 from app.core.bounded_json import (
-    EncodedJSON,
     TextsTooLarge,
     TooManyValues,
     check_values,
     dumps,
-    dumps_strictly,
     loads_mended,
 )
 from app.errors import InvalidRequest
@@ -94,13 +92,6 @@ def test_texts_that_take_many_times_their_size_are_refused(monkeypatch: pytest.M
     with pytest.raises(InvalidRequest, match="many times their size") as refusal:
         load_json(orjson.dumps({"input": "a" * 1000 + "😀"}), "body")
     assert refusal.value.status == 413
-
-
-def test_encoded_json_is_a_part_of_a_document() -> None:
-    value = {"a": [EncodedJSON(b'{"b": 1},{}'), 2]}
-    assert json.loads(dumps_strictly(value)) == {"a": [{"b": 1}, {}, 2]}
-    with pytest.raises(TypeError):
-        dumps_strictly([object()])
 
 
 def test_value_without_a_form_in_json_is_mended() -> None:

@@ -19,6 +19,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any
 
 import httpx
+import orjson
 
 from app.backends import (
     PASSTHROUGH,
@@ -40,10 +41,8 @@ from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import ForwardedAnswer, Forwarding, is_of_messages, session_header
 from app.backends.server.retries import BackendRefusal, Retries
 from app.backends.transport import HTTPToolsTransport
-from app.core.bounded_json import dumps_strictly
 from app.core.profile import Profile
 from app.core.redaction import without_password
-from app.core.request.question import EncodedMessages
 from app.core.sse.decoder import check_piece
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.sse.repeats import RawEvent
@@ -481,13 +480,8 @@ def _unstreamed(body: JSONObject) -> JSONObject:
 
 def _json(body: JSONObject) -> bytes:
     """Return a request body as JSON."""
-    value = body
-    for name, conversation in body.items():
-        if isinstance(conversation, EncodedMessages):
-            value = {**body, name: conversation.fragments}
-            break
     try:
-        return dumps_strictly(value)
+        return orjson.dumps(body)
     except TypeError:  # lone surrogates, or integers of more than 64 bits, which callers may send
         return json.dumps(body).encode()
 

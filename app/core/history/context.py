@@ -16,7 +16,6 @@ from app.core.history.past import Past
 from app.core.history.repetitions import drop_repetitions
 from app.core.history.rewrites import UNCHANGED, Configuration, rewrite_items
 from app.core.history.turns import Turn, check_outputs
-from app.core.request.question import TranslatedPrefix
 from app.core.stream.event_builder import Upstream
 from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Item
@@ -37,8 +36,6 @@ class RequestContext:
     warnings: Warnings
     decisions: Decisions = NO_DECISIONS  # about calls that need an approval
     configuration: Configuration = UNCHANGED  # by items of the conversation
-    prefixes: Sequence[TranslatedPrefix] = ()  # of `items`, from earlier requests
-    shared: int = 0  # items at the beginning that are the same in all requests that continue this past; without files
     images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
 
 
@@ -53,13 +50,9 @@ class NewInput:
     warnings: Warnings = field(default_factory=Warnings)
 
 
-def continue_past(
-    past: Past, new_input: NewInput, request: CreateResponse, key: str, prefixes: Sequence[TranslatedPrefix] = ()
-) -> RequestContext:
+def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key: str) -> RequestContext:
     """
     Return the context of a request. `key` is that of the chain that the response will be in.
-
-    `prefixes` are messages that were translated from the past.
 
     Raises `InvalidRequest`, with the field at fault, for input that does not fit the conversation.
     """
@@ -77,7 +70,7 @@ def continue_past(
     if past.response_ids:
         check_outputs(past.items, new)
         new = drop_repetitions(past.items, new, warnings)
-    return join(past, new, new_input, key, decisions, prefixes)
+    return join(past, new, new_input, key, decisions)
 
 
 def join(
@@ -86,7 +79,6 @@ def join(
     new_input: NewInput,
     key: str,
     decisions: Decisions = NO_DECISIONS,
-    prefixes: Sequence[TranslatedPrefix] = (),
 ) -> RequestContext:
     """Return the context of new items that fit the conversation; a trigger of a compaction is not among its items."""
     compacts = is_compaction(new)
@@ -99,10 +91,9 @@ def join(
         warnings.add(warning)
     added = rewrite_items(new, warnings)
     items = [*past.sent, *added]
-    shared, configuration = _shared(past, new_input), past.configuration.updated(added)
+    configuration = past.configuration.updated(added)
     if has_compaction(added):
         items = without_compacted(rewrite_items([*past.items, *new], warnings))
-        shared = 0
     return RequestContext(
         key=key,
         model=past.model,
@@ -114,18 +105,5 @@ def join(
         warnings=warnings,
         decisions=decisions,
         configuration=configuration,
-        prefixes=prefixes if shared else (),
-        shared=shared,
         images=past.images,
     )
-
-
-def _shared(past: Past, new_input: NewInput) -> int:
-    """Return how many items at the beginning are translated as in every other request that continues the past."""
-    if past.has_files:
-        return 0  # which may be gone by now
-    if new_input.decrypted or len(new_input.upstream) > len(past.upstream):
-        added = new_input.decrypted.keys() | (new_input.upstream.keys() - past.upstream.keys())
-        if any(item.get("id") in added for item in past.items):
-            return 0  # the input has an item of the past again, with other fields for the backend
-    return len(past.sent)

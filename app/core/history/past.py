@@ -29,7 +29,6 @@ class Past:
     upstream: dict[str, Upstream] = field(default_factory=dict)  # the fields that the backend sent, by item id
     model: str | None = None  # of the last response
     has_unstored: bool = False  # whether one of the turns is not stored
-    has_files: bool = False  # whether an item of `sent` contains a file or a file id
     configuration: Configuration = UNCHANGED  # of later responses
     warnings: Sequence[str] = ()  # about items that cannot be sent
     images: Mapping[str, ImageReference] = field(default_factory=dict)  # that are stored beside the items, by item id
@@ -65,7 +64,6 @@ class Past:
             upstream=upstream,
             model=model,
             has_unstored=has_unstored,
-            has_files=before.has_files or any(map(_has_file, added)),
             configuration=configuration,
             warnings=[*self.warnings, *warnings],
             images=images,
@@ -74,11 +72,3 @@ class Past:
     def items_by_id(self) -> dict[str, Item]:
         """Return the items by id; where a client has sent one again, the item as it first came."""
         return {item["id"]: item for item in reversed(self.items) if isinstance(item.get("id"), str)}
-
-
-def _has_file(item: Item) -> bool:
-    for parts in (item.get("content"), item.get("output")):
-        for part in parts if isinstance(parts, list) else ():
-            if isinstance(part, dict) and (part.get("type") == "input_file" or part.get("file_id")):
-                return True
-    return False

@@ -10,19 +10,18 @@ Fields that the caller did not set are not sent: nulls, empty lists and unknown 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
 from typing import NamedTuple
 
 from app.core.items import ITEM_TYPES
 from app.core.profile import Profile, RequestOptions
 from app.core.request.caching import CACHE_FIELDS, is_cached_chat, set_breakpoints
 from app.core.request.content import text_content
-from app.core.request.messages import CachedConversationReader, ConversationReader, can_continue, to_messages
-from app.core.request.question import EncodedQuestion, Question, TranslatedPrefix, TranslationState, with_encoded
+from app.core.request.messages import CachedConversationReader, ConversationReader, to_messages
+from app.core.request.question import EncodedQuestion, Question, TranslationState
 from app.core.request.response_format import response_format
-from app.core.request.roles import Message, arrange, in_order
+from app.core.request.roles import Message, arrange
 from app.core.request.tool_choice import Choice, choose
-from app.core.request.tool_items import is_repeatable, tool_items_as_functions
+from app.core.request.tool_items import tool_items_as_functions
 from app.core.request.tools import ToolSet, collect_tools, of_history
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Item, undeclared_fields
@@ -33,9 +32,6 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     """
     Translate a question.
 
-    Of `question.prefixes` the one for this profile is used: its items are not translated again, if that makes no
-    difference.
-
     Raises `InvalidRequest`, with the field at fault, for what cannot be sent. The spec makes the constraints on tools
     binding, so `EncodedQuestion.allowed` enforces them whatever the backend does.
     """
@@ -44,12 +40,11 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     read = read_question(question, profile, options, CachedConversationReader if cached else ConversationReader)
     state, choice = read.state, read.choice
     text_format, instruction = response_format(state)
-    messages, prefix = read.messages()
-    messages = _with_instructions(state, messages, instruction, choice)
+    messages = _with_instructions(state, read.messages(), instruction, choice)
     body: dict[str, object] = {
         **_parameters(state, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` may have any name
         "model": options.model_map.get(question.model, question.model),
-        "messages": with_encoded(arrange(messages, options.roles), prefix if in_order(options.roles) else None),
+        "messages": arrange(messages, options.roles),
         **_streaming(options, with_tools=bool(choice.functions)),
         **_tools(state, choice),
         **_effort(state),
@@ -58,12 +53,10 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
         body["response_format"] = text_format
     if cached:
         set_breakpoints(state, body)
-    return encoded_question(state, body, choice, prefix)
+    return encoded_question(state, body, choice)
 
 
-def encoded_question(
-    state: TranslationState, body: dict[str, object], choice: Choice, prefix: TranslatedPrefix | None = None
-) -> EncodedQuestion:
+def encoded_question(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedQuestion:
     """Return a question encoded as a body, with what the profile limits and adds."""
     _limit(state, body)
     return EncodedQuestion(
@@ -71,26 +64,22 @@ def encoded_question(
         bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
         warnings=tuple(state.warnings),
-        prefix=prefix,
     )
 
 
 class ReadQuestion(NamedTuple):
-    """A question as every encoder begins with it: its tools, and the items that are not in the prefix."""
+    """A question as every encoder begins with it: the tools that the model can call, and the items."""
 
     state: TranslationState
-    prefix: TranslatedPrefix | None
     tools: ToolSet
     items: Sequence[Item]  # with all calls and outputs as those of functions
     places: Sequence[int]  # of the items in the request's own input
-    repeatable: int  # so many of the first items are read the same way in all requests that continue from here
     choice: Choice
     form: type[ConversationReader]
 
-    def messages(self) -> tuple[list[Message], TranslatedPrefix | None]:
-        """Return the messages, and a prefix of them: see `to_messages`."""
-        args = (self.items, self.state, self.tools, self.places, self.prefix, self.repeatable)
-        return to_messages(*args, form=self.form)
+    def messages(self) -> list[Message]:
+        """Return the messages: see `to_messages`."""
+        return to_messages(self.items, self.state, self.tools, self.places, self.form)
 
 
 def read_question(
@@ -107,37 +96,11 @@ def read_question(
     state = TranslationState(request, profile, question.upstream, question.hosted, question.strict, options)
     if question.strict:
         refuse_unknown(request, options)
-    prefix = next((prefix for prefix in question.prefixes if prefix.profile is profile), None)
-    if prefix and prefix.breakpoints != form.part_form.breakpoints:
-        prefix = None
     first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
-    prefix, tools, read, positions = _read(state, items, prefix)
-    start = prefix.items if prefix else 0
+    tools = collect_tools(state, items)
+    read, positions = tool_items_as_functions(items, tools, state.upstream)
     choice = _choice(state, read, tools)
-    repeatable = sum(1 for _ in takewhile(is_repeatable, items[start : question.shared]))
-    return ReadQuestion(
-        state, prefix, tools, read, [start + position - first for position in positions], repeatable, choice, form
-    )
-
-
-def _read(
-    state: TranslationState, items: Sequence[Item], prefix: TranslatedPrefix | None
-) -> tuple[TranslatedPrefix | None, ToolSet, list[Item], list[int]]:
-    """
-    Return the prefix that can be used, the tools, and the items behind the prefix as functions and their outputs.
-
-    Beside these is the position of each among the items behind the prefix.
-    """
-    while True:
-        rest = items[prefix.items :] if prefix else items
-        tools = collect_tools(state, rest)
-        if prefix and state.options.tools_for_history and not tools.functions:
-            prefix = None  # its calls have to be declared
-            continue
-        read, positions = tool_items_as_functions(rest, tools, state.upstream)
-        if prefix is None or can_continue(prefix, read, state, tools):
-            return prefix, tools, read, positions
-        prefix = prefix.earlier
+    return ReadQuestion(state, tools, read, [position - first for position in positions], choice, form)
 
 
 def _with_instructions(

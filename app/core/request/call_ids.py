@@ -65,13 +65,6 @@ class CallIds:
         self._used: set[str] = set()
         self._tried: dict[str, int] = {}  # replacements generated so far, by original id
 
-    def copy(self) -> CallIds:
-        """Return an object that has given the same ids, to continue from here more than once."""
-        copied = CallIds.__new__(CallIds)  # `copy.copy` takes several times as long
-        copied._pattern, copied._form = self._pattern, self._form
-        copied._used, copied._tried = {*self._used}, {**self._tried}
-        return copied
-
     def take(self, call_id: str, original: object = None) -> str:
         """
         Return the id to send for a call; a second call with the same id gets a different one.

@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-import orjson
-
-from app.core.bounded_json import size_of
-from app.core.items import ITEM_TYPES, as_json_object, is_by_user
+from app.core.items import ITEM_TYPES, as_json_object
 from app.core.items.readings import HOSTED
 from app.core.profile import ContentOptions
 from app.core.request.call_ids import CallIds
@@ -35,7 +31,7 @@ from app.core.request.content import (
     text_content,
     texts,
 )
-from app.core.request.question import TranslatedPrefix, TranslationState
+from app.core.request.question import TranslationState
 from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, ReasoningFields, is_sent_back, upstream_reasoning
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output
@@ -58,61 +54,20 @@ def to_messages(
     state: TranslationState,
     offered: ToolSet,
     places: Sequence[int],
-    prefix: TranslatedPrefix | None = None,
-    shared: int = 0,
-    *,
     form: type[ConversationReader],
-) -> tuple[list[Message], TranslatedPrefix | None]:
+) -> list[Message]:
     """
-    Return the messages of a conversation, oldest first, and a prefix for the requests that continue it.
+    Return the messages of a conversation, oldest first.
 
     Roles have the backend's names but keep their order; `roles.arrange` moves them. `places` has the index of each item
-    in the request's own input, negative for earlier turns. Raises `InvalidRequest`, with the index in its `param`, for
-    content that cannot be sent.
+    in the request's own input, negative for earlier turns. `form` makes the messages of one API.
 
-    `prefix` has the messages of the items before these; it is one that they `can_continue`. The prefix that is returned
-    has at most the first `shared` of these items, and is `prefix` itself if it cannot be longer. `form` makes messages
-    of another form than that of Chat Completions.
+    Raises `InvalidRequest`, with the index in its `param`, for content that cannot be sent.
     """
-    conversation = form(items, state, offered, places, prefix)
+    conversation = form(items, state, offered, places)
     for position, item in enumerate(items):
-        if shared and position <= shared:
-            conversation.note_end(position, item)
         conversation.add_item(position, item)
-    messages = conversation.messages()
-    for warning in conversation.warnings:
-        state.warnings.add(warning)
-    return messages, conversation.prefix(messages)
-
-
-def can_continue(prefix: TranslatedPrefix, items: Sequence[Item], state: TranslationState, offered: ToolSet) -> bool:
-    """Return whether the messages of a prefix stay the same when these items follow it."""
-    if any(offered.name(*key) != name for key, name in prefix.names.items()):
-        return False
-    if prefix.before_user:
-        if not (items and is_by_user(items[0])):
-            return False
-    elif state.options.reasoning_replay == "current_turn" and any(map(is_by_user, items)):
-        return False
-    unanswered: set[str] = set()
-    for item in items:
-        if item["type"] == "function_call":
-            unanswered.add(item["call_id"])
-        elif item["type"] == "function_call_output":
-            if item["call_id"] not in unanswered:
-                return False  # the output of a call in the prefix
-            unanswered.discard(item["call_id"])
-    return True
-
-
-class _End(NamedTuple):
-    """A position in a conversation at which a prefix may end."""
-
-    position: int  # of the item after it
-    read: int  # how many entries of `ConversationReader.read` are before it
-    turn: int
-    with_tools: bool
-    before_user: bool
+    return conversation.messages()
 
 
 @dataclass(slots=True)
@@ -144,7 +99,6 @@ class ConversationReader:
         state: TranslationState,
         offered: ToolSet,
         places: Sequence[int],
-        before: TranslatedPrefix | None,
     ) -> None:
         self.items = items
         self.profile = state.profile
@@ -153,18 +107,14 @@ class ConversationReader:
         self.tool_content = _PASS if self.content.tool_images == "drop" else self.content
         self.offered = offered
         self.upstream = state.upstream
-        self.warnings = Warnings()
+        self.warnings = state.warnings
         self.strict = state.strict
         self.places = places
         self.replay = ReasoningFields(state.profile)
-        self.before = before
-        self.ids = before.ids.copy() if before else CallIds(self.options.tool_ids)
+        self.ids = CallIds(self.options.tool_ids)
         self.paired = PairedCalls(items)
-        self.turn = before.turn if before else 0
-        self.with_tools: set[int] = {self.turn} if before and before.with_tools else set()
-        self.pending = -1  # the last position of an output to the calls so far, and of a call to the outputs so far
-        self.ends: dict[bool, _End] = {}  # by `before_user`, the last one of each
-        self.counts: dict[int, tuple[int, CallIds]] = {}  # of messages, and their ids, by the entries of `read`
+        self.turn = 0
+        self.with_tools: set[int] = set()
         self.open: AssistantTurn | None = None
         self.read: list[Message | AssistantTurn] = []
 
@@ -181,78 +131,15 @@ class ConversationReader:
             self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
 
     def messages(self) -> list[Message]:
-        """Return the messages of the prefix and of all items."""
+        """Return the messages of all items."""
         self.close()
-        messages = [*self.before.messages] if self.before else []
-        ends = {end.read for end in self.ends.values()}
-        for number, entry in enumerate(self.read):
-            if number in ends:
-                self.counts[number] = len(messages), self.ids.copy()
+        messages: list[Message] = []
+        for entry in self.read:
             if isinstance(entry, AssistantTurn):
                 messages += self.assistant(entry)
             else:
                 messages.append(entry)
-        self.counts[len(self.read)] = len(messages), self.ids
         return messages
-
-    # Prefixes.
-
-    def note_end(self, position: int, item: Item) -> None:
-        """
-        Note, before an item is added, whether a prefix may end here.
-
-        Its messages must not depend on later items: all calls have their outputs, and it is decided whether the
-        reasoning of the turn is sent back. Both hold at the end of a turn, and after the output of a call in it.
-        """
-        before_user = is_by_user(item)
-        if self.pending < position:
-            if before_user:
-                self.close()
-            if before_user or (self.open is None and self.turn in self.with_tools):
-                with_tools = self.turn in self.with_tools
-                self.ends[before_user] = _End(position, len(self.read), self.turn, with_tools, before_user)
-        if item["type"] == "function_call":
-            self.pending = max(self.pending, self.paired.outputs.get(position, len(self.items)))
-        elif item["type"] == "function_call_output":
-            self.pending = max(self.pending, self.settled(position, item))
-
-    def settled(self, position: int, item: Item) -> int:
-        """Return the position of the item that decides how an output is sent; the number of items if it may follow."""
-        if position in self.paired.callers:
-            return self.paired.callers[position]
-        if position in self.paired.unclaimed:
-            return len(self.items)
-        return min(self.paired.repeated(item), default=-1)
-
-    def prefix(self, messages: list[Message]) -> TranslatedPrefix | None:
-        """Return the longest prefix; none with new warnings, because later requests have to repeat these."""
-        if [*self.warnings]:
-            return self.before
-        prefix = self.before
-        for end in sorted(self.ends.values()):
-            if self.options.reasoning_replay == "current_turn" and not end.before_user and end.turn != self.turn:
-                continue  # its reasoning was left out here, but not in requests that continue the same turn
-            count, ids = self.counts[end.read]
-            prefix = TranslatedPrefix(
-                profile=self.profile,
-                items=(self.before.items if self.before else 0) + end.position,
-                messages=messages[:count],
-                turn=end.turn,
-                with_tools=end.with_tools,
-                before_user=end.before_user,
-                names={**(self.before.names if self.before else {}), **self.offered.used_names},
-                ids=ids,
-                **_encoded(prefix, messages[len(prefix.messages) if prefix else 0 : count]),
-                earlier=self._earlier(prefix, end),
-                breakpoints=self.part_form.breakpoints,
-            )
-        return prefix
-
-    def _earlier(self, prefix: TranslatedPrefix | None, end: _End) -> TranslatedPrefix | None:
-        """Return the prefix to use where one that ends within a turn cannot be used: the one before the turn."""
-        if prefix is None or end.before_user or self.options.reasoning_replay != "current_turn":
-            return None
-        return prefix if prefix.before_user else prefix.earlier
 
     # Items.
 
@@ -294,8 +181,7 @@ class ConversationReader:
 
     def is_at_start(self) -> bool:
         """Return whether only system and developer messages precede."""
-        entries = chain(self.before.messages if self.before else (), self.read)
-        return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in entries)
+        return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in self.read)
 
     def text(self, text: str) -> None:
         if not text or text.isspace():
@@ -478,22 +364,6 @@ _MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] =
     "drop": ConversationReader.drop,
     "error": ConversationReader.refuse,
 }
-
-
-_ENTRY = 200  # bytes of a message besides its values: slots in lists, and the ids of its calls in sets
-
-
-def _encoded(prefix: TranslatedPrefix | None, added: Sequence[Message]) -> JSONObject:
-    """Return the JSON and the size of a prefix with more messages."""
-    encoded = prefix.encoded if prefix else b""
-    size = size_of(added)
-    try:
-        more = orjson.dumps(added)[1:-1]
-        encoded = encoded if encoded is None or not more else b",".join(filter(None, (encoded, more)))
-    except TypeError:  # unpaired surrogates
-        encoded = None
-    size += _ENTRY * len(added) + (prefix.size - len(prefix.encoded or b"") if prefix else 0)
-    return {"encoded": encoded, "size": size + len(encoded or b"")}
 
 
 def lenient_content(content: ContentOptions) -> ContentOptions:

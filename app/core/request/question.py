@@ -1,47 +1,21 @@
 """
 A question to a model, the same for all servers, and its encoding for one of them.
 
-`TranslationState` is the state that the steps of one translation share, `TranslatedPrefix` the part of it that the
-next translation starts from.
+`TranslationState` is the state that the steps of one translation share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from app.core.bounded_json import EncodedJSON
 from app.core.profile import Profile, RequestOptions
-from app.core.request.call_ids import CallIds
-from app.core.request.roles import Message
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject
 from app.core.types.frozen import frozen
 from app.core.types.hosted import NO_HOSTED_TOOLS, HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.errors import Warnings
-
-
-@frozen
-class TranslatedPrefix:
-    """
-    The messages of the first items of a conversation, which nothing that follows these items can change.
-
-    With it, a request that continues the conversation need not translate them again: see `messages.can_continue`.
-    """
-
-    profile: Profile
-    items: int  # how many they are
-    messages: list[Message]  # not to be changed
-    turn: int  # user messages among them
-    with_tools: bool  # did the model call a tool since the last of these?
-    before_user: bool  # must a user message follow?
-    names: Mapping[tuple[str | None, str], str]  # of functions in namespaces, as the backend knows them
-    ids: CallIds  # those of their calls
-    encoded: bytes | None  # the messages as JSON, without the brackets; None if orjson cannot encode them
-    size: int  # bytes of memory, by an estimate
-    breakpoints: bool = False  # whether the caller's breakpoints of the prompt cache are kept
-    earlier: TranslatedPrefix | None = None  # for requests that this one does not fit
 
 
 @frozen
@@ -52,7 +26,6 @@ class EncodedQuestion:
     bindings: Mapping[str, ToolBinding]  # of the functions to their tools, by their names in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each
-    prefix: TranslatedPrefix | None = None  # of shared items, for the next request of the conversation
 
 
 @dataclass(slots=True)
@@ -83,10 +56,6 @@ class Question:
     hosted: HostedTools = NO_HOSTED_TOOLS  # the tools that this server runs itself
     later: int = 0
     strict: bool = False  # refuse unknown fields, and tools that cannot be offered, which are otherwise left out
-    # From earlier requests of the conversation, for several profiles; their items are not encoded again.
-    prefixes: Sequence[TranslatedPrefix] = ()
-    shared: int = 0  # so many of the first items are the same in all requests that continue from here
-
     caller_key: str | None = None  # for backends that pass it through
     # Returns a key that is the same for all turns of a conversation: see `app.core.affinity`. Few servers need it.
     conversation: Callable[[], str] = str
@@ -103,7 +72,7 @@ class Question:
 
     def without_oldest(self, items: Sequence[Item]) -> Question:
         """Return the question for fewer items of the conversation."""
-        return replace(self, items=items, prefixes=(), shared=0, encodings=[])
+        return replace(self, items=items, encodings=[])
 
 
 @frozen
@@ -117,36 +86,3 @@ class TranslationState:
     strict: bool  # refuse what is otherwise left out with a warning
     options: RequestOptions  # the profile's
     warnings: Warnings = field(default_factory=Warnings)
-
-
-class EncodedMessages(list[Message]):
-    """Messages of which those from `start` to `stop` are there as JSON, too."""
-
-    def __init__(self, messages: Iterable[Message], start: int, stop: int, encoded: bytes) -> None:
-        """`encoded` is without brackets."""
-        super().__init__(messages)
-        self.start = start
-        self.stop = stop
-        self.encoded = encoded
-
-    @property
-    def others(self) -> list[Message]:
-        """The messages that are not encoded."""
-        return [*self[: self.start], *self[self.stop :]]
-
-    @property
-    def fragments(self) -> list[object]:
-        """The messages with `EncodedJSON` for those that are encoded."""
-        return [*self[: self.start], EncodedJSON(self.encoded), *self[self.stop :]]
-
-
-def with_encoded(messages: list[Message], prefix: TranslatedPrefix | None) -> list[Message]:
-    """Return messages in their final order with the JSON of those of a prefix, if these are among them as they are."""
-    if prefix is None or not prefix.encoded or not prefix.messages:
-        return messages
-    first, last = prefix.messages[0], prefix.messages[-1]
-    for start in (0, 1):  # there may be instructions before
-        stop = start + len(prefix.messages)
-        if len(messages) >= stop and messages[start] is first and messages[stop - 1] is last:
-            return EncodedMessages(messages, start, stop, prefix.encoded)
-    return messages

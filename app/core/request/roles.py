@@ -38,11 +38,6 @@ def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
     return _bridge(messages) if roles.user_after_tool == "bridge" else messages
 
 
-def in_order(roles: RoleOptions) -> bool:
-    """Tell whether `arrange` leaves all messages behind the first ones as they are."""
-    return roles.system == "any" and not roles.alternate and roles.user_after_tool != "bridge"
-
-
 def _in_place(messages: list[Message]) -> list[Message]:
     """
     Merge the system messages at the start.

@@ -17,19 +17,6 @@ from app.core.items.readings import NOTES, Names
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
-# Types that are read one by one, whatever items precede and follow them, and that add no tools.
-_REPEATABLE = frozenset(
-    row.type
-    for row in ITEM_TYPES.values()
-    if (row.role in ("message", "reasoning", "call", "output") and not row.adds_tools) or row.type == "compaction"
-)
-
-
-def is_repeatable(item: Item) -> bool:
-    """Tell whether the messages of an item may be used again in later requests."""
-    return item["type"] in _REPEATABLE and item.get("async") is not True
-
-
 _BY_MODEL = frozenset({"call", "hosted", "reasoning"})
 
 
@@ -164,7 +151,6 @@ class PairedCalls:
         self.callers = {output: call for call, output in self.outputs.items()}
         for call, output in self.outputs.items():
             self._answers[items[call]["call_id"]].append(output)
-        self.unclaimed = {position for positions in early.values() for position in positions}  # a later call may do it
         # Asynchronous calls whose output came after further messages.
         self.late: set[int] = set()
         if pending := [call for call in self.outputs if items[call].get("async") is True]:

@@ -93,14 +93,13 @@ class ToolSet:
         self.functions: dict[str, Function] = {}
         self.deferred: set[tuple[str | None, str]] = set()  # not offered until a search has found them
         self.hosted_types: frozenset[str] = frozenset()  # types of the tools that the server runs
-        self.used_names: dict[tuple[str | None, str], str] = {}  # those in namespaces that `name` returned
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, source: ToolSource, options: RequestOptions, *, leads: bool = False) -> None:
         """Add a function, or replace it; `leads`: whether it is the first of its namespace, which it describes too."""
         namespace, name, tool, about = source
-        chat_name = self._names[namespace, name] = self._name(namespace, name)
+        chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
         described = _described(tool, about) if leads else tool
         declared = {"type": "function", "function": {"name": chat_name, **kind.declare(described, options)}}
@@ -114,7 +113,7 @@ class ToolSet:
         key = function.key
         if key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
-        chat_name = self._names[key] = self._name(*key)
+        chat_name = self._names[key] = self.name(*key)
         earlier: _DeclaredHosted | None = state.hosted.declared.get(chat_name)
         if earlier is None or earlier.profile is not state.profile or earlier.hosted is not function:
             earlier = _DeclaredHosted(state.profile, function, _hosted(chat_name, function, state.options))
@@ -148,14 +147,8 @@ class ToolSet:
         """Return the chat name of a function, even if it is not offered any more."""
         if namespace is None:
             return name
-        chat_name = self.used_names[namespace, name] = self._name(namespace, name)
-        return chat_name
-
-    def _name(self, namespace: str | None, name: str) -> str:
         if chat_name := self._names.get((namespace, name)):
             return chat_name
-        if namespace is None:
-            return name
         flat = _NOT_IN_NAMES.sub("_", "__".join(filter(None, (namespace, name))))
         if len(flat) <= _MAX_NAME and flat not in self.functions:
             return flat

@@ -7,7 +7,6 @@ The turns may be in the store, in the memory of a connection, or in a conversati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,7 +15,6 @@ from app.core.history.context import NewInput, RequestContext, continue_past, jo
 from app.core.history.past import Past
 from app.core.history.turns import Turn
 from app.core.ids import bucket_of, chain_key, new_key
-from app.core.request.question import TranslatedPrefix
 from app.core.size import LARGE
 from app.core.types.request import TERMINAL, CreateResponse
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
@@ -46,16 +44,11 @@ class ContextLoader:
         needed and unavailable.
         """
         lookup = TurnLookup(layers, owner)
-        past, prefixes = await self._past(request, lookup)
+        past = await self._past(request, lookup)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         new_input = await self._input(request, past, lookup, key)
-        context = await off_loop(continue_past, past, new_input, request, key, prefixes)
+        context = await off_loop(continue_past, past, new_input, request, key)
         return await self._with_files(context, owner)
-
-    def cache_prefix(self, request: CreateResponse, owner: str, prefix: TranslatedPrefix | None) -> None:
-        """Cache the translated messages of the conversation, for the next request that continues it."""
-        if prefix and request.previous_response_id:
-            self.cache.add_prefix(owner, request.previous_response_id, prefix)
 
     async def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
         """Cache a turn that was stored as that record, if the turns before it are cached."""
@@ -84,8 +77,8 @@ class ContextLoader:
         context = join(past, turn.input, new_input, chain_key(response_id) or "")
         return turns, await self._with_files(context, owner)
 
-    async def _past(self, request: CreateResponse, lookup: TurnLookup) -> tuple[Past, Sequence[TranslatedPrefix]]:
-        """Return the turns that a request continues from, with messages that were translated from them before."""
+    async def _past(self, request: CreateResponse, lookup: TurnLookup) -> Past:
+        """Return the turns that a request continues from."""
         previous, conversation, owner = request.previous_response_id, request.conversation, lookup.owner
         if previous and conversation:
             raise InvalidRequest(
@@ -98,15 +91,15 @@ class ContextLoader:
                 message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
                 raise InvalidRequest(message, param="conversation", code="invalid_value")
             earlier = await self.conversations.turns(conversation, owner, param="conversation")
-            return await off_loop(Past.of, earlier), ()
+            return await off_loop(Past.of, earlier)
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
-            return Past(), ()
+            return Past()
         if cached := await self._cached_past(previous, lookup):
-            if cached.past_size > LARGE:
+            if cached.size > LARGE:
                 LARGE_REQUEST.set(True)
-            return cached.past, cached.prefixes
+            return cached.past
         turns, base = await lookup.path(previous, self.cache)
         if turns is None:
             raise PreviousResponseNotFound(previous)
@@ -115,11 +108,11 @@ class ContextLoader:
             raise InvalidRequest(message, param="previous_response_id")
         if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
             turns = [*await self._conversation_before(turns[0], owner, previous), *turns]
-            return await off_loop(Past.of, turns), ()
+            return await off_loop(Past.of, turns)
         loaded = await off_loop(past_after, turns, base)
         self.cache.put(owner, loaded)
         self.cache.supersede(owner, loaded)
-        return loaded.past, loaded.prefixes
+        return loaded.past
 
     async def _cached_past(self, response_id: str, lookup: TurnLookup) -> CachedPast | None:
         """Return the past of a response from the cache, if all of it is still stored."""
@@ -158,9 +151,8 @@ class ContextLoader:
     async def _with_files(self, context: RequestContext, owner: str) -> RequestContext:
         if self.files is None:
             return context
-        shared, items = context.items[: context.shared], context.items[context.shared :]
-        items = await self.files.resolve(items, context.new, owner, context.warnings)
-        return replace(context, items=[*shared, *items])
+        items = await self.files.resolve(context.items, context.new, owner, context.warnings)
+        return replace(context, items=items)
 
 
 def _is_unstored(turn: Turn) -> bool:

@@ -1,9 +1,8 @@
 """
-A cache of loaded conversations, so that a turn of a long one costs about as much as a turn of a short one.
+A cache of loaded conversations, so that a turn decodes only the turns before it that are not cached.
 
-An entry is the decoded past of one stored response, with the messages that were translated from it for a backend.
-Before each use, the store has to confirm that every response of it still exists, so responses that were deleted or have
-expired in any process are never returned.
+An entry is the decoded past of one stored response. Before each use, the store must confirm that all responses of the
+past still exist, so responses that were deleted or have expired in any process are never returned.
 """
 
 from __future__ import annotations
@@ -11,46 +10,35 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 
 from app.core.bounded_json import size_of
-from app.core.history.compaction import has_compaction
 from app.core.history.past import Past
 from app.core.history.turns import Turn
-from app.core.request.question import TranslatedPrefix
 
 HISTORY_CACHE = 64 * 1024 * 1024  # bytes, by default
 
 _TURN = 500  # bytes of a turn besides its items: ids, and slots in lists and dicts
 MAX_AGE = 600.0  # seconds that an entry stays after its last use
 _SHARE = 4  # one conversation may take 1/4 of the cache
-_PREFIXES = 2  # per conversation, each for another profile of a backend
 
 
+@dataclass(slots=True)
 class CachedPast:
-    """The past of a response, and the messages that were translated from it."""
+    """The past of a response."""
 
-    def __init__(self, past: Past, size: int, prefixes: Sequence[TranslatedPrefix] = ()) -> None:
-        self.past = past
-        self.past_size = size  # bytes
-        self.used = 0.0  # the time of the last use
-        self.base: str | None = None  # the response whose entry it extends
-        self.prefixes: Sequence[TranslatedPrefix] = prefixes
-
-    @property
-    def size(self) -> int:
-        """The bytes of memory that the entry takes."""
-        return self.past_size + sum(prefix.size for prefix in self.prefixes)
+    past: Past
+    size: int  # bytes of memory
+    base: str | None = None  # the response whose entry it extends
+    used: float = 0.0  # time of the last use
 
 
 def past_after(turns: Sequence[Turn], base: CachedPast | None = None) -> CachedPast:
     """Return the entry of the last of some turns, which follow `base`; nothing in the turns may be changed later."""
-    size, prefixes = (base.past_size, base.prefixes) if base else (0, ())
-    size += sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
-    if any(has_compaction(turn.items) for turn in turns):
-        prefixes = ()  # the conversation starts differently now
-    entry = CachedPast((base.past if base else Past()).extended(turns), size, prefixes)
-    entry.base = base.past.response_ids[-1] if base else None
-    return entry
+    size = sum(_TURN + size_of([turn.input, turn.response["output"], turn.upstream]) for turn in turns)
+    if base is None:
+        return CachedPast(Past.of(turns), size)
+    return CachedPast(base.past.extended(turns), base.size + size, base.past.response_ids[-1])
 
 
 class _Responses(Container[str]):
@@ -99,17 +87,6 @@ class HistoryCache:
             entry.used = self._clock()
             self.bytes += entry.size
             self._evict()
-
-    def add_prefix(self, owner: str, response_id: str, prefix: TranslatedPrefix) -> None:
-        """Add messages to the entry of a response, if there is one, in place of those for the same profile."""
-        entry = self._entries.get((owner, response_id))
-        if entry is None or any(known is prefix for known in entry.prefixes):
-            return
-        self.bytes -= entry.size
-        others = [known for known in entry.prefixes if known.profile is not prefix.profile]
-        entry.prefixes = [prefix, *others][:_PREFIXES]
-        self.bytes += entry.size
-        self._evict()
 
     def supersede(self, owner: str, entry: CachedPast) -> None:
         """Remove the entries that an entry extends, because the conversation continues from it."""

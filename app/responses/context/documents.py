@@ -35,13 +35,12 @@ class PdfTexts:
 
         A PDF that cannot be read has the reason in its part, which is an error when the part is translated.
         """
-        shared, items = context.items[: context.shared], context.items[context.shared :]
-        pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(items)))
+        pdfs = [] if profile.request.content.files == "pass" else list(filter(is_pdf, _files(context.items)))
         if not pdfs:
             return context
         parts = await asyncio.gather(*(self._part(pdf, owner) for pdf in pdfs))
         read = dict(zip(map(id, pdfs), parts, strict=True))
-        return replace(context, items=[*shared, *(_replaced(item, read) for item in items)])
+        return replace(context, items=[_replaced(item, read) for item in context.items])
 
     async def _part(self, part: Part, owner: str) -> Part:
         data = file_bytes(part)

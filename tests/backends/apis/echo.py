@@ -31,8 +31,7 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     if read.choice.functions:
         raise InvalidRequest("This backend takes no tools.", param="tools")
     name_unsent(read.state)
-    messages, _ = read.messages()
-    texts = [read.state.request.instructions, *(message["content"] for message in messages)]
+    texts = [read.state.request.instructions, *(message["content"] for message in read.messages())]
     prompt = "\n\n".join(str(text) for text in texts if text)
     if not prompt:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")

@@ -72,16 +72,3 @@ def test_breakpoints_of_the_caller_take_the_place_of_ours() -> None:
     assert marked(encoded) == [("system", "Be kind."), ("user", "One"), ("tool", "A cat.")]
     assert encoded.body["messages"][0]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert encoded.warnings == ()
-
-
-def test_prefix_with_breakpoints_is_not_used_for_models_without() -> None:
-    items = [
-        {"role": "user", "content": [{"type": "input_text", "text": "Hi", **BREAKPOINT}]},
-        {"role": "assistant", "content": "Hello"},
-    ]
-    profile = load_profile("openrouter")
-    both = CreateResponse.model_validate({"model": "m", "input": [*items, {"role": "user", "content": "So?"}]})
-    made = to_chat(Question(both, both.items(), "claude", shared=3), profile)
-    assert made.prefix and made.prefix.breakpoints
-    after = to_chat(Question(both, both.items(), "gpt", prefixes=[made.prefix], shared=3), profile)
-    assert after.body["messages"][0] == {"role": "user", "content": "Hi"}

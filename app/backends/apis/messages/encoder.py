@@ -14,7 +14,7 @@ from app.core.profile import Profile, RequestOptions
 from app.core.request import encoded_question, name_unsent, read_question
 from app.core.request.caching import CACHE_FIELDS, set_breakpoints
 from app.core.request.call_ids import VERBATIM
-from app.core.request.question import EncodedQuestion, Question, TranslationState, with_encoded
+from app.core.request.question import EncodedQuestion, Question, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice
 from app.core.types import JSONObject
@@ -29,7 +29,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     cached = options.cache != "off"
     read = read_question(question, profile, options, CachedConversation if cached else MessagesConversation)
     state, choice = read.state, read.choice
-    messages, prefix = read.messages()
+    messages = read.messages()
     system, text_format = _system(state)
     if not system and not messages:
         raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
@@ -50,8 +50,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     think(state, body)
     if cached:
         set_breakpoints(state, body)
-    body["messages"] = with_encoded(body["messages"], prefix)
-    return encoded_question(state, body, choice, prefix)
+    return encoded_question(state, body, choice)
 
 
 def _options(options: RequestOptions) -> RequestOptions:
