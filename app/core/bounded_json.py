@@ -28,7 +28,8 @@ class TooManyValues(orjson.JSONDecodeError):
 
 def loads(data: bytes | str, limit: int = MAX_VALUES) -> object:
     """Parse a JSON document; raises `orjson.JSONDecodeError`, or its subclass `TooManyValues`."""
-    check_values(data, limit=limit)
+    if len(data) > limit:
+        check_values(data, limit=limit)
     return orjson.loads(data)
 
 

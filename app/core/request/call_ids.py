@@ -71,13 +71,12 @@ class CallIds:
 
         `original` is the backend's own id of the call, if it was too long to be shown to the client.
         """
-        accepted = call_id if self._fits(call_id) else self._replacement(call_id)
-        result = original if isinstance(original, str) and self._is_free(original) else accepted
+        fits = len(call_id) <= MAX_CALL_ID and self._is_free(call_id)
+        result = call_id if fits else self._replacement(call_id)
+        if isinstance(original, str) and self._is_free(original):
+            result = original
         self._used.add(result)
         return result
-
-    def _fits(self, call_id: str) -> bool:
-        return len(call_id) <= MAX_CALL_ID and self._is_free(call_id)
 
     def _is_free(self, call_id: str) -> bool:
         return call_id not in self._used and (self._pattern is None or self._pattern.fullmatch(call_id) is not None)
@@ -86,7 +85,7 @@ class CallIds:
         for attempt in range(self._tried.get(call_id, 0), self._tried.get(call_id, 0) + _ATTEMPTS):
             self._tried[call_id] = attempt + 1
             candidate = self._form.id(f"{call_id}\n{attempt}")
-            if self._fits(candidate):
+            if len(candidate) <= MAX_CALL_ID and self._is_free(candidate):
                 return candidate
         return _FORM.id(f"{call_id}\n{self._tried[call_id]}")  # the pattern has no unused id: uniqueness matters more
 

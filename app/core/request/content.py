@@ -196,6 +196,23 @@ def joined_text(
     return separator.join(texts(parts))
 
 
+_TEXTS = frozenset(type_ for type_, make in _PARTS.items() if make is _text)
+
+
+def plain_text(content: str | Sequence[Part] | None) -> str | None:
+    """
+    Return the text of content that is one text; None for any other content.
+
+    Nearly all content is one text, and `read_content` takes several times as long for it.
+    """
+    if isinstance(content, str):
+        return content
+    if content and len(content) == 1 and content[0]["type"] in _TEXTS and "prompt_cache_breakpoint" not in content[0]:
+        text: str = content[0]["text"]
+        return text
+    return None
+
+
 def text_content(text: str, form: str) -> str | list[ChatPart]:
     """Return a text as message content: a string, or a list of one part for the form `array`."""
     return [{"type": "text", "text": text}] if form == "array" else text

@@ -8,8 +8,7 @@ order, and would refuse it again on every later turn of the conversation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
@@ -26,6 +25,7 @@ from app.core.request.content import (
     joined_text,
     media,
     param_in_item,
+    plain_text,
     read_content,
     string_or_parts,
     text_content,
@@ -45,6 +45,7 @@ UNREADABLE_PAST = "(An earlier part of this conversation was compacted by anothe
 _PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never refused
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
 
+_NO_FIELDS: Mapping[str, object] = {}
 _HOISTED = "(see the message after this one)"
 _DROPPED = "(what the tool returned cannot be shown)"
 
@@ -64,23 +65,21 @@ def to_messages(
 
     Raises `InvalidRequest`, with the index in its `param`, for content that cannot be sent.
     """
-    conversation = form(items, state, offered, places)
-    for position, item in enumerate(items):
-        conversation.add_item(position, item)
-    return conversation.messages()
+    return form(items, state, offered, places).messages()
 
 
-@dataclass(slots=True)
 class AssistantTurn:
     """One turn of the model, assembled from its items."""
 
-    number: int  # of user messages before it
-    texts: list[str] = field(default_factory=list)
-    reasoning: list[Mapping[str, object]] = field(default_factory=list)
-    later: list[Mapping[str, object]] = field(default_factory=list)  # reasoning after text, of this message or the next
-    calls: list[int] = field(default_factory=list)  # positions of the call items
-    waiting: int = 0  # calls whose output comes later in the items
-    blocks: list[JSONObject] = field(default_factory=list)  # text and reasoning in order, for forms that keep it
+    __slots__ = ("before_text", "calls", "content", "number", "reasoning", "waiting")
+
+    def __init__(self, number: int) -> None:  # faster than a dataclass with default factories
+        self.number = number  # of user messages before it
+        self.content: list[Any] = []  # texts; in forms that keep the order, blocks of text and reasoning
+        self.reasoning: list[Mapping[str, object]] = []
+        self.before_text = 0  # the number of `reasoning` entries before the first text
+        self.calls: list[int] = []  # positions of the call items
+        self.waiting = 0  # calls whose output comes later in the items
 
 
 class ConversationReader:
@@ -111,6 +110,9 @@ class ConversationReader:
         self.strict = state.strict
         self.places = places
         self.replay = ReasoningFields(state.profile)
+        self.policy = state.options.reasoning_replay
+        self.in_parts = self.content.parts == "array"
+        self.tools_in_parts = self.content.tool_content == "array"
         self.ids = CallIds(self.options.tool_ids)
         self.paired = PairedCalls(items)
         self.turn = 0
@@ -123,39 +125,40 @@ class ConversationReader:
         """The options for what hosted tools return."""
         return lenient_content(self.tool_content)
 
-    def add_item(self, position: int, item: Item) -> None:
-        type_ = item["type"]
-        if type_ in _ITEMS:
-            getattr(self, type_)(position, item)
-        elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
-            self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
-
     def messages(self) -> list[Message]:
         """Return the messages of all items."""
+        readers = {type_: getattr(self, type_) for type_ in _ITEMS}
+        for position, item in enumerate(self.items):
+            if read := readers.get(type_ := item["type"]):
+                read(position, item)
+            elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
+                self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
         self.close()
         messages: list[Message] = []
         for entry in self.read:
-            if isinstance(entry, AssistantTurn):
-                messages += self.assistant(entry)
-            else:
+            if isinstance(entry, dict):
                 messages.append(entry)
+            else:
+                messages += self.assistant(entry)
         return messages
 
     # Items.
 
     def message(self, position: int, item: Item) -> None:
         role, content = item["role"], item.get("content")
-        if role == "assistant":
-            self.text(
-                self.text_content(position, content, role=role, separator="")
-            )  # joined like `output_text` in the SDKs
+        plain = plain_text(content)
+        if role == "assistant":  # joined like `output_text` in the SDKs
+            self.text(self.text_content(position, content, role=role, separator="") if plain is None else plain)
             return
         if self.places[position] >= 0:
             check_known(content, self.places[position])
         self.close()
         if role == "user":
             self.turn += 1
-            self.add(role, string_or_parts(self.parts(position, "content"), self.content.parts))
+            if plain is None or self.in_parts:
+                self.add(role, string_or_parts(self.parts(position, "content"), self.content.parts))
+            else:
+                self.read.append({"role": role, "content": plain})
             return
         text = self.text_content(position, content, role=role, separator="\n")
         role = self.options.roles.developer if role == "developer" else role
@@ -186,11 +189,16 @@ class ConversationReader:
     def text(self, text: str) -> None:
         if not text or text.isspace():
             return
-        turn = self.open
-        if turn and turn.texts and not turn.calls:  # two separate messages of the model
-            self.close(later=False)
-            self.current().reasoning += turn.later
-        self.current().texts.append(text)
+        turn = self.open or self.current()
+        if turn.content and not turn.calls:  # two separate messages of the model
+            self.close()
+            later = turn.reasoning[turn.before_text :]
+            del turn.reasoning[turn.before_text :]
+            turn = self.current()
+            turn.reasoning = later
+        if not turn.content:
+            turn.before_text = len(turn.reasoning)
+        turn.content.append(text)
 
     def reasoning(self, position: int, item: Item) -> None:
         upstream = self.upstream.get(item.get("id") or "") or {}
@@ -198,11 +206,10 @@ class ConversationReader:
             self.warnings.add(BOUND_ELSEWHERE)
         thought = upstream_reasoning(item, upstream)
         if thought:
-            turn = self.current()
-            (turn.later if turn.texts else turn.reasoning).append(thought)
+            (self.open or self.current()).reasoning.append(thought)
 
     def function_call(self, position: int, item: Item) -> None:
-        turn = self.current()
+        turn = self.open or self.current()
         turn.calls.append(position)
         turn.waiting += self.paired.outputs.get(position, -1) > position and position not in self.paired.late
         self.with_tools.add(turn.number)
@@ -239,43 +246,47 @@ class ConversationReader:
             self.open = AssistantTurn(self.turn)
         return self.open
 
-    def close(self, *, later: bool = True) -> None:
-        """End the assistant turn; with `later`, including the reasoning after its last text."""
-        turn, self.open = self.open, None
-        if turn:
-            self.read.append(turn)
-            if later:
-                turn.reasoning += turn.later
+    def close(self) -> None:
+        """End the assistant turn."""
+        if self.open:
+            self.read.append(self.open)
+            self.open = None
 
-    def assistant(self, turn: AssistantTurn) -> Iterator[Message]:
-        policy = self.options.reasoning_replay
-        back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
-        thought, fields = self.replay.reasoning(turn.reasoning) if back else ("", {})
-        text = thought + "\n\n".join(turn.texts)
-        if not (text or turn.calls or (turn.reasoning and fields)):
-            return
+    def assistant(self, turn: AssistantTurn) -> list[Message]:
+        """Return the message for a turn of the model, and those for the results of its calls."""
+        calls = turn.calls
+        back, thought = False, ""
+        fields: dict[str, object] = {}
+        if calls or turn.reasoning or self.replay.placeholder:
+            back = is_sent_back(self.policy, turn.number, last=self.turn, with_tools=self.with_tools)
+            thought, fields = self.replay.reasoning(turn.reasoning) if back else ("", {})
+        text = thought + "\n\n".join(turn.content)
+        if not (text or calls or (turn.reasoning and fields)):
+            return []
         message: Message = {"role": "assistant"}
         if text:
-            message["content"] = text_content(text, self.content.parts)
-        elif not turn.calls or self.content.assistant_null != "omit":
-            message["content"] = None if turn.calls and self.content.assistant_null == "null" else ""
-        message |= fields
-        if not turn.calls:
-            yield message
-            return
-        calls = [self.items[call] for call in turn.calls]
-        call_fields = [self.upstream.get(call.get("id") or "") or {} for call in calls]
-        ids = [
-            self.ids.take(call["call_id"], source.get(ORIGINAL_ID) or source.get(EARLIER_ID))
-            for call, source in zip(calls, call_fields, strict=True)
-        ]
-        extras = self.replay.calls(call_fields) if back else [{}] * len(calls)
-        message["tool_calls"] = [
-            {"id": call_id, "type": "function", "function": self.called(call), **extra}
-            for call_id, call, extra in zip(ids, calls, extras, strict=True)
-        ]
-        yield message
-        yield from self.tools(turn.calls, ids)
+            message["content"] = [{"type": "text", "text": text}] if self.in_parts else text
+        elif not calls or self.content.assistant_null != "omit":
+            message["content"] = None if calls and self.content.assistant_null == "null" else ""
+        if fields:
+            message |= fields
+        if not calls:
+            return [message]
+        sources: list[Mapping[str, object]] = []
+        ids: list[str] = []
+        sent: list[JSONObject] = []
+        for position in calls:
+            call = self.items[position]
+            source = self.upstream.get(call.get("id") or "") or _NO_FIELDS
+            call_id = self.ids.take(call["call_id"], source and (source.get(ORIGINAL_ID) or source.get(EARLIER_ID)))
+            sources.append(source)
+            ids.append(call_id)
+            sent.append({"id": call_id, "type": "function", "function": self.called(call)})
+        if back and (self.replay.placeholder or any(sources)):
+            for made, extra in zip(sent, self.replay.calls(sources), strict=True):
+                made |= extra
+        message["tool_calls"] = sent
+        return [message, *self.tools(calls, ids)]
 
     def called(self, call: Item) -> dict[str, str]:
         arguments = as_json_object(call["arguments"]) if self.options.repair_arguments else call["arguments"] or "{}"
@@ -283,11 +294,18 @@ class ConversationReader:
 
     # Tool results.
 
-    def tools(self, calls: Sequence[int], ids: Sequence[str]) -> Iterator[Message]:
-        """Yield the tool messages for one message's calls, then one user message with their images and files."""
+    def tools(self, calls: Sequence[int], ids: Sequence[str]) -> list[Message]:
+        """Return the tool messages for one message's calls, then one user message with their images and files."""
+        messages: list[Message] = []
         hoisted: list[ChatPart] = []
+        paired = self.paired
         for call, call_id in zip(calls, ids, strict=True):
-            output = None if call in self.paired.late else self.paired.outputs.get(call)
+            output = None if call in paired.late else paired.outputs.get(call)
+            if not (output is None or self.tools_in_parts):
+                text = plain_text(self.items[output].get("output"))
+                if text is not None:
+                    messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
+                    continue
             parts = self.no_output(call) if output is None else self.parts(output, "output")
             if media(parts):
                 hosted = output is not None and self.items[output].get(HOSTED)
@@ -295,13 +313,11 @@ class ConversationReader:
                 parts, moved = _MEDIA[form](self, output or 0, parts)
                 if moved:
                     hoisted += [{"type": "text", "text": f"From the result of the tool call {label(call_id)}:"}, *moved]
-            yield {
-                "role": "tool",
-                "tool_call_id": call_id,
-                "content": string_or_parts(parts, self.content.tool_content),
-            }
+            content = string_or_parts(parts, self.content.tool_content)
+            messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
         if hoisted:
-            yield {"role": "user", "content": hoisted}
+            messages.append({"role": "user", "content": hoisted})
+        return messages
 
     def no_output(self, call: int) -> list[ChatPart]:
         return [{"type": "text", "text": missing_output(self.items[call], self.warnings, strict=self.strict)}]

@@ -48,8 +48,11 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
     `upstream` has the fields that the backend sent. For items of other servers there is only the item's own content,
     or else its summary; so for those whose fields are bound to their server.
     """
-    if upstream and (fields := {name: value for name, value in upstream.items() if value and name != BOUND}):
-        return fields
+    if upstream:
+        if BOUND not in upstream and all(upstream.values()):
+            return upstream
+        if fields := {name: value for name, value in upstream.items() if value and name != BOUND}:
+            return fields
     parts = list_field(item, "content") or list_field(item, "summary")
     text = "\n".join(text for part in parts if isinstance(text := part.get("text"), str) and text)
     return {_DEFAULT: text} if text else {}
@@ -68,14 +71,9 @@ def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collec
     `with_tools` are those with tool calls. Of such a turn, servers require the reasoning of all messages, not only of
     those with the calls.
     """
-    match policy:
-        case "always":
-            return True
-        case "tool_turns" | None:
-            return turn in with_tools
-        case "current_turn":
-            return turn == last
-    return False
+    if policy is None or policy == "tool_turns":
+        return turn in with_tools
+    return policy == "always" or (policy == "current_turn" and turn == last)
 
 
 _DEFAULT_TAGS = ThinkTagOptions()
@@ -87,18 +85,20 @@ class ReasoningFields:
     def __init__(self, profile: Profile) -> None:
         options = profile.request
         self._field = options.reasoning_field
-        self._placeholder = options.reasoning_placeholder
+        self._make = _FIELDS.get(options.reasoning_field)
+        self.placeholder = options.reasoning_placeholder
         tags = profile.response.think_tags
         self._tags = tags if isinstance(tags, ThinkTagOptions) else _DEFAULT_TAGS
 
     def reasoning(self, sources: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]]:
         """Return the prefix of an assistant message's text (reasoning in think tags), and the message's fields."""
-        make = _FIELDS.get(self._field)
-        fields = make(sources) if make else {}
-        if not fields and self._placeholder and self._field != "extra_content":
+        fields = self._make(sources) if self._make else {}
+        if not fields and self.placeholder and self._field != "extra_content":
             name = _DEFAULT if self._field == "auto" else self._field
-            fields = _FIELDS[name]([{_DEFAULT: self._placeholder}])
-        tagged = fields.pop("think_tags", "")
+            fields = _FIELDS[name]([{_DEFAULT: self.placeholder}])
+        if "think_tags" not in fields:
+            return "", fields
+        tagged = fields.pop("think_tags")
         return (f"{self._tags.open}\n{tagged}\n{self._tags.close}\n\n" if tagged else ""), fields
 
     def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
@@ -112,8 +112,8 @@ class ReasoningFields:
         fields = [
             {name: value for name, value in (source or {}).items() if value and self._takes(name)} for source in sources
         ]
-        if self._field == "extra_content" and self._placeholder and fields and not any(fields):
-            fields[0] = {"extra_content": orjson.loads(self._placeholder)}
+        if self._field == "extra_content" and self.placeholder and fields and not any(fields):
+            fields[0] = {"extra_content": orjson.loads(self.placeholder)}
         return fields
 
     def _takes(self, name: str) -> bool:
@@ -123,6 +123,12 @@ class ReasoningFields:
 
 
 def _unchanged(sources: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    if len(sources) == 1:
+        fields = {**sources[0]}
+        for name, value in fields.items():
+            if not isinstance(value, str):
+                fields[name] = joined([value])
+        return fields
     names = dict.fromkeys(name for source in sources for name in source)
     return {name: joined([source[name] for source in sources if name in source], "\n") for name in names}
 

@@ -11,12 +11,16 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from operator import itemgetter
 
 from app.core.items import ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.items.readings import NOTES, Names
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
+_TYPE = itemgetter("type")
+_CONVERTED = frozenset(row.type for row in ITEM_TYPES.values() if row.read)
 _BY_MODEL = frozenset({"call", "hosted", "reasoning"})
 
 
@@ -32,6 +36,8 @@ def tool_items_as_functions(
     The second list has, for each of them, its position among `items`. `upstream` has the notes of items, by item id.
     `stays` returns whether an item is not converted, since the server has its type.
     """
+    if _CONVERTED.isdisjoint(map(_TYPE, items)):  # as in most conversations
+        return [*items], [*range(len(items))]
     notes = [_notes(item, upstream) for item in items]
     _add_decisions(items, notes)
     rounds = _rounds(items, notes)
@@ -116,6 +122,7 @@ def _is_by_model(item: Item) -> bool:
 
 
 _CALLS = frozenset({"function_call", "custom_tool_call"})  # the second where the server has custom tools
+_CALLS_AND_OUTPUTS = _CALLS | {"function_call_output"}
 
 
 class PairedCalls:
@@ -128,34 +135,44 @@ class PairedCalls:
 
     def __init__(self, items: Sequence[Item]) -> None:
         self._items = items
-        self._answers: dict[str, list[int]] = {}  # positions of the outputs for each call id
         self.outputs: dict[int, int] = {}  # by the position of the call
+        self.callers: dict[int, int] = {}  # by the position of the output
+        self.late: set[int] = set()  # asynchronous calls whose output came after further messages
+        if _CALLS_AND_OUTPUTS.isdisjoint(map(_TYPE, items)):
+            return
         waiting: dict[str, int] = {}
         early: dict[str, deque[int]] = {}
         answered: set[str] = set()
         for position, item in enumerate(items):
-            if item["type"] in _CALLS:
+            if (type_ := item["type"]) in _CALLS:
                 call_id = item["call_id"]
-                self._answers.setdefault(call_id, [])
-                if earlier := early.get(call_id):
-                    self.outputs[position] = earlier.popleft()
+                if early and (earlier := early.get(call_id)):
+                    self.outputs[position] = output = earlier.popleft()
+                    self.callers[output] = position
                 else:
                     waiting[call_id] = position
-            elif item["type"] == "function_call_output":
+            elif type_ == "function_call_output":
                 call_id = item["call_id"]
                 if (call := waiting.pop(call_id, None)) is not None:
                     self.outputs[call] = position
+                    self.callers[position] = call
                     answered.add(call_id)
                 elif call_id not in answered:
                     early.setdefault(call_id, deque()).append(position)
-        self.callers = {output: call for call, output in self.outputs.items()}
-        for call, output in self.outputs.items():
-            self._answers[items[call]["call_id"]].append(output)
-        # Asynchronous calls whose output came after further messages.
-        self.late: set[int] = set()
         if pending := [call for call in self.outputs if items[call].get("async") is True]:
             messages = [*itertools.accumulate(item["type"] == "message" for item in items)]
             self.late = {call for call in pending if messages[self.outputs[call]] > messages[call]}
+
+    @cached_property
+    def _answers(self) -> dict[str, list[int]]:
+        """The positions of the outputs for each call id."""
+        answers: dict[str, list[int]] = {}
+        for call, item in enumerate(self._items):
+            if item["type"] in _CALLS:
+                of_call = answers.setdefault(item["call_id"], [])
+                if (output := self.outputs.get(call)) is not None:
+                    of_call.append(output)
+        return answers
 
     def repeated(self, output: Item) -> list[int]:
         """Return the positions of the same output, as far as it answers calls with the same id."""

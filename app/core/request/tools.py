@@ -161,7 +161,10 @@ class ToolSet:
 
         VS Code sends the name of a function that a search has found also as its namespace.
         """
-        namespace, name = namespace_of(item), item["name"]
+        name: str = item["name"]
+        if not item.get("namespace"):
+            return name
+        namespace = namespace_of(item)
         if namespace == name and (namespace, name) not in self._names and (None, name) in self._names:
             namespace = None
         return self.name(namespace, name)
@@ -230,6 +233,9 @@ class _Entry(NamedTuple):
         return self.tool.get("defer_loading") is True and not self.found
 
 
+_ADDING = {row.type: row.adds_tools for row in ITEM_TYPES.values() if row.adds_tools}
+
+
 def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     """
     Return the functions of a request and of the `items` of its conversation.
@@ -246,8 +252,9 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     entries = [*_entries(state.request.tools, _refuse if state.strict else warn, "tools", served=hosted.served)]
     added: dict[tuple[str | None, str], int] = {}  # by items, in their order
     for item in items:
-        if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools:
-            of_item = [*_entries(list_field(item, "tools"), warn, found=row.adds_tools == "search")]
+        if item["type"] in _ADDING:
+            found = _ADDING[item["type"]] == "search"
+            of_item = [*_entries(list_field(item, "tools"), warn, found=found)]
             for entry in of_item:
                 added.setdefault(entry.key, len(added) + 1)
             entries += of_item

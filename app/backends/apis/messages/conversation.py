@@ -37,34 +37,34 @@ class MessagesConversation(ConversationReader):
     def text(self, text: str) -> None:
         """Add text of the model; blank text is refused by the server."""
         if text and not text.isspace():
-            self.current().blocks.append({"type": "text", "text": text})
+            self.current().content.append({"type": "text", "text": text})
 
     def reasoning(self, position: int, item: Item) -> None:
         """Add the signed block of a reasoning item; the server takes no others."""
         fields = self.upstream.get(item.get("id") or "") or {}
         block = bound_fields(fields, self.profile).get(THINKING)
         if isinstance(block, dict):
-            self.current().blocks.append(block)
+            self.current().content.append(block)
         elif BOUND in fields:
             self.warnings.add(BOUND_ELSEWHERE)
         elif reasoning_text(item, fields):
             self.warnings.add(UNSIGNED)
 
-    def assistant(self, turn: AssistantTurn) -> Iterator[Message]:
-        """Yield the message for a turn of the model, and that with the results of its calls."""
+    def assistant(self, turn: AssistantTurn) -> list[Message]:
+        """Return the message for a turn of the model, and that with the results of its calls."""
         policy = self.options.reasoning_replay
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
-        content = [block for block in turn.blocks if back or block["type"] not in THINKING_BLOCKS]
+        content = [block for block in turn.content if back or block["type"] not in THINKING_BLOCKS]
         calls = [self.items[call] for call in turn.calls]
         ids = [self.ids.take(call["call_id"], self._own_id(call)) for call in calls]
         content += [
             {"type": "tool_use", "id": call_id, "name": self.offered.called(call), "input": _input(call)}
             for call_id, call in zip(ids, calls, strict=True)
         ]
-        if content:
-            yield {"role": "assistant", "content": content}
+        messages: list[Message] = [{"role": "assistant", "content": content}] if content else []
         if calls:
-            yield {"role": "user", "content": [*self._results(turn.calls, ids)]}
+            messages.append({"role": "user", "content": [*self._results(turn.calls, ids)]})
+        return messages
 
     def _own_id(self, call: Item) -> object:
         source = self.upstream.get(call.get("id") or "") or {}
