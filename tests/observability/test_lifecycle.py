@@ -1,0 +1,95 @@
+"""The record of one response, and what its observers are told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from app.core.request.question import Attempts
+from app.errors import APIError, BackendError, InvalidRequest
+from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord, ToolCallRecord
+
+
+class Listener(Observer):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def on_start(self, lifecycle: ResponseLifecycle) -> None:
+        self.told.append("start")
+
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+        self.told.append(f"end {lifecycle.status} {lifecycle.usage}")
+
+    @contextmanager
+    def tool_call(self, call: ToolCallRecord) -> Iterator[None]:
+        yield
+        self.told.append(f"call {call.function} {call.status}")
+
+    @contextmanager
+    def round(self, record: RoundRecord) -> Iterator[None]:
+        self.told.append(f"round {record.number}")
+        yield
+        self.told.append(f"round {record.number} {record.status}")
+
+
+def lifecycle(*observers: Observer, status: str = "completed", **fields: Any) -> ResponseLifecycle:
+    return ResponseLifecycle({"id": "resp_1", "model": "m", "status": status}, "json", observers, **fields)
+
+
+def test_observers_are_told_of_start_rounds_calls_and_end_once() -> None:
+    listener = Listener()
+    course = lifecycle(listener, Observer())
+    with course.watched(lambda: {"output_tokens": 2}), course.watched(lambda: {}):
+        with course.round(0) as record:
+            with course.tool_call("lab", "echo") as call:
+                call.status = "completed"
+            record.status = "completed"
+    assert listener.told == [
+        *("start", "round 0", "call echo completed", "round 0 completed"),
+        "end completed {'output_tokens': 2}",
+    ]
+    assert [step["kind"] for step in course.steps] == ["tool", "model"]
+
+
+def test_error_that_leaves_the_context_is_the_failure() -> None:
+    listener = Listener()
+    course = lifecycle(listener, status="in_progress")
+    with pytest.raises(APIError), course.watched(lambda: {}):
+        raise APIError("No.")
+    assert listener.told == ["start", "end failed {}"]
+    assert course.failure and course.failure.message == "No."
+
+
+def test_response_that_is_cut_off_is_interrupted() -> None:
+    listener = Listener()
+    with pytest.raises(KeyboardInterrupt), lifecycle(listener, status="in_progress").watched(lambda: {}):
+        raise KeyboardInterrupt
+    assert listener.told == ["start", "end interrupted {}"]
+
+
+def test_log_of_the_end_has_only_what_happened() -> None:
+    assert lifecycle().end_of_log(None) == (logging.INFO, {"model": "m", "status": "completed", "usage": None})
+
+
+def test_log_of_the_end_has_times_attempts_backend_and_cost() -> None:
+    attempts = Attempts(["local", "cloud"], retries=1, queued=0.25)
+    course = lifecycle(began=1.0, first=1.5, last=2.0, attempts=attempts, cost=3_000_000)
+    _, fields = course.end_of_log({"output_tokens": 2})
+    assert fields == {
+        **{"model": "m", "status": "completed", "usage": {"output_tokens": 2}, "backend": "cloud", "cost": "0.003"},
+        **{"first_token_ms": 500, "queued_ms": 250, "attempts": 2},
+    }
+
+
+@pytest.mark.parametrize(
+    ("failure", "level"), [(BackendError("Gone."), logging.WARNING), (InvalidRequest("No."), logging.INFO)]
+)
+def test_log_of_a_failure_is_a_warning_unless_it_is_the_callers(failure: APIError, level: int) -> None:
+    told, fields = lifecycle(status="failed", failure=failure).end_of_log(None)
+    assert (told, fields["code"], failure.reported) == (level, failure.code, True)
