@@ -39,7 +39,9 @@ class Listener(Observer):
 
 
 def lifecycle(*observers: Observer, status: str = "completed", **fields: Any) -> ResponseLifecycle:
-    return ResponseLifecycle({"id": "resp_1", "model": "m", "status": status}, "json", observers, **fields)
+    return ResponseLifecycle(
+        {"id": "resp_1", "model": "m", "status": status, "output": []}, "json", observers, **fields
+    )
 
 
 def test_observers_are_told_of_start_rounds_calls_and_end_once() -> None:
