@@ -100,7 +100,8 @@ class ModelQuery:
         if (items := next(steps, None)) is None:
             return None
         question = self.question.without_oldest(items)
-        return question, self.backend.encode(question)
+        question.encoded = self.backend.encode(question)
+        return question, question.encoded
 
     def usage(self, output: Sequence[Item]) -> Usage:
         """Return the usage of an answer with that output: see `usage_of`."""

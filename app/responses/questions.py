@@ -75,7 +75,8 @@ class Questions:
     def first_question(self) -> tuple[Question, EncodedQuestion]:
         """Return the first question, and the request for it."""
         question = self._asked(self._request)
-        return question, self._backend.encode(question)
+        question.encoded = self._backend.encode(question)
+        return question, question.encoded
 
     def first(self, builder: EventBuilder) -> ModelQuery:
         """Return the only query of a response without hosted tools."""
@@ -154,7 +155,8 @@ class Questions:
         margin: float | None = None,
     ) -> ModelQuery:
         """Return the query of a question. With a `margin`, it is asked again if it is too long: see `ModelQuery`."""
-        request, encoded = self._request, self._backend.encode(question)
+        request = self._request
+        encoded = question.encoded = self._backend.encode(question)
         options = self._backend.profile(self._model).response
         rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
         reader = DeltaReader(

@@ -40,8 +40,8 @@ def asking(body: dict[str, Any], **fields: Any) -> Question:
     """Return a question whose request is this one, whatever the profile."""
     model = str(body.get("model", ""))
     request = CreateResponse(model=model or "m", input="Hi")
-    encodings = [(ANY, EncodedQuestion(body, {}, None, ()))]
-    return Question(request, request.items(), **{"model": model, "encodings": encodings, **fields})
+    encoded = EncodedQuestion(body, {}, None, (), profile=ANY)
+    return Question(request, request.items(), **{"model": model, "encoded": encoded, **fields})
 
 
 async def reads(exchange: BackendExchange) -> AsyncIterator[list[Delta]]:

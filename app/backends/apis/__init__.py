@@ -118,10 +118,12 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
 
 
 def encode(question: Question, profile: Profile) -> EncodedQuestion:
-    """Return a question as servers with this profile take it; raises `InvalidRequest` if they cannot."""
-    for known, encoded in question.encodings:
-        if known is profile or known == profile:
-            return encoded
-    encoded = APIS[profiles_by_api(profile)[0].transport.api].codec.encode(question, profile)
-    question.encodings.append((profile, encoded))
-    return encoded
+    """
+    Return a question as servers with this profile take it; raises `InvalidRequest` if they cannot.
+
+    This is `question.encoded` if it has this profile.
+    """
+    encoded = question.encoded
+    if encoded and (encoded.profile is profile or encoded.profile == profile):
+        return encoded
+    return APIS[profiles_by_api(profile)[0].transport.api].codec.encode(question, profile)

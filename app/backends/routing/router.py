@@ -35,6 +35,7 @@ from app.backends.routing.replicas import BackendConfig, Place, Replica, Replica
 from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
+from app.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
 
@@ -232,6 +233,10 @@ class _Failover(Generic[_Request, _Answer]):
         self._place: Place | None = None  # at a server, with its answer
         self._answer: _Answer
 
+    async def _encoded(self, backend: Backend, request: _Request) -> _Request:
+        """Return the request as it is encoded for a server."""
+        return request
+
     def _exchange(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
         """Return the exchange of the request with a server."""
         raise NotImplementedError
@@ -300,6 +305,7 @@ class _Failover(Generic[_Request, _Answer]):
                 _log_failover(self._last, f"{pool.name} {replica.shown}")
             if request.retry_allowed and (len(self._pools) > 1 or pool.others(self._tried)):
                 request = dataclasses.replace(request, retry_allowed=False)
+            request = await self._encoded(replica.backend, request)
             self._answer = await place.open(self._exchange(replica.backend, place.observed(request)))
         except BaseException as error:
             await place.close(error)
@@ -326,6 +332,11 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
     def warnings(self) -> Sequence[str] | None:
         """What was left out or changed for the server that answers."""
         return self._answer.warnings if self._place else None
+
+    async def _encoded(self, backend: Backend, request: Question) -> Question:
+        """Return the question encoded for a server; it is encoded again if it is for a server with another profile."""
+        encoded = await off_loop(backend.encode, request)
+        return request if encoded is request.encoded else dataclasses.replace(request, encoded=encoded)
 
     def _exchange(self, backend: Backend, request: Question) -> BackendExchange:
         return backend.open(request)

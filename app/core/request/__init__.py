@@ -64,6 +64,7 @@ def encoded_question(state: TranslationState, body: dict[str, object], choice: C
         bindings={name: function.binding for name, function in choice.functions.items()},
         allowed=choice.allowed,
         warnings=tuple(state.warnings),
+        profile=state.profile,
     )
 
 

@@ -26,6 +26,7 @@ class EncodedQuestion:
     bindings: Mapping[str, ToolBinding]  # of the functions to their tools, by their names in the request
     allowed: frozenset[str] | None  # the functions that the model may call; None: any, tools or not
     warnings: tuple[str, ...]  # what was left out or changed, one sentence each
+    profile: Profile | None = field(default=None, compare=False, repr=False)  # of the servers that take it
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class Attempts:
     broken_off: bool = False  # whether the last answer ended early, or with an error as its finish reason
 
 
-@frozen
+@dataclass(slots=True)
 class Question:
     """
     What a model is asked, and for whom; an API of model servers (`app.backends.apis`) encodes it for them.
@@ -47,6 +48,8 @@ class Question:
     `upstream` maps item ids to the fields that a backend sent for them (`{"reasoning_content": "..."}`,
     `{"extra_content": {...}}`); for a compaction item it is the decrypted `{"summary": "..."}`. Items without an entry
     are sent as they are. The last `later` items are the output of this response so far.
+
+    Only `encoded` and `attempts` change after a question is created.
     """
 
     request: CreateResponse
@@ -63,8 +66,8 @@ class Question:
     retry_allowed: bool = True  # at the same server; false if there is another one to try
     headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context
     attempts: Attempts = field(default_factory=Attempts, compare=False)
-    # By profile, so that a question is encoded once for each.
-    encodings: list[tuple[Profile, EncodedQuestion]] = field(default_factory=list, compare=False, repr=False)
+    # Set by the owner of the question, which encodes it once, for the first server that is asked.
+    encoded: EncodedQuestion | None = field(default=None, compare=False, repr=False)
 
     def with_headers(self, added: Mapping[str, str]) -> Question:
         """Return the question with additional headers."""
@@ -72,7 +75,7 @@ class Question:
 
     def without_oldest(self, items: Sequence[Item]) -> Question:
         """Return the question for fewer items of the conversation."""
-        return replace(self, items=items, encodings=[])
+        return replace(self, items=items, encoded=None)
 
 
 @frozen
