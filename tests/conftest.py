@@ -17,7 +17,7 @@ from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 from app.observability import log_context
-from app.process import collect_seldom
+from app.runtime.process import tune_gc
 
 # The garbage collector would traverse all that is imported and collected again and again, for a third of the time.
 gc.disable()
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.enable()
-    collect_seldom()  # as a server does
+    tune_gc()  # as a server does
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -71,14 +71,8 @@ CORE = {f"app.core.{room}" for room in ROOMS}
 ROOTS = {
     "app",
     "app.errors",
-    "app.extras",
-    "app.importing",
-    "app.invalid_values",
-    "app.isolation",
-    "app.off_loop",
-    "app.pdf_reader",
-    "app.tasks",
-    "app.unreachable",
+    "app.loading",
+    "app.runtime",
 }
 BELOW = ROOTS | CORE
 TYPES = {"app", "app.core.bounded_json", "app.core.ids", "app.core.json_values", "app.core.size", "app.core.types"}
@@ -88,15 +82,8 @@ REQUEST = STREAM | {"app.core.charsets", "app.core.profile", "app.core.stream"}
 LAYERS = {
     "app": set(),
     "app.errors": set(),
-    "app.extras": set(),
-    "app.importing": set(),
-    "app.invalid_values": set(),
-    "app.isolation": set(),
-    "app.off_loop": {"app", "app.core.size", "app.process"},
-    "app.pdf_reader": set(),
-    "app.process": set(),
-    "app.tasks": set(),
-    "app.unreachable": set(),
+    "app.loading": {"app"},
+    "app.runtime": {"app", "app.core.size"},
     "app.core": set(),
     "app.core.*": STREAM | {"app.core.stream"},
     "app.core.charsets": {"app"},

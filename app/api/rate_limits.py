@@ -30,8 +30,8 @@ from app.core.types import Usage
 from app.core.usage import usage_since
 from app.errors import StoreBusy, StoreUnavailable, TooManyRequests, try_again_in
 from app.observability.lifecycle import Observer, ResponseLifecycle
+from app.runtime.tasks import end
 from app.stores.counters import LEASE, Counters, TokenTake
-from app.tasks import end
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, chec
 from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
 from app.errors import InvalidRequest, Warnings, did_you_mean, label
-from app.off_loop import LARGE_REQUEST, off_loop
+from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 
 Body = TypeVar("Body", bound=BaseModel)
 T = TypeVar("T")
@@ -90,7 +90,7 @@ async def read_as(request: Request, parsed: Callable[[bytes], T], limits: BodyLi
         message = f"Content-Encoding '{encoding}' is not supported; use zstd or gzip."
         raise InvalidRequest(message, code="unsupported_encoding", status=415)
     LARGE_REQUEST.set(is_large(data) if encoding == "identity" else len(data) * MAX_RATIO > LARGE)
-    body, large = await off_loop(_unpack_and_parse, data, encoding, parsed, limits)
+    body, large = await run_in_thread_if_large(_unpack_and_parse, data, encoding, parsed, limits)
     LARGE_REQUEST.set(large)
     return body
 
@@ -112,7 +112,7 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
 async def parse_off_loop(data: bytes, model: type[Body], limits: BodyLimits) -> Body:
     """Return JSON as a `model`, in a thread if it is large; raises `InvalidRequest` as `parse`."""
     LARGE_REQUEST.set(is_large(data))
-    return await off_loop(parse, data, model, limits.values)
+    return await run_in_thread_if_large(parse, data, model, limits.values)
 
 
 def parse(data: bytes, model: type[Body], max_values: int = MAX_VALUES) -> Body:

@@ -106,9 +106,9 @@ def serve(
     import logging
     import secrets
 
-    from app.process import uncollected
+    from app.runtime.process import gc_paused
 
-    with uncollected():
+    with gc_paused():
         from app.cli.serve import greet, run_server
         from app.observability import logging as logs
         from app.settings import unknown_variables

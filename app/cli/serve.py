@@ -21,10 +21,11 @@ import uvicorn
 from uvicorn.supervisors import ChangeReload
 from uvicorn.supervisors.multiprocess import Multiprocess
 
-from app import __version__, process
+from app import __version__
 from app.cli.listening import default_pid_file, pid_file
 from app.core.redaction import without_password
 from app.observability import logging as logs
+from app.runtime import process
 from app.settings import Settings, load_settings
 from app.settings.loading import WORKERS_DIRECTORY, environment
 from app.settings.reloading import ReloadReport
@@ -94,7 +95,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
 
 def app_factory() -> FastAPI:
     """Return the application for the settings of the environment; uvicorn calls it in each process."""
-    with process.uncollected():
+    with process.gc_paused():
         from app.main import create_app  # not in the process that starts workers
 
         settings = load_settings()
@@ -103,7 +104,7 @@ def app_factory() -> FastAPI:
         process.pass_no_descriptors()
         process.map_large_blocks()
         app = create_app(settings, reload=load_settings)
-    process.collect_seldom()
+    process.tune_gc()
     return app
 
 

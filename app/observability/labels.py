@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from app.errors import APIError
-from app.tasks import end
+from app.runtime.tasks import end
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from app.core.profile import Profile
 from app.core.types.request import CreateResponse, Response
 from app.observability import log_context
 from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
-from app.off_loop import off_loop
 from app.responses.background import Background
 from app.responses.context import ContextLoader
 from app.responses.context.cache import HistoryCache
@@ -34,6 +33,7 @@ from app.responses.quota import StorageQuota
 from app.responses.run import Caller, Run, Storage
 from app.responses.stored import StoredResponses
 from app.responses.tool_loop import ToolLoop
+from app.runtime.threads import run_in_thread_if_large
 from app.stores import Store
 from app.stores.layered import LayeredStore
 from app.tools import FileTool, HostedTool
@@ -184,7 +184,7 @@ class Responses:
                 generation = OneAnswer(builder, query, options.deadline())
             return generation, self.stored.storage(preparation, profile)
 
-        return await off_loop(translated)
+        return await run_in_thread_if_large(translated)
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
         """Return the factory of a request's questions to the backend."""

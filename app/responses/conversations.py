@@ -26,10 +26,10 @@ from app.core.redaction import ToolSecrets
 from app.core.stream.event_builder import Upstream
 from app.core.types.request import CreateResponse, Item, Response
 from app.errors import InvalidRequest, NotFound, Warnings
-from app.off_loop import off_loop, read_records
 from app.responses.encryption import ContentCipher, decrypt_items
 from app.responses.images import StoredImages, turn_changes
 from app.responses.quota import StorageQuota
+from app.runtime.threads import read_records, run_in_thread_if_large
 from app.stores import Change, Store, images_bucket
 
 _CONVERSATION = "conversation"
@@ -182,7 +182,7 @@ class Conversations:
             present.add(new[-1]["id"])
         warnings = Warnings()
         decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings, field="items")
-        new, decrypted = await off_loop(decrypt, new, self._cipher, owner)
+        new, decrypted = await run_in_thread_if_large(decrypt, new, self._cipher, owner)
         return Turn({"id": new_id("added", key), "output": []}, new, upstream | decrypted)
 
     async def _stored(self, item: Item, owner: str) -> tuple[Item, Upstream] | None:
@@ -212,12 +212,12 @@ class Conversations:
         """
         if not name.startswith(_ADDED) or item_id.encode() not in record:
             return []
-        turn = await off_loop(Turn.of, record)
+        turn = await run_in_thread_if_large(Turn.of, record)
         left = _without(turn, {item_id})
         if left == turn:
             return []  # the record only mentions the id
         rewritten = f"{name.rpartition('_')[0]}_{secrets.token_hex(4)}"
-        put = {rewritten: await off_loop(left.record)} if left.items else {}
+        put = {rewritten: await run_in_thread_if_large(left.record)} if left.items else {}
         changes = [Change(bucket, put, delete=[name], requires=name)]
         if item_id in (turn.images or {}):
             images, response_id = images_bucket(bucket), turn.response["id"]

@@ -22,7 +22,7 @@ from app.core.history.turns import Turn
 from app.core.ids import bucket_of
 from app.core.types.frozen import frozen
 from app.core.types.request import Item
-from app.off_loop import off_loop
+from app.runtime.threads import run_in_thread_if_large
 from app.stores import Change, images_bucket
 
 
@@ -41,7 +41,7 @@ async def turn_changes(
     `name` is that of the record, by default the response's id; the images always have that id. `listed` is whether the
     turn is put with an entry.
     """
-    return await off_loop(_turn_changes, bucket, turn, name, requires, listed)
+    return await run_in_thread_if_large(_turn_changes, bucket, turn, name, requires, listed)
 
 
 def _turn_changes(bucket: str, turn: Turn, name: str | None, requires: str | None, listed: bool) -> list[Change]:

@@ -18,11 +18,11 @@ from app.core.types import JSONMapping, JSONObject, Usage
 from app.core.types.request import CreateResponse, Item
 from app.core.usage.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
-from app.off_loop import off_loop
 from app.responses import Responses
 from app.responses.preparation import declared_tools
 from app.responses.run import Caller
 from app.responses.tool_loop.sessions import open_tools
+from app.runtime.threads import run_in_thread_if_large
 from app.tools import Declaration, DeclaringTool, HostedFunction, HostedTool, OutcomeStatus, ToolWithRights
 
 _SCANNED = 5000  # entries of a caller that are grouped into chains: the newest
@@ -139,7 +139,7 @@ class Inspection:
         responses = self._responses
         request, context = await self._unstored(request, caller)
         questions = responses.questions(request, context, caller, responses.options.model(request, context, caller))
-        question, encoded = await off_loop(questions.first_question)
+        question, encoded = await run_in_thread_if_large(questions.first_question)
         count = await responses.backend.count_tokens(question)
         if count is not None:
             return count, True
@@ -228,7 +228,7 @@ class Inspection:
         request, hosted = self._without_hosted_tools(request)
         model = responses.options.model(request, context, caller)
         questions = responses.questions(request, context, caller, model)
-        question, encoded = await off_loop(questions.first_question)
+        question, encoded = await run_in_thread_if_large(questions.first_question)
         sent = responses.backend.translation(question)
         warnings = [*context.warnings, *encoded.warnings, *sent.warnings, *hosted]
         return {"object": "antiphon.translation", **sent._asdict(), "warnings": list(dict.fromkeys(warnings))}

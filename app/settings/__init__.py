@@ -41,8 +41,8 @@ from pydantic_settings import (
 from app.core.access import digest_of
 from app.core.prices import PriceList
 from app.core.types import JSONObject
-from app.extras import require_packages
-from app.invalid_values import describe
+from app.loading.optional_dependencies import require_packages
+from app.loading.validation_messages import describe
 from app.settings.backend import BackendSettings, merged_profile
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion

@@ -30,7 +30,7 @@ from pydantic_settings import NoDecode
 from app.backends import BACKENDS
 from app.backends.apis import APIS
 from app.backends.profiles import load_profile
-from app.extras import require_packages
+from app.loading.optional_dependencies import require_packages
 from app.stores import STORES
 
 

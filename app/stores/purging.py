@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from app.errors import StoreUnavailable
+from app.runtime.tasks import end
 from app.stores import Store
-from app.tasks import end
 
 logger = logging.getLogger(__name__)
 

@@ -32,11 +32,11 @@ from app.core.types.request import Item
 from app.core.usage import request_usage
 from app.core.usage.tool_usage import Counts, image_usage
 from app.errors import InvalidRequest, StoreUnavailable, TooManyRequests
+from app.runtime.connect_errors import why_no_answer
 from app.tools import Declaration, HostedFunction, Outcome, Report, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_client, endpoint_options
 from app.tools.guard import OutboundRefused
 from app.tools.validation import read_declaration, read_table
-from app.unreachable import why_no_answer
 
 MAX_IMAGE_ANSWER_BYTES = 200_000_000  # of an images API's answer: base64, partial images included
 MAX_EDITED_IMAGES = 4  # the latest images of the conversation

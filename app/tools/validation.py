@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from app.errors import InvalidRequest, Warnings, did_you_mean, label
-from app.invalid_values import describe
+from app.loading.validation_messages import describe
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -26,7 +26,7 @@ import orjson
 import websockets.sync.client as websockets
 
 from app.main import create_app
-from app.process import map_large_blocks
+from app.runtime.process import map_large_blocks
 from tests.api.huge_bodies import prepare, reset_peak, status_of
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings

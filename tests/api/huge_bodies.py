@@ -32,7 +32,7 @@ import zstandard
 
 from app.core.history.compaction import CONTENT_MARK
 from app.main import create_app
-from app.process import collect_seldom, map_large_blocks
+from app.runtime.process import map_large_blocks, tune_gc
 from tests.support.loop_holds import watched_loop
 from tests.support.serving import serving, settings
 from tests.support.upstream import CLOSE, Upstream
@@ -384,7 +384,7 @@ def measured(name: str) -> Any:
         return json.loads(costs)
     try:
         map_large_blocks()
-        collect_seldom()
+        tune_gc()
         os.write(writing, json.dumps(asyncio.run(_costs(name))).encode())
     except Exception:
         traceback.print_exc()

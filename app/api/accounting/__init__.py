@@ -29,8 +29,8 @@ from app.core.prices import PriceList, format_money
 from app.core.types import Usage
 from app.errors import StoreUnavailable, TooManyRequests, UnstorableValue
 from app.observability.labels import BoundedLabels
+from app.runtime.tasks import wait_for_event
 from app.stores.usage import Spending, UsageLedger, UsageRow
-from app.tasks import wait_for_event
 
 logger = logging.getLogger(__name__)
 

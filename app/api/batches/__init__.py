@@ -22,7 +22,7 @@ from app.api.batches.input import read_lines
 from app.api.batches.requests import LineRequests, PutOff
 from app.backends import LOW_PRIORITY
 from app.observability import log_context
-from app.tasks import cancel, end, wait_for_event
+from app.runtime.tasks import cancel, end, wait_for_event
 from app.tools.files import File, FilesUnavailable, new_file_id
 from app.tools.files.batches import Batches, ClaimedLine, LineResult, RequestBatch
 from app.tools.files.uploads import ContentWriter

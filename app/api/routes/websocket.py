@@ -31,12 +31,12 @@ from app.core.size import is_large
 from app.core.stream.event_batch import EventBatch
 from app.core.types.request import TERMINAL, Response
 from app.errors import APIError, InvalidRequest, TooManyRequests
-from app.off_loop import LARGE_REQUEST, off_loop
 from app.responses import Caller, Run
 from app.responses.delivery import Outbox
+from app.runtime.tasks import cancel, end
+from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 from app.stores import Store, images_bucket
 from app.stores.layered import LayeredStore
-from app.tasks import cancel, end
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class WebSocketConnection:
 
     async def _parse(self, frame: bytes) -> Create | ControlFrame:
         LARGE_REQUEST.set(is_large(frame))
-        return await off_loop(read_frame, frame, self._api.body_limits.values)
+        return await run_in_thread_if_large(read_frame, frame, self._api.body_limits.values)
 
     def _refusal(self, create: Create) -> APIError | None:
         """Return the error of a turn that exceeds the connection's limits; None if it can run or wait."""
@@ -262,7 +262,7 @@ class WebSocketConnection:
         """
         try:
             self._caller = self._api.auth.verify(self._caller)  # the key may have been revoked since the handshake
-            request = await off_loop(create.request, lenient=self._lenient)
+            request = await run_in_thread_if_large(create.request, lenient=self._lenient)
             async with (await self._api.admit(self._caller)).slot() as admission:
                 run = await self._api.responses.create(
                     request,

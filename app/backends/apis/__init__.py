@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from app.core.profile import Profile
 from app.core.types import JSONObject
-from app.importing import import_object
+from app.loading.importing import import_object
 
 if TYPE_CHECKING:  # the settings import this module, and are to be read at once
     import httpx

@@ -38,7 +38,7 @@ from app.core.types.deltas import (
 )
 from app.core.usage import chunk_usage
 from app.errors import InvalidRequest
-from app.off_loop import off_loop
+from app.runtime.threads import run_in_thread_if_large
 
 _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
@@ -73,7 +73,7 @@ class DemoBackend(Backend):
         error = showcase.wanted_failure(prompt)
         if error and not showcase.breaks_off(prompt):
             raise error
-        pause, deltas = await off_loop(demo_answer, body)
+        pause, deltas = await run_in_thread_if_large(demo_answer, body)
         yield []
         for delta in deltas:
             await asyncio.sleep(max(self._delay, pause))

@@ -36,7 +36,7 @@ from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.types import JSONObject
 from app.errors import BackendBusy, BackendError, try_again_in
-from app.tasks import end
+from app.runtime.tasks import end
 
 logger = logging.getLogger(__name__)
 

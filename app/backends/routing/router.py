@@ -35,7 +35,7 @@ from app.backends.routing.replicas import BackendConfig, Place, Replica, Replica
 from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, InvalidRequest, NotFound
-from app.off_loop import off_loop
+from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -335,7 +335,7 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
 
     async def _encoded(self, backend: Backend, request: Question) -> Question:
         """Return the question encoded for a server; it is encoded again if it is for a server with another profile."""
-        encoded = await off_loop(backend.encode, request)
+        encoded = await run_in_thread_if_large(backend.encode, request)
         return request if encoded is request.encoded else dataclasses.replace(request, encoded=encoded)
 
     def _exchange(self, backend: Backend, request: Question) -> BackendExchange:

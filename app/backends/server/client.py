@@ -48,7 +48,7 @@ from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
 from app.core.sse.repeats import RawEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
-from app.off_loop import off_loop
+from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -214,7 +214,7 @@ class ModelServer(Backend):
         `whole`: whether to request the answer as one JSON document.
         """
         for endpoint in self._endpoints.candidates():
-            encoded = await off_loop(encode, question, endpoint.profile)
+            encoded = await run_in_thread_if_large(encode, question, endpoint.profile)
             body = _unstreamed(encoded.body) if whole else encoded.body
             try:
                 response, adapted = await self._request(endpoint, question, body, retries)

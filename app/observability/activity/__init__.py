@@ -29,8 +29,8 @@ from app.core.types.request import TERMINAL
 from app.errors import StoreUnavailable
 from app.observability.activity.hours import HOUR, ActivityHour, Refusal
 from app.observability.lifecycle import Observer, ResponseLifecycle
+from app.runtime.tasks import end
 from app.stores import Store
-from app.tasks import end
 
 logger = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from app.observability.lifecycle import Observer, ResponseLifecycle, RoundRecord
 from app.observability.tracing.backends import BackendSpan
 from app.observability.tracing.requests import TracedRequests
 from app.observability.tracing.spans import conversation_attribute, harmless, mark_failed, round_span
-from app.tasks import wait_for_event
+from app.runtime.tasks import wait_for_event
 
 FLUSH_TIMEOUT = 5.0  # seconds to export pending data when the server shuts down
 

@@ -29,9 +29,9 @@ from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
 from app.responses.images import load_images, turn_changes
+from app.runtime.tasks import end
 from app.stores import Change, Store, owner_of
 from app.stores.event_log import EventLog, RunKey
-from app.tasks import end
 
 __all__ = ["Background", "EventSubscription", "Run"]
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import StoreUnavailable
+from app.runtime.tasks import end, wait_for_event
 from app.stores import Change, Store
-from app.tasks import end, wait_for_event
 
 if TYPE_CHECKING:
     import httpx

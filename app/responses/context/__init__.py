@@ -18,11 +18,11 @@ from app.core.ids import bucket_of, chain_key, new_key
 from app.core.size import LARGE
 from app.core.types.request import TERMINAL, CreateResponse
 from app.errors import InvalidRequest, NotFound, PreviousResponseNotFound, Warnings
-from app.off_loop import LARGE_REQUEST, off_loop
 from app.responses.context.cache import CachedPast, HistoryCache, past_after
 from app.responses.context.lookup import TurnLookup
 from app.responses.conversations import Conversations, before
 from app.responses.encryption import ContentCipher, decrypt_items
+from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 from app.stores.layered import LayeredStore
 from app.tools import InputFiles
 
@@ -47,14 +47,14 @@ class ContextLoader:
         past = await self._past(request, lookup)
         key = chain_key(request.conversation or request.previous_response_id or "") or new_key()
         new_input = await self._input(request, past, lookup, key)
-        context = await off_loop(continue_past, past, new_input, request, key)
+        context = await run_in_thread_if_large(continue_past, past, new_input, request, key)
         return await self._with_files(context, owner)
 
     async def cache_turn(self, owner: str, turn: Turn, record: bytes) -> None:
         """Cache a turn that was stored as that record, if the turns before it are cached."""
         previous = turn.response["previous_response_id"]
         if previous and (base := self.cache.get(owner, previous)) and turn.response["status"] in TERMINAL:
-            self.cache.put(owner, await off_loop(lambda: past_after([Turn.of(record)], base)))
+            self.cache.put(owner, await run_in_thread_if_large(lambda: past_after([Turn.of(record)], base)))
 
     async def stored(self, response_id: str, owner: str, layers: LayeredStore) -> tuple[list[Turn], RequestContext]:
         """
@@ -72,7 +72,7 @@ class ContextLoader:
             message = f"The conversation that response '{response_id}' was made in is not there any more."
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
-        past = await off_loop(Past.of, earlier)
+        past = await run_in_thread_if_large(Past.of, earlier)
         new_input = NewInput(turn.input, past.upstream | turn.upstream)
         context = join(past, turn.input, new_input, chain_key(response_id) or "")
         return turns, await self._with_files(context, owner)
@@ -91,7 +91,7 @@ class ContextLoader:
                 message = f"Invalid 'conversation': '{conversation}'. Expected an ID that begins with 'conv_'."
                 raise InvalidRequest(message, param="conversation", code="invalid_value")
             earlier = await self.conversations.turns(conversation, owner, param="conversation")
-            return await off_loop(Past.of, earlier)
+            return await run_in_thread_if_large(Past.of, earlier)
         if request.store and (previous is None or lookup.layers.memory is not None):
             await lookup.layers.store.check()
         if previous is None:
@@ -108,8 +108,8 @@ class ContextLoader:
             raise InvalidRequest(message, param="previous_response_id")
         if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
             turns = [*await self._conversation_before(turns[0], owner, previous), *turns]
-            return await off_loop(Past.of, turns)
-        loaded = await off_loop(past_after, turns, base)
+            return await run_in_thread_if_large(Past.of, turns)
+        loaded = await run_in_thread_if_large(past_after, turns, base)
         self.cache.put(owner, loaded)
         self.cache.supersede(owner, loaded)
         return loaded.past
@@ -142,7 +142,7 @@ class ContextLoader:
         new = await lookup.resolved(request.items(), past, upstream)
         cipher, owner = self.cipher, lookup.owner
         decrypt = partial(decrypt_items, key=key, known=upstream, warnings=warnings)
-        new, decrypted = await off_loop(decrypt, new, cipher, owner)
+        new, decrypted = await run_in_thread_if_large(decrypt, new, cipher, owner)
         if not answers_approvals(new):
             return NewInput(new, upstream, decrypted, warnings=warnings)
         new = await lookup.with_stored_requests(new, past, upstream)

@@ -13,8 +13,8 @@ from app.core.profile import Profile
 from app.core.request.files import PDF_ERROR, PDF_TEXT, file_bytes, is_pdf
 from app.core.types import with_fields
 from app.core.types.request import Item, Part
-from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
-from app.pdf_reader import read_pdf
+from app.runtime.pdf_reader import read_pdf
+from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 
 PDF_READERS = 3  # PDFs that are read concurrently; of one owner, one less
 PDF_TIMEOUT = 60.0  # seconds for one PDF

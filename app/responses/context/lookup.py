@@ -17,9 +17,9 @@ from app.core.stream.event_builder import Upstream
 from app.core.types import with_fields
 from app.core.types.request import Item
 from app.errors import InvalidRequest, NotFound, StoreUnavailable
-from app.off_loop import off_loop, read_records
 from app.responses.context.cache import CachedPast, HistoryCache
 from app.responses.images import StoredImages
+from app.runtime.threads import read_records, run_in_thread_if_large
 from app.stores.layered import LayeredStore
 
 _ITEMS = 1000  # of the input, after which other requests are served
@@ -62,7 +62,7 @@ class TurnLookup:
             return turns, base
         if turns and not parent:
             return turns, None
-        return await off_loop(history.path, records, response_id), None
+        return await run_in_thread_if_large(history.path, records, response_id), None
 
     async def resolved(self, items: list[Item], past: Past, upstream: dict[str, Upstream]) -> list[Item]:
         """

@@ -27,7 +27,6 @@ from app.core.usage.token_estimate import estimate_prompt
 from app.core.usage.tool_usage import complete_tool_usage
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
-from app.off_loop import off_loop
 from app.responses.compaction import CompactionBuilder
 from app.responses.delivery import EventWriter, NoDelivery
 from app.responses.generate import (
@@ -42,6 +41,7 @@ from app.responses.generate import (
 from app.responses.questions import Questions
 from app.responses.tool_loop.calls import HostedCalls
 from app.responses.tool_loop.options import LoopOptions
+from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class ToolLoop:
     async def _one_round(self, record: RoundRecord, opens_at: float | None) -> None:
         """Query the model and run its hosted calls; sets `_again` if another round follows."""
         query = await self._next_query()
-        compacts = await off_loop(self._must_compact, query)
+        compacts = await run_in_thread_if_large(self._must_compact, query)
         if compacts:
             await self._compact(self._time_to_open(opens_at))
             query = await self._next_query()
@@ -223,7 +223,7 @@ class ToolLoop:
         if self._round or self._last_reason:
             changes["tool_choice"] = options.choice(last=bool(self._last_reason))
         forbidden = frozenset(self._hosted_names) if self._last_reason else frozenset()
-        query = await off_loop(
+        query = await run_in_thread_if_large(
             self._questions.in_round,
             self.builder,
             hosted=self._hosted,

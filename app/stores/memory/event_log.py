@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from app.runtime.tasks import wait_for_event
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
-from app.tasks import wait_for_event
 
 MAX_LOG_BYTES = 256 * 1024 * 1024
 

@@ -12,10 +12,10 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Any
 
+from app.runtime.tasks import wait_for_event
 from app.storage.postgres import PostgresClient
 from app.stores.event_log import Batch, LeaseState, RunKey, RunState
 from app.stores.postgres.schema import CHANNEL
-from app.tasks import wait_for_event
 
 _FIND = """
 SELECT ended, leased > clock_timestamp() FROM antiphon_runs

@@ -16,11 +16,11 @@ from app.core.profile import TransportOptions
 from app.core.types import JSONObject
 from app.core.usage import estimated_usage, request_usage
 from app.errors import APIError
+from app.runtime.connect_errors import why_no_answer
 from app.tools import Account
 from app.tools.endpoint import endpoint_client
 from app.tools.files.settings import EmbeddingsSettings
 from app.tools.guard import OutboundRefused
-from app.unreachable import why_no_answer
 
 BATCH = 64  # texts per request
 MAX_DIMENSIONS = 16_384

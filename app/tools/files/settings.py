@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
 
-from app.extras import require_packages
+from app.loading.optional_dependencies import require_packages
 from app.tools.files import FILE_STORES
 from app.tools.validation import read_table
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import Item
 from app.errors import APIError
-from app.importing import import_object
+from app.loading.importing import import_object
 from app.tools import Account, Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_options
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported

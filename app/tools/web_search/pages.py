@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import httpx
 
-from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
+from app.runtime.connect_errors import why_no_answer
+from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 from app.tools.guard import OutboundRefused, Reach, URLPattern, fetch
 from app.tools.web_search.page_text import PageFailed, PageText, read_page
 from app.tools.web_search.providers import is_in_domains
-from app.unreachable import why_no_answer
 
 PAGE_READERS = 3  # pages that are read concurrently, which takes CPU; of one caller, one less
 PAGE_SECONDS = 30.0  # for one page, with the start of the process

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from app.core.types import JSONMapping, JSONObject
+from app.runtime.connect_errors import why_no_answer
 from app.tools.guard import GuardedTransport, OutboundRefused
 from app.tools.web_search.settings import WebSearchSettings
-from app.unreachable import why_no_answer
 
 MAX_ANSWER_BYTES = 8_000_000  # of a search service; Tavily and Exa send the text of pages
 

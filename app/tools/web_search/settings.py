@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from app.extras import require_packages
+from app.loading.optional_dependencies import require_packages
 
 
 class WebSearchSettings(BaseModel):

@@ -9,7 +9,7 @@ import httpx
 
 from app.backends.server.errors.classification import failure
 from app.errors import BackendError
-from app.unreachable import causes, why_unreachable
+from app.runtime.connect_errors import causes, why_unreachable
 
 
 def unreachable(error: httpx.TransportError) -> BackendError:

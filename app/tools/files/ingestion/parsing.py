@@ -1,7 +1,7 @@
 """
 Text extraction from files: plain text, Markdown, code, HTML, PDF, DOCX, JSON and CSV.
 
-All files but short plain texts are read in a process of their own (`app.isolation`).
+All files but short plain texts are read in a process of their own (`app.runtime.worker_processes`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.pdf_reader import EncryptedPDF, pdf_pages
+from app.runtime.pdf_reader import EncryptedPDF, pdf_pages
 from app.tools.files.ingestion.chunking import chunks
 from app.tools.html_text import html_title_and_text
 

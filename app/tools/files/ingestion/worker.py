@@ -21,8 +21,8 @@ from typing import TypeVar
 import orjson
 
 from app.errors import APIError, TooManyRequests
-from app.isolation import CallDied, CallTookTooLong, IsolatedCalls
-from app.tasks import cancel, end, wait_for_event
+from app.runtime.tasks import cancel, end, wait_for_event
+from app.runtime.worker_processes import CallDied, CallTookTooLong, IsolatedCalls
 from app.tools import Account
 from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.embeddings import BATCH, Embeddings, EmbeddingsUnavailable

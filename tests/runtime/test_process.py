@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.process import return_free_memory, uncollected
+from app.runtime.process import gc_paused, return_free_memory
 from tests.api.huge_bodies import status_of
 from tests.faults.servers import LINUX, server
 
@@ -20,7 +20,7 @@ def test_garbage_collector_is_off_while_a_server_is_built_and_leaves_out_what_wa
     """The garbage collector traverses nothing that was built, also where building failed."""
     frozen = gc.get_freeze_count()
     try:
-        with pytest.raises(ValueError), uncollected():
+        with pytest.raises(ValueError), gc_paused():
             assert not gc.isenabled()
             raise ValueError
         assert gc.isenabled() and gc.get_freeze_count() > frozen

@@ -2,7 +2,7 @@
 Text extraction from PDFs.
 
 PDFs are untrusted, and can make a parser take very long or use too much memory: call this in a process of its own
-(`app.isolation`).
+(`app.runtime.worker_processes`).
 """
 
 from __future__ import annotations

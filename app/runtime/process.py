@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """
     Never run the garbage collector for the objects that are made in the context, which live as long as the process.
 
@@ -29,7 +29,7 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def collect_seldom() -> None:
+def tune_gc() -> None:
     """
     Run the garbage collector less often, and never for the objects that exist now, which live as long as the process.
 

@@ -1,4 +1,4 @@
-"""Imports of objects by a name in the settings."""
+"""Import objects by their names in the settings."""
 
 from __future__ import annotations
 

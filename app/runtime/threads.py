@@ -1,8 +1,8 @@
 """
 Run the computations of large requests in a thread, so that they do not block the event loop.
 
-Whether a request is large is decided where its body is read, and where stored records are read for it. Code in between
-calls `off_loop`, and knows no sizes.
+The code that reads a request's body or stored records decides whether the request is large. All other code calls
+`run_in_thread_if_large` and does not know sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
 from app.core.size import is_large
-from app.process import return_free_memory
+from app.runtime.process import return_free_memory
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -25,7 +25,7 @@ LARGE_REQUEST: ContextVar[bool] = ContextVar("large_request", default=False)
 _thread = ThreadPoolExecutor(1, "antiphon-large-requests")
 
 
-async def off_loop(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread_if_large(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function: in a thread if the current request is large, else directly."""
     if not LARGE_REQUEST.get():
         return function(*args, **kwargs)
@@ -41,4 +41,4 @@ async def read_records(records: Collection[bytes], function: Callable[P, T], /, 
     """Call a function that parses stored records; large records make the current request large."""
     if is_large(*records):
         LARGE_REQUEST.set(True)
-    return await off_loop(function, *args, **kwargs)
+    return await run_in_thread_if_large(function, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What is wrong with a value in the settings, in the words of whoever wrote it."""
+"""Readable messages for settings that fail validation."""
 
 from __future__ import annotations
 

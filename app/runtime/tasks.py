@@ -1,4 +1,4 @@
-"""Ends tasks of asyncio, and waits for events."""
+"""End asyncio tasks, and wait for events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packages of the extras, and the command that installs them."""
+"""Optional dependencies, and the command that installs them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def install_command(*extras: str) -> str:
     specification of `direct_url.json`.
     """
     names = f"[{','.join(extras)}]"
-    clone = Path(__file__).parent.parent
+    clone = Path(__file__).parents[2]
     if (clone / "pyproject.toml").is_file():
         return f"{_pip_install()} -e '{_relative(clone)}{names}'"
     origin = _origin()

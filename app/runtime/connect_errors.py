@@ -1,4 +1,4 @@
-"""Why a server could not be reached or the connection broke, in words."""
+"""Readable reasons for failed connections."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from app.backends import Question
 from app.core.profile import Profile
 from app.core.size import LARGE, MANY
 from app.errors import BackendError
-from app.off_loop import LARGE_REQUEST, off_loop, read_records
+from app.runtime.threads import LARGE_REQUEST, read_records, run_in_thread_if_large
 from tests.responses.test_tool_loop import LAB, TABLES, hello, made
 from tests.support.build import delta, finish
 from tests.support.hosted_lab import Lab
@@ -43,20 +43,20 @@ async def test_event_loop_goes_on_while_a_large_request_is_worked_on() -> None:
     LARGE_REQUEST.set(True)
     gone_on = threading.Event()
     asyncio.get_running_loop().call_soon(gone_on.set)
-    assert await off_loop(gone_on.wait, 60)
+    assert await run_in_thread_if_large(gone_on.wait, 60)
 
 
 @pytest.mark.parametrize("large", [False, True])
 async def test_exception_of_a_request_is_raised(large: bool) -> None:
     LARGE_REQUEST.set(large)
     with pytest.raises(ValueError, match="invalid literal"):
-        await off_loop(int, "x")
+        await run_in_thread_if_large(int, "x")
 
 
 async def test_large_records_make_a_request_large() -> None:
     assert await read_records([b"a" * LARGE], threading.get_ident) == threading.get_ident()
     assert await read_records([b"a" * (LARGE + 1)], threading.get_ident) != threading.get_ident()
-    assert await off_loop(threading.get_ident) != threading.get_ident()
+    assert await run_in_thread_if_large(threading.get_ident) != threading.get_ident()
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.isolation import CallDied, CallTookTooLong, IsolatedCalls, Turns
+from app.runtime.worker_processes import CallDied, CallTookTooLong, FairSemaphore, IsolatedCalls
 
 GIB = 1024**3
 
@@ -76,7 +76,7 @@ async def test_call_whose_process_dies_is_reported() -> None:
 class Calls:
     """Calls that take a slot each, and hold it until they are ended; `began` has those with a slot, in order."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: FairSemaphore) -> None:
         self._turns = turns
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ends: dict[str, asyncio.Event] = {}
@@ -107,7 +107,7 @@ async def settled() -> None:
 
 
 async def test_one_owner_leaves_a_slot_to_others() -> None:
-    calls = Calls(Turns(3))
+    calls = Calls(FairSemaphore(3))
     await calls.begin("a1", "a2", "a3", "b1", "b2")
     assert calls.began == ["a1", "a2", "b1"]
     calls.end("a1")
@@ -116,7 +116,7 @@ async def test_one_owner_leaves_a_slot_to_others() -> None:
 
 
 async def test_owners_take_turns() -> None:
-    calls = Calls(Turns(1))
+    calls = Calls(FairSemaphore(1))
     await calls.begin("a1", "a2", "a3", "a4", "b1", "b2", "c1")
     for _ in range(7):
         calls.end(calls.began[-1])
@@ -125,7 +125,7 @@ async def test_owners_take_turns() -> None:
 
 
 async def test_slot_of_a_cancelled_call_goes_to_the_next() -> None:
-    calls = Calls(Turns(1))
+    calls = Calls(FairSemaphore(1))
     await calls.begin("a1", "a2", "b1")
     calls.cancel("a2")
     await settled()
@@ -136,7 +136,7 @@ async def test_slot_of_a_cancelled_call_goes_to_the_next() -> None:
 
 @pytest.mark.parametrize("cancelled_first", [True, False])
 async def test_slot_given_to_a_call_that_is_cancelled_is_free_again(cancelled_first: bool) -> None:
-    calls = Calls(Turns(1))
+    calls = Calls(FairSemaphore(1))
     await calls.begin("a1", "b1")
     if cancelled_first:
         calls.cancel("b1")

@@ -1,11 +1,10 @@
 """
-Calls in processes of their own, which may be killed: documents of somebody else can make the libraries that read them
-take very long, or much memory, and a thread cannot be ended.
+Run parsers of untrusted documents in worker processes, which, unlike threads, can be killed.
 
     calls = IsolatedCalls(3, seconds=15, memory=1024**3)
     text = await calls.run(owner, read_document, data)
 
-The processes are used again, so a call does not wait for Python to start.
+Workers are reused, so a call does not wait for Python to start.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class CallDied(Exception):
     """The process of an isolated call died, most likely of its memory limit."""
 
 
-class Turns:
+class FairSemaphore:
     """
-    A number of slots, which owners take in turns.
+    A semaphore that serves waiting owners in turn.
 
-    An owner holds all but one at most (if there are several), so that another owner need not wait for it.
+    With several slots, one owner never holds all of them, so that other owners need not wait.
     """
 
     def __init__(self, slots: int) -> None:
@@ -49,7 +48,7 @@ class Turns:
     @asynccontextmanager
     async def slot(self, owner: str) -> AsyncIterator[None]:
         """Hold a slot within the context; waits for one."""
-        await self._take(owner)
+        await self._acquire(owner)
         try:
             yield
         finally:
@@ -58,7 +57,7 @@ class Turns:
     def _has_slot_for(self, owner: str) -> bool:
         return self._held.total() < self._slots and self._held[owner] < max(1, self._slots - 1)
 
-    async def _take(self, owner: str) -> None:
+    async def _acquire(self, owner: str) -> None:
         if owner not in self._waiting and self._has_slot_for(owner):
             self._held[owner] += 1
             return
@@ -94,12 +93,12 @@ class Turns:
 
 
 class IsolatedCalls:
-    """Calls functions in up to `slots` processes at a time, each with limits; owners take turns: see `Turns`."""
+    """Calls functions in at most `slots` limited worker processes at once, fairly between owners."""
 
     def __init__(self, slots: int, *, seconds: float, memory: int) -> None:
         """`seconds` is the longest time that a call may take, `memory` its address space in bytes."""
         self._slots, self._seconds, self._memory = slots, seconds, memory
-        self._turns = Turns(slots)
+        self._turns = FairSemaphore(slots)
         self._limiter: anyio.CapacityLimiter | None = None  # otherwise anyio limits all calls by the number of CPUs
 
     async def run(self, owner: str, function: Callable[..., T], *args: object) -> T:

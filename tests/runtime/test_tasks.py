@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.tasks import cancel, end
+from app.runtime.tasks import cancel, end
 
 
 async def fail() -> None:

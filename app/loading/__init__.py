@@ -1,0 +1,1 @@
+"""Objects named by import path, optional dependencies, and messages for invalid settings."""

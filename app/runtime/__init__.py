@@ -1,0 +1,1 @@
+"""The Python process: worker processes, threads, tasks, memory and connection errors."""
