@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 
@@ -33,6 +34,7 @@ class Migrations(NamedTuple):
 
     statements: Sequence[str]
     first: int = 1  # the version of the tables that the first statements create
+    earlier: Mapping[int, str] = MappingProxyType({})  # from each version before `first` to `first`
 
     @property
     def newest(self) -> int:
@@ -43,9 +45,11 @@ class Migrations(NamedTuple):
         """Return the statements that tables of a version need; raises `UnpreparedError`."""
         if version > self.newest:
             raise SchemaTooNewError(f"the tables have version {version}, and this server knows {self.newest}")
-        if 0 < version < self.first:
-            raise UnpreparedError(f"the tables have version {version}, from before the first release")
-        return self.statements[version - self.first + 1 :] if version else self.statements
+        if version == 0:
+            return self.statements
+        if version < self.first:
+            return [self.earlier[version], *self.statements[1:]]
+        return self.statements[version - self.first + 1 :]
 
 
 async def migrate(connection: Connection, versions: str, lock: int, migrations: Migrations) -> None:

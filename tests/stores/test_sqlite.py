@@ -24,7 +24,8 @@ import pytest
 
 from app.errors import StoreUnavailable
 from app.stores import Change
-from app.stores.sqlite import SQLiteStore
+from app.stores.event_log import Batch, RunKey
+from app.stores.sqlite import SQLiteStore, schema
 from app.stores.sqlite.schema import RECORD_PIECE
 from tests.support.logs import records_of
 from tests.support.store_places import Clock
@@ -44,6 +45,42 @@ WRITE = """
 
     asyncio.run(write(*sys.argv[1:]))
 """
+
+
+# The tables of earlier versions.
+FIRST_VERSION = """
+CREATE TABLE buckets (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, expires REAL NOT NULL);
+CREATE INDEX buckets_by_expiry ON buckets (expires);
+CREATE TABLE records (
+    bucket INTEGER NOT NULL REFERENCES buckets (id) ON DELETE CASCADE,
+    name TEXT NOT NULL,
+    record BLOB NOT NULL,
+    UNIQUE (bucket, name)
+);
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY,
+    bucket TEXT NOT NULL,
+    response TEXT NOT NULL,
+    worker TEXT NOT NULL,
+    leased REAL NOT NULL,
+    expires REAL NOT NULL,
+    cancelled INTEGER NOT NULL DEFAULT 0,
+    ended INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (bucket, response)
+);
+CREATE INDEX running_by_lease ON runs (leased) WHERE NOT ended;
+CREATE INDEX ended_by_expiry ON runs (expires) WHERE ended;
+CREATE TABLE batches (
+    run INTEGER NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+    last INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    ends INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, last)
+) WITHOUT ROWID;
+"""
+WITHOUT_PIECES = schema._TABLES.replace(schema._PIECES, "")
+EARLIER = {1: FIRST_VERSION, 2: WITHOUT_PIECES.replace(schema._USAGE, ""), 3: WITHOUT_PIECES, 4: schema._TABLES}
 
 
 def run(program: str, *arguments: object) -> subprocess.Popen[str]:
@@ -440,3 +477,25 @@ def open_descriptors(path: Path) -> list[str]:
         with contextlib.suppress(OSError):  # the descriptor of the directory itself
             links.append(os.readlink(f"/proc/self/fd/{name}"))
     return [link for link in links if link.startswith(str(path))]
+
+
+@pytest.mark.parametrize("version", EARLIER)
+async def test_file_of_an_earlier_version_is_migrated(path: Path, version: int) -> None:
+    columns = ("", "") if version == 1 else ("padding, ", "x'00', ")
+    old = apsw.Connection(str(path))
+    old.execute(EARLIER[version])
+    old.execute("INSERT INTO buckets VALUES (1, ?, 1e12)", (CHAIN,))
+    insert = "INSERT INTO records (bucket, name, {}record) VALUES (1, ?, {}zeroblob(?))".format(*columns)
+    old.execute(insert, ("resp_1", 3 * RECORD_PIECE))
+    old.execute("INSERT INTO runs VALUES (1, 'a:run', 'resp_1', 'worker', 1e12, 1e12, 0, 1)")
+    insert = "INSERT INTO batches (run, last, first, ends, {}data) VALUES (1, 8, 0, 1, {}x'6576')".format(*columns)
+    old.execute(insert)
+    old.pragma("user_version", version)
+    old.close()
+
+    stores = [SQLiteStore(path, ttl=1000) for _ in range(3)]
+    assert await asyncio.gather(*(store.all(CHAIN) for store in stores)) == [{"resp_1": bytes(3 * RECORD_PIECE)}] * 3
+    assert await stores[0].log(ttl=9, lease=9).read(RunKey("a:run", "resp_1"), -1) == [Batch(0, 8, b"ev", True)]
+    await stores[1].put(CHAIN, "resp_2", b"2")
+    assert (await stores[2].all(CHAIN))["resp_2"] == b"2"
+    await asyncio.gather(*(store.aclose() for store in stores))

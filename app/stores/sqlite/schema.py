@@ -89,5 +89,20 @@ CREATE TABLE usage_batches (batch TEXT PRIMARY KEY, added REAL NOT NULL) WITHOUT
 # Content was stored after padding, so that SQLite moved all of it into overflow pages.
 _WITHOUT_PADDING = "".join(f"ALTER TABLE {table} DROP COLUMN padding;" for table in ("records", "pieces", "batches"))
 
+# Version 1 had no padding, no list and no usage, version 2 no usage. Versions 1 to 3 stored each record in one piece.
+_FROM_FIRST = f"""
+ALTER TABLE records RENAME TO old_records;
+{_RECORDS}
+INSERT INTO records SELECT bucket, name, x'', NULL, record FROM old_records;
+DROP TABLE old_records;
+{_PIECES}{_LISTED}
+ALTER TABLE batches RENAME TO old_batches;
+{_BATCHES}
+INSERT INTO batches SELECT run, last, first, ends, x'', data FROM old_batches;
+DROP TABLE old_batches;
+{_USAGE}
+"""
+_EARLIER = {1: _FROM_FIRST, 2: _PIECES + _USAGE, 3: _PIECES}
+
 _TABLES = _BUCKETS + _RECORDS + _PIECES + _LISTED + _RUNS + _BATCHES + _USAGE
-MIGRATIONS = Migrations([_TABLES, _WITHOUT_PADDING], first=4)
+MIGRATIONS = Migrations([_TABLES, _WITHOUT_PADDING], first=4, earlier=_EARLIER)
