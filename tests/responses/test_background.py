@@ -122,6 +122,22 @@ async def test_background_response_is_queued_then_in_progress_then_completed() -
         ResponseResource.model_validate(each)
 
 
+async def test_background_response_that_has_not_ended_tells_the_poll_interval() -> None:
+    go = asyncio.Event()
+    backend = Scripted([*HELLO, go])
+    async with serving(backend) as http:
+        queued = await http.post("/responses", json=ASK, headers={"idempotency-key": "k"})
+        await until(lambda: backend.opened)
+        running = await http.get(f"/responses/{queued.json()['id']}")
+        replayed = await http.post("/responses", json=ASK, headers={"idempotency-key": "k"})
+        go.set()
+        await until_ended(http, queued.json()["id"])
+        ended = await http.get(f"/responses/{queued.json()['id']}")
+
+    told = [answer.headers.get("openai-poll-after-ms") for answer in (queued, running, replayed, ended)]
+    assert told == ["1000", "1000", "1000", None]
+
+
 class Appended:
     """A store that remembers when something was added to its logs, and may fail at one of the times."""
 

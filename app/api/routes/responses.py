@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated
 
@@ -36,6 +36,8 @@ from app.responses.background import EventSubscription
 from app.responses.compaction import CompactResponse
 from app.responses.inspection import Inspection
 
+POLL_AFTER_MS = "1000"  # the interval of OpenAI's SDKs where they are told none
+
 Stream = Annotated[str, Query(description="`true`: stream the events of a background response")]
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to continue after")]
 
@@ -60,7 +62,7 @@ def routes(api: ApiParts) -> APIRouter:
         if stream.lower() in ("true", "1"):
             subscription = await stored.follow(response_id, caller, parse_starting_after(starting_after))
             return subscription_stream(subscription, caller, api)
-        return json_response(await stored.retrieve(response_id, caller))
+        return pollable_response(await stored.retrieve(response_id, caller))
 
     @router.delete("/responses/{response_id}", summary="Delete a response")
     async def delete(response_id: str, caller: Caller = caller_of) -> Response:
@@ -211,7 +213,7 @@ async def replayed(api: ApiParts, response_id: str, body: CreateResponse, caller
             message, param="Idempotency-Key", code="idempotent_response_not_found", status=409
         ) from error
     if not body.stream:
-        return json_response(stored, headers)
+        return pollable_response(stored, headers)
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.stored.follow(response_id, caller), caller, api, headers)
     events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
@@ -271,9 +273,15 @@ async def background_response(body: CreateResponse, run: Run, caller: Caller, ap
     """Start a run in the background, and return the queued response, or a stream of its events."""
     response = await api.responses.stored.launch(body, run)
     if not body.stream:
-        return json_response(response, warning_headers(run.warnings))
+        return pollable_response(response, warning_headers(run.warnings))
     subscription = await api.responses.stored.follow(response["id"], caller)
     return subscription_stream(subscription, caller, api, warning_headers(run.warnings))
+
+
+def pollable_response(resource: Mapping[str, object], headers: Mapping[str, str] = {}) -> Response:
+    """Return a response as JSON; the headers of one that has not ended tell clients when to poll again."""
+    ended = resource["status"] in TERMINAL
+    return json_response(resource, headers if ended else {**headers, "openai-poll-after-ms": POLL_AFTER_MS})
 
 
 def subscription_stream(
