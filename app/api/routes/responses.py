@@ -28,7 +28,7 @@ from app.api.sse_response import EventStream, StreamEncoding
 from app.api.uvicorn.disconnect import DisconnectWatch
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
-from app.core.stream.replay import ReplayedBuilder
+from app.core.stream.replay import replayed_events
 from app.core.types.request import TERMINAL, CreateResponse, Event
 from app.errors import APIError, InvalidRequest, NotFound
 from app.responses import Caller, Run
@@ -216,7 +216,7 @@ async def replayed(api: ApiParts, response_id: str, body: CreateResponse, caller
         return pollable_response(stored, headers)
     if stored["background"] and stored["status"] not in TERMINAL:
         return subscription_stream(await api.responses.stored.follow(response_id, caller), caller, api, headers)
-    events = ReplayedBuilder(stored, reasoning=caller.dialect.reasoning("content")).replay()
+    events = replayed_events(stored, caller.dialect.reasoning("content"))
     encoding = _encoding(lambda: encoder.COMMENT)
     return EventStream(partial(_send, events), encoding, heartbeat=api.heartbeat, headers=headers)
 

@@ -2,102 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeAlias, cast
+
 from app.core.items import ITEM_TYPES, ItemType
 from app.core.stream.event_batch import EventBatch
-from app.core.stream.event_builder import EventBuilder
-from app.core.stream.event_types import CONTENT_REASONING, REFUSAL, SUMMARY_REASONING, TEXT, PartType
-from app.core.stream.open_items import OpenCall, OpenItem
-from app.core.types import JSONObject, list_field, with_fields
-from app.core.types.request import Item, Response
+from app.core.stream.event_builder import TERMINAL_EVENTS
+from app.core.stream.event_types import REFUSAL, SUMMARY_REASONING, TEXT, PartType
+from app.core.types import JSONMapping, JSONObject, list_field, with_fields
+from app.core.types.request import Event, Item, Response
 
 _PART_LISTS = ("summary", "content")
 
+_Events: TypeAlias = Iterator[tuple[str, JSONObject]]  # types and fields, without sequence numbers
 
-class ReplayedBuilder(EventBuilder):
-    """Builds the events of a response that has ended, with one delta for each part and each call."""
 
-    def __init__(self, response: Response, *, reasoning: tuple[PartType, ...] = CONTENT_REASONING) -> None:
-        """`reasoning` lists the parts in which the caller's dialect shows raw reasoning."""
-        started: Response = {
-            **response,
-            "status": "in_progress",
-            "completed_at": None,
-            "error": None,
-            "incomplete_details": None,
-            "output": [],
-            "usage": None,
-        }
-        super().__init__(started, new_id=_no_id)
-        self._final = response
-        self._rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
+def replayed_events(response: Response, reasoning: tuple[PartType, ...]) -> EventBatch:
+    """
+    Return the events of a response that has ended, with one delta for each part and each call.
 
-    def replay(self) -> EventBatch:
-        """Return all events, from `response.created` to the terminal one."""
-        self.start()
-        for item in self._final["output"]:
-            kind = ITEM_TYPES.get(item["type"])
-            if item["type"] in ("message", "reasoning"):
-                self._replay_parts(item)
-            elif kind:
-                self._replay_call(item, kind)
-            else:
-                self._done(self._add(item), item)
-        self.response = self._final
-        if error := self._final.get("error"):
-            fields = {name: error.get(name) for name in ("code", "message", "param")}
-            self._emit("error", **fields, error={"type": "server_error", **error})
-        self.end()
-        return self.take()
+    `reasoning` lists the parts in which the caller's dialect shows raw reasoning.
+    """
+    batch = EventBatch()
+    characters = len(response.get("instructions") or ()) * 3  # the first two events and the last one
+    for number, (event_type, fields) in enumerate(_events(response, reasoning)):
+        batch.entries.append(cast(Event, {"type": event_type, "sequence_number": number, **fields}))
+        characters += 2 * len(fields.get("delta", ()))  # in the end of the item and of the response
+    batch.characters = characters
+    return batch
 
-    def _replay_parts(self, item: Item) -> None:
-        lists = [name for name in _PART_LISTS if isinstance(item.get(name), list)]
-        started = with_fields(item, {**{name: [] for name in lists}, "status": "in_progress"})
-        started.pop("encrypted_content", None)
-        open_ = OpenItem(self._add(started), started, ())
-        for name in lists:
-            for part in list_field(item, name):
-                if row := self._rows.get(part.get("type")):
-                    self._replay_part(open_, row, part)
-        self._done(open_.index, item)
 
-    def _replay_part(self, open_: OpenItem, row: PartType, part: JSONObject) -> None:
-        open_.rows = (row,)
-        self._open, before = open_, self._open
-        self._open_part(open_, row)
-        if text := part.get(row.field):
-            self._write(open_.rows, [text])
-        for annotation in part.get("annotations") or () if "annotations" in row.extra else ():
-            self._annotate(open_.parts[0], annotation)
-        if "logprobs" in row.extra:
-            open_.parts[0].extra["logprobs"] = part.get("logprobs") or []
-        self._close_parts(open_)
-        self._open = before
+def _events(response: Response, reasoning: tuple[PartType, ...]) -> _Events:
+    ending = dict.fromkeys(("completed_at", "error", "incomplete_details", "usage"))
+    started = {**response, **ending, "status": "in_progress", "output": []}
+    rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
+    yield "response.created", {"response": started}
+    yield "response.in_progress", {"response": started}
+    for index, item in enumerate(response["output"]):
+        if item["type"] in ("message", "reasoning"):
+            yield from _text_item(index, item, rows)
+        elif kind := ITEM_TYPES.get(item["type"]):
+            yield from _call(index, item, kind)
+        else:
+            yield "response.output_item.added", {"output_index": index, "item": item}
+        yield "response.output_item.done", {"output_index": index, "item": item}
+    if error := response.get("error"):
+        fields = {name: error.get(name) for name in ("code", "message", "param")}
+        yield "error", {**fields, "error": {"type": "server_error", **error}}
+    status = response["status"]
+    yield TERMINAL_EVENTS.get(status, f"response.{status}"), {"response": response}
 
-    def _replay_call(self, item: Item, kind: ItemType) -> None:
-        fields = item
+
+def _text_item(index: int, item: Item, rows: JSONMapping) -> _Events:
+    lists = [name for name in _PART_LISTS if isinstance(item.get(name), list)]
+    started = with_fields(item, {**{name: [] for name in lists}, "status": "in_progress"})
+    started.pop("encrypted_content", None)
+    yield "response.output_item.added", {"output_index": index, "item": started}
+    for name in lists:
+        shown = [part for part in list_field(item, name) if part.get("type") in rows]
+        for position, part in enumerate(shown):
+            row = rows[part["type"]]
+            yield from _part(row, {"item_id": item["id"], "output_index": index, row.position: position}, part)
+
+
+def _part(row: PartType, where: JSONObject, part: JSONObject) -> _Events:
+    text = part.get(row.field) or ""
+    extra = {name: part.get(name) or [] for name in row.extra}
+    yield row.part_added, {**where, "part": {"type": row.type, row.field: "", **{name: [] for name in extra}}}
+    if text:
+        yield row.delta, {**where, "delta": text, **row.delta_fields}
+    for at, annotation in enumerate(extra.get("annotations", ())):
+        yield "response.output_text.annotation.added", {**where, "annotation_index": at, "annotation": annotation}
+    content = {"type": row.type, row.field: text, **extra}
+    yield row.done, {**where, **{name: content.get(name, []) for name in row.done_fields}}
+    yield row.part_done, {**where, "part": content}
+
+
+def _call(index: int, item: Item, kind: ItemType) -> _Events:
+    where = {"item_id": item["id"], "output_index": index}
+    initial: JSONObject = {}
+    if not kind.added_when_complete:
         initial = {**kind.empty, **({"status": "in_progress"} if kind.has_status else {})}
-        written = fields.get(kind.field) if kind.field else None
         if kind.field:
             initial[kind.field] = "" if kind.delta else kind.value("")
-        if kind.added_when_complete:
-            initial = {}
-        opened = with_fields(item, initial)
-        call = OpenCall(self._add(opened), opened, kind)
-        self._emit_each(call, kind.added_events)
-        if kind.delta and isinstance(written, str) and written:
-            self._note_closed(len(written))
-            self.arguments(call, written)
-        if kind.done:
-            done = {name: fields.get(name) for name in (*kind.done_fields, kind.field or "")}
-            self._emit(kind.done, item_id=item["id"], output_index=call.index, **done)
-        for part_type, details in kind.details(item):
-            self._emit(part_type, output_index=call.index, **details)
-        self._emit_each(call, kind.running)
-        if ended := kind.ended.get(str(fields.get("status"))):
-            self._emit_each(call, (ended,))
-        assert call.index is not None
-        self._done(call.index, item)
-
-
-def _no_id(prefix: str) -> str:
-    raise AssertionError(f"a response that is replayed needs no new id ({prefix})")
+    yield "response.output_item.added", {"output_index": index, "item": with_fields(item, initial)}
+    for event_type in kind.added_events:
+        yield event_type, where
+    written = item.get(kind.field) if kind.field else None
+    if kind.delta and isinstance(written, str) and written:
+        yield kind.delta, {**where, "delta": written}
+    if kind.done:
+        yield kind.done, {**where, **{name: item.get(name) for name in (*kind.done_fields, kind.field or "")}}
+    for event_type, fields in kind.details(item):
+        yield event_type, {"output_index": index, **fields}
+    for event_type in kind.running:
+        yield event_type, where
+    if ended := kind.ended.get(str(item.get("status"))):
+        yield ended, where

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from app.core.sse import decoder
 from app.core.stream.event_types import CONTENT_REASONING, OPENAI_CONTENT_REASONING
-from app.core.stream.replay import ReplayedBuilder
+from app.core.stream.replay import replayed_events
 from app.core.types.request import Event
 from tests.streams.recording import INDEX, NAMES, PLACE, index, load, play
 from tests.support import laws
@@ -85,7 +85,7 @@ def test_replay_of_a_recorded_answer_gives_it(name: str, uncut: Uncut) -> None:
     final: Any = copy.deepcopy(events[-1]["response"])
     stored = copy.deepcopy(final)
     rows = OPENAI_CONTENT_REASONING if any("reasoning_text" in event["type"] for event in events) else CONTENT_REASONING
-    replayed = [*ReplayedBuilder(final, reasoning=rows).replay()]
+    replayed = [*replayed_events(final, rows)]
     laws.check(replayed)
     assert replayed[-1]["response"] == stored == final
     assert replayed[-1]["type"] == events[-1]["type"]
