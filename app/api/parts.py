@@ -29,12 +29,13 @@ from app.responses import Caller, Responses
 
 @dataclass(frozen=True, slots=True)
 class ApiParts:
-    """What every route is built with. `open_after` and `heartbeat` are in seconds: see `Settings`."""
+    """What every route is built with. `open_after` and the heartbeats are in seconds: see `Settings`."""
 
     responses: Responses
     auth: Auth
     open_after: float
     heartbeat: float
+    json_heartbeat: float
     body_limits: BodyLimits
     limits: Limits
     accounting: Accounting

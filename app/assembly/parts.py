@@ -185,6 +185,7 @@ def build_api(
         Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys),
         settings.open_after,
         settings.heartbeat,
+        settings.json_heartbeat,
         BodyLimits(settings.max_body_bytes, settings.max_body_values, strict=lambda: responses.options.strict),
         limits,
         accounting,

@@ -81,6 +81,7 @@ class Run:
         self.key = RunKey(f"{caller.owner}:{context.key}", self.response["id"])
         self._builder = generation.builder
         self._context = context
+        self.answering = False  # whether the head of a JSON answer was sent, so that errors have to be in the response
         self._opened = False  # whether an event was delivered, so that errors have to be events
         self._ended = False  # whether the terminal event was emitted
         self._may_be_stored = False
@@ -98,7 +99,7 @@ class Run:
         """
         Generate the response and deliver its events.
 
-        Raises errors before the first event, usually `APIError`; later ones are events.
+        Raises errors before the first event, usually `APIError`, unless `answering` is set; all others are events.
         """
         lifecycle, builder, response = self._lifecycle, self._builder, self.response
         logger.debug("response started", extra={"response_id": response["id"], "model": response["model"]})
@@ -107,7 +108,7 @@ class Run:
             try:
                 await self._generation.generate(_FirstOutput(self, delivery), open_after)
             except Exception as error:
-                if not self._opened:
+                if not (self._opened or self.answering):
                     raise
                 self._generation.abort(_failure(error))
             lifecycle.last = clock()
@@ -193,10 +194,11 @@ class Run:
         Generate the response and return it when it has ended.
 
         Raises `APIError` if it failed without any output: clients retry on an HTTP status, not on a failed response.
+        It does not once `answering` is set.
         """
         await self.generate(NoDelivery())
         failure = self._builder.failure
-        if failure and not self.response["output"]:
+        if failure and not self.response["output"] and not self.answering:
             raise failure
         return self.response
 

@@ -255,6 +255,9 @@ class Settings(BaseSettings):
     an HTTP error."""
     heartbeat: Seconds = 15
     """Seconds of silence after which a stream sends a heartbeat; 0 for never."""
+    json_heartbeat: Seconds = 0
+    """Seconds between white space sent before a JSON answer of `POST /v1/responses`; 0: none. Once white space is sent,
+    the status is 200, and a failure is a response with `status: failed`."""
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -26,6 +26,7 @@ from app.api.routes.lazy_route import LazyRoute
 from app.api.routes.models import allowed_models, catalog, find_model, messages_catalog, messages_model
 from app.api.sse_response import EventStream, StreamEncoding
 from app.api.uvicorn.disconnect import DisconnectWatch
+from app.core.bounded_json import dumps
 from app.core.sse import encoder, log
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.replay import replayed_events
@@ -37,6 +38,8 @@ from app.responses.compaction import CompactResponse
 from app.responses.inspection import Inspection
 
 POLL_AFTER_MS = "1000"  # the interval of OpenAI's SDKs where they are told none
+
+WHITE_SPACE = b"\n"  # before a JSON document
 
 Stream = Annotated[str, Query(description="`true`: stream the events of a background response")]
 StartingAfter = Annotated[str | None, Query(description="the sequence number of the event to continue after")]
@@ -172,7 +175,12 @@ async def started(api: ApiParts, request: Request, body: CreateResponse, caller:
     """Run a response, and return it as the request wants it."""
     if body.background:
         return await background_response(body, run, caller, api)
-    response = event_stream(run, caller, api) if body.stream else complete_response(run)
+    if body.stream:
+        response = event_stream(run, caller, api)
+    elif api.json_heartbeat:
+        response = beating_response(run, api.json_heartbeat)
+    else:
+        response = complete_response(run)
     return await unless_disconnected(request, response)
 
 
@@ -229,6 +237,37 @@ async def complete_response(run: Run) -> Response:
     """Return the finished response as JSON."""
     response = await run.drain()
     return json_response(response, warning_headers(run.warnings))
+
+
+async def beating_response(run: Run, heartbeat: float) -> Response:
+    """Return the finished response as JSON, with white space before it every `heartbeat` seconds."""
+    encoding = StreamEncoding[bytes](bytes, lambda: WHITE_SPACE)
+    make, farewell = partial(_drain, run, heartbeat), partial(_json_farewell, run)
+    headers = {"Content-Type": "application/json"}
+    stream = EventStream[bytes](make, encoding, heartbeat=heartbeat, farewell=farewell, headers=headers)
+    await stream.begin()
+    stream.headers.update(warning_headers(run.warnings))
+    return stream
+
+
+async def _drain(run: Run, heartbeat: float, stream: EventStream[bytes]) -> None:
+    """Send white space after `heartbeat` seconds, which begins the answer, and the response once it has ended."""
+
+    def begin() -> None:
+        run.answering = True
+        stream.send(WHITE_SPACE)
+
+    timer = asyncio.get_running_loop().call_later(heartbeat, begin)
+    try:
+        response = await run.drain()
+    finally:
+        timer.cancel()
+    stream.send(dumps(response))
+
+
+async def _json_farewell(run: Run) -> bytes:
+    events = await run.stop(stopped())
+    return dumps(run.response) if events.entries else b""  # none: the response was sent
 
 
 async def compacted_response(run: Run) -> Response:
