@@ -179,7 +179,7 @@ class Responses:
                 options.check_size(loop.first_body())
                 generation = loop
             elif generate:
-                query = questions.first(builder)
+                query = questions.first(builder, preparation.reader())
                 options.check_size(query.body)
                 generation = OneAnswer(builder, query, options.deadline())
             return generation, self.stored.storage(preparation, profile)

@@ -13,13 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from pydantic import ConfigDict
 
 from app.core.history.compaction import TRIGGER, messages_kept
 from app.core.history.turns import input_item
-from app.core.stream.event_builder import EventBuilder, Upstream
+from app.core.stream.delta_reader import DeltaReader
+from app.core.stream.event_builder import EventBuilder
+from app.core.stream.open_items import OpenNativeItem
 from app.core.types import JSONObject
+from app.core.types.deltas import AnswerMetadata, Delta, Finished, StreamDone, TextDelta, UsageReported
 from app.core.types.request import CreateResponse, Item, Response, TextOptions
 from app.errors import BackendError
 
@@ -76,9 +81,9 @@ def summary_request(request: CreateResponse, items: Sequence[Item], prompt: str)
     return request.model_copy(update=plain), [*items, {"type": "message", "role": "user", "content": prompt or PROMPT}]
 
 
-class CompactionBuilder(EventBuilder):
+class SummaryReader(DeltaReader):
     """
-    Builds the events of a compaction: the model's text is the summary, which becomes one item when it is complete.
+    Reads the answer to a compaction: its text becomes one item, and its other output is left out.
 
     A summary that is truncated by `max_output_tokens` is used, with a note of that: otherwise the conversation, which
     is too long already, could not continue.
@@ -86,63 +91,49 @@ class CompactionBuilder(EventBuilder):
 
     def __init__(
         self,
-        response: Response,
-        *,
-        new_id: Callable[[str], str],
+        builder: EventBuilder,
+        *rules: Any,
         encrypt: Callable[[JSONObject], str],
         progress: bool = False,
+        **options: Any,
     ) -> None:
-        """`progress`: whether the item is added with the first text, and events tell that the summary is written."""
-        super().__init__(response, new_id=new_id)
-        self._encrypt_summary = encrypt
+        """`progress`: whether the item is added with the first text, followed by an event for each text."""
+        super().__init__(builder, *rules, **options)
+        self._encrypt = encrypt
         self._progress = progress
         self._pieces: list[str] = []
-        self._item: Item | None = None  # once it was added
-        self._index = 0
+        self._item: OpenNativeItem | None = None  # once it is added
 
-    def texts(self, deltas: Sequence[str], logprobs: list[object] | None = None) -> None:
-        self._pieces += deltas
-        if self._progress and (self._item or self._summary):
-            item = self._item or self._add_item()
-            self._emit("response.compaction.compacting", item_id=item["id"], output_index=self._index)
+    def text(self, delta: TextDelta) -> None:
+        self._pieces += delta.texts
+        if self._progress and self.has_output:
+            self.builder.native_event(self._added(), _COMPACTING)
 
-    def refusal(self, *deltas: str) -> None:
-        pass
+    def leave_out(self, delta: Delta) -> None:
+        """Ignore output that is no text."""
 
-    def annotation(self, annotation: dict[str, object]) -> None:
-        pass
+    @property
+    def has_output(self) -> bool:
+        return bool(self._item or self._summary)
 
-    def reasoning(self, *deltas: str, source: str = "reasoning_content") -> None:
-        pass
+    @property
+    def ended(self) -> str | None:
+        ended = super().ended
+        if ended == "completed" and not self.has_output:
+            return "no_summary"
+        return "completed" if self._truncated and self.has_output else ended
 
-    def reasoning_upstream(self) -> Upstream:
-        return {}
-
-    def complete(self) -> None:
-        if not self._summary:
-            self.fail(BackendError("The model wrote no summary.", error_type="model_error", code="model_error"))
+    def end(self, *, cut: bool) -> None:
+        """End the item, if there is one; the summary so far is in it, also if it is not complete."""
+        if cut and not self._item:
             return
-        if self._item is None:
-            self._add_item()
-        super().complete()
+        content: JSONObject = {"summary": self._summary + (_CUT if cut or self._truncated else "")}
+        item = {"encrypted_content": self._encrypt(content), "status": "incomplete" if cut else "completed"}
+        self.builder.end_native_item(self._added(), item, content)
 
-    def incomplete(self, reason: str) -> None:
-        if reason == "max_output_tokens" and self._pieces:
-            self._pieces.append(_CUT)
-            self.complete()
-        else:
-            super().incomplete(reason)
-
-    def close(self, status: str = "completed") -> None:
-        """End the item, if it was added; the summary so far is in it, also if it is not complete."""
-        if item := self._item:
-            self._item = None
-            if status != "completed":
-                self._pieces.append(_CUT)
-            content: JSONObject = {"summary": self._summary}
-            self.upstream[item["id"]] = content
-            self._done(self._index, {**item, "encrypted_content": self._encrypt_summary(content), "status": status})
-        super().close(status)
+    @property
+    def _truncated(self) -> bool:
+        return super().ended == "max_output_tokens"
 
     @property
     def _summary(self) -> str:
@@ -150,10 +141,22 @@ class CompactionBuilder(EventBuilder):
         self._pieces = [text]
         return text.strip()
 
-    def _add_item(self) -> Item:
-        self._item = {"type": "compaction", "id": self.new_id("cmp"), "encrypted_content": "", "status": "in_progress"}
-        self._index = self._add(self._item)
+    def _added(self) -> OpenNativeItem:
+        if self._item is None:
+            self._item = self.builder.add_native_item(_STARTED)
         return self._item
+
+    reads = MappingProxyType(
+        {
+            **dict.fromkeys(DeltaReader.reads, leave_out),
+            TextDelta: text,
+            **{about: DeltaReader.reads[about] for about in (AnswerMetadata, UsageReported, Finished, StreamDone)},
+        }
+    )
+
+
+_STARTED: JSONObject = {"type": "compaction", "encrypted_content": "", "status": "in_progress"}
+_COMPACTING: JSONObject = {"type": "response.compaction.compacting", "item_id": "", "output_index": 0}
 
 
 def resource(response: Response, items: Sequence[Item], key: str) -> dict[str, object]:

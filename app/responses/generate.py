@@ -190,7 +190,7 @@ class OneAnswer:
 
     def abort(self, error: APIError | None) -> None:
         _start(self.builder)
-        self._query.reader.calls.end(cut=True)
+        self._query.reader.end(cut=True)
         _abort(self.builder, error)
         _record_usage(self.builder, self._query)
 
@@ -369,19 +369,19 @@ def ending_of(reader: DeltaReader, failure: BackendError | None) -> str | None:
 def finish_response(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     """End the response as completed, incomplete (if it was truncated), or failed."""
     ended = ending_of(query.reader, failure)
-    query.reader.calls.end(cut=ended != "completed")
+    query.reader.end(cut=ended != "completed")
     if ended == "completed":
         builder.complete()
     elif ended in ("max_output_tokens", "content_filter"):
         builder.incomplete(ended)
     else:
-        builder.fail(failure or (broken_off() if ended is None else gave_up()))
+        builder.fail(failure or _FAILURES[ended]())
     _record_usage(builder, query)
 
 
 def _finish_at_deadline(builder: EventBuilder, query: ModelQuery, failure: BackendError | None) -> None:
     """End the response as incomplete at its deadline."""
-    query.reader.calls.end(cut=True)
+    query.reader.end(cut=True)
     builder.incomplete("max_output_seconds")
     _record_usage(builder, query)
 
@@ -408,3 +408,12 @@ def broken_off() -> BackendError:
 def gave_up() -> BackendError:
     """Return the error for an answer that ends with an error as its finish reason."""
     return BackendError("The backend reported an error while it was answering.", error_type="model_error")
+
+
+def no_summary() -> BackendError:
+    """Return the error for a compaction without text."""
+    return BackendError("The model wrote no summary.", error_type="model_error", code="model_error")
+
+
+# By the values of `DeltaReader.ended`.
+_FAILURES = {None: broken_off, "error": gave_up, "no_summary": no_summary}

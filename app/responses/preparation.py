@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -14,13 +14,15 @@ from app.core.prompt_template import PromptLibrary
 from app.core.request import FRAMEWORK_EVENTS
 from app.core.request.tools import deferred_tools
 from app.core.stream.citations import noted_sources
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.reasoning_encryption import ReasoningEncryption
+from app.core.types import JSONObject
 from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Response
 from app.core.usage.token_estimate import estimate_prompt
 from app.errors import InvalidRequest
-from app.responses.compaction import CompactionBuilder, CompactionOptions
+from app.responses.compaction import CompactionOptions, SummaryReader
 from app.responses.context.cache import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Deadline
@@ -107,22 +109,11 @@ class Preparation:
 
     def builder(self) -> EventBuilder:
         """Return the builder of the response's events."""
-        builder = self._builder()
-        builder.framework_events = FRAMEWORK_EVENTS in self.request.include
-        if sources := noted_sources(self.context.upstream):
-            builder.cite(sources)
-        return builder
-
-    def _builder(self) -> EventBuilder:
-        request, caller, response = self.request, self.caller, self.response
+        request, caller = self.request, self.caller
 
         def make_id(prefix: str) -> str:
             return new_id(prefix, self.context.key)
 
-        if self.context.compacts:
-            encrypt = partial(self.cipher.encrypt, "compaction", caller.owner)
-            progress = caller.dialect.compacting and request.stream and not request.background
-            return CompactionBuilder(response, new_id=make_id, encrypt=encrypt, progress=progress)
         # Raw reasoning is shown as a summary if the caller requests one, else as content.
         summary = request.reasoning and request.reasoning.summary
         setting = self.options.reasoning
@@ -130,7 +121,22 @@ class Preparation:
         encryption = None
         if "reasoning.encrypted_content" in request.include:
             encryption = ReasoningEncryption(partial(self.cipher.encrypt, "reasoning", caller.owner))
-        return EventBuilder(response, new_id=make_id, reasoning=shown, encryption=encryption)
+        builder = EventBuilder(self.response, new_id=make_id, reasoning=shown, encryption=encryption)
+        builder.framework_events = FRAMEWORK_EVENTS in request.include
+        if sources := noted_sources(self.context.upstream):
+            builder.cite(sources)
+        return builder
+
+    def reader(self) -> Callable[..., DeltaReader]:
+        """Return the class that reads a single answer, which is a summary if the request is a compaction."""
+        if not self.context.compacts:
+            return DeltaReader
+        request, caller = self.request, self.caller
+        progress = caller.dialect.compacting and request.stream and not request.background
+        return partial(SummaryReader, encrypt=self._encrypt_summary(), progress=progress)
+
+    def _encrypt_summary(self) -> Callable[[JSONObject], str]:
+        return partial(self.cipher.encrypt, "compaction", self.caller.owner)
 
     def loop_options(self, tools: Mapping[str, HostedTool], *, generate: bool) -> LoopOptions | None:
         """
@@ -188,7 +194,7 @@ class Preparation:
         if self.context.compacts or not (management := self.request.context_management):
             return None
         threshold = min(entry.compact_threshold or self.options.compact_threshold for entry in management)
-        return CompactionOptions(threshold, partial(self.cipher.encrypt, "compaction", self.caller.owner))
+        return CompactionOptions(threshold, self._encrypt_summary())
 
 
 def declared_tools(

@@ -7,7 +7,7 @@ A question with a prompt that is too long is asked again about less of the conve
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -78,9 +78,9 @@ class Questions:
         question.encoded = self._backend.encode(question)
         return question, question.encoded
 
-    def first(self, builder: EventBuilder) -> ModelQuery:
-        """Return the only query of a response without hosted tools."""
-        return self._query(self._asked(self._request), builder)
+    def first(self, builder: EventBuilder, read: Callable[..., DeltaReader]) -> ModelQuery:
+        """Return the only query of a response without hosted tools; `read` is the class of its reader."""
+        return self._query(self._asked(self._request), builder, read=read)
 
     def in_round(
         self,
@@ -110,12 +110,18 @@ class Questions:
         remaining = estimate_prompt(self._backend.encode(self._asked(request, items, upstream)).body) if items else 0
         return estimate_prompt({"messages": conversation_of(body)}) - remaining
 
-    def summary(self, builder: EventBuilder, output: Sequence[Item], upstream: Mapping[str, Upstream]) -> ModelQuery:
+    def summary(
+        self,
+        builder: EventBuilder,
+        read: Callable[..., DeltaReader],
+        output: Sequence[Item],
+        upstream: Mapping[str, Upstream],
+    ) -> ModelQuery:
         """Return the query for a summary of the conversation and the output so far."""
         items = self._items_with(output)
         request, items = compaction.summary_request(self._request, items, self._compaction_prompt)
         request = request.model_copy(update={"max_output_tokens": None})  # the limit is for the answer
-        return self._query(self._asked(request, items, upstream), builder, margin=SUMMARY_MARGIN)
+        return self._query(self._asked(request, items, upstream), builder, read=read, margin=SUMMARY_MARGIN)
 
     def _items_with(self, output: Sequence[Item]) -> Sequence[Item]:
         """Return the conversation with the output so far, without the items that a compaction in it replaces."""
@@ -152,6 +158,7 @@ class Questions:
         builder: EventBuilder,
         limits: CallLimits | None = None,
         *,
+        read: Callable[..., DeltaReader] = DeltaReader,
         margin: float | None = None,
     ) -> ModelQuery:
         """Return the query of a question. With a `margin`, it is asked again if it is too long: see `ModelQuery`."""
@@ -159,7 +166,7 @@ class Questions:
         encoded = question.encoded = self._backend.encode(question)
         options = self._backend.profile(self._model).response
         rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
-        reader = DeltaReader(
+        reader = read(
             builder,
             rules,
             limits,

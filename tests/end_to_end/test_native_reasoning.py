@@ -171,6 +171,14 @@ async def test_model_without_reasoning_is_asked_without_encrypted_content(upstre
     assert ["include" in request.json for request in upstream.requests] == [True, False, False]
 
 
+async def test_reasoning_before_a_summary_is_left_out_of_the_compaction(upstream: Upstream) -> None:
+    upstream.say(Native().reasoning("What matters?").message("We launch on Tuesday.").completed().steps())
+    body = {"model": "m", "input": [{"role": "user", "content": "Hi."}, {"type": "compaction_trigger"}]}
+    async with antiphon(backend_url=upstream.url, **OPTIONS) as url, client(url) as http:
+        compacted = (await http.post("/v1/responses", json=body)).json()
+    assert [item["type"] for item in compacted["output"]] == ["compaction"]
+
+
 def test_scripted_events_are_those_of_openai() -> None:
     for events in (thinks_and_calls(), seen(), Native().message("a", phase="commentary").incomplete()):
         for event in events.events:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from app.core.stream.delta_reader import READ, DeltaReader
+from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_batch import EventBatch
 from app.core.types import JSONObject
 from app.core.types.deltas import Delta
@@ -79,9 +79,9 @@ class Answer:
             self.begin()
         for tap in self.taps:
             tap(deltas)
-        reader = self.reader
+        reader, reads = self.reader, self.reader.reads
         for delta in deltas:  # not by `feed`: a call less for each read of a slow stream
-            READ[type(delta)](reader, delta)
+            reads[type(delta)](reader, delta)
         return self.deliver()
 
     def events(self) -> EventBatch:

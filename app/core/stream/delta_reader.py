@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.open_items import OpenNativeItem
@@ -71,7 +71,7 @@ class DeltaReader:
     def feed(self, deltas: Iterable[Delta]) -> None:
         """Process the next deltas, in order."""
         for delta in deltas:
-            READ[type(delta)](self, delta)
+            self.reads[type(delta)](self, delta)
 
     def text(self, delta: TextDelta) -> None:
         if self.calls.has_pending_empty:
@@ -154,38 +154,49 @@ class DeltaReader:
             self._sources = []
 
     @property
+    def has_output(self) -> bool:
+        """Whether the answer has output so far."""
+        return len(self.builder.response["output"]) > self._first
+
+    @property
     def ended(self) -> str | None:
         """
         How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`; None: the stream broke off.
 
+        A compaction without text ends with `no_summary`.
+
         Content overrules the finish reason: a call with incomplete arguments was truncated, even if the reason is
         `stop`. An empty stream is not an answer.
         """
-        complete = self.done and len(self.builder.response["output"]) > self._first and not self._finish_required
+        complete = self.done and self.has_output and not self._finish_required
         if self.finish_reason is None and not complete:
             return None
         ending = _ENDINGS.get(self.finish_reason, "completed") if self.finish_reason else "completed"
         return "max_output_tokens" if ending == "completed" and self.calls.cut else ending
 
+    def end(self, *, cut: bool) -> None:
+        """End the calls, after the last delta; `cut`: whether the answer was truncated or failed."""
+        self.calls.end(cut=cut)
+
+    # The method for each delta type.
+    reads: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        TextDelta: text,
+        ReasoningDelta: reasoning,
+        ReasoningSummaryDelta: summary,
+        ProviderFields: provider_fields,
+        RefusalDelta: refusal,
+        AnnotationsAdded: annotations,
+        SourcesCited: sources,
+        ToolCallDelta: call,
+        ItemStarted: item_started,
+        PartStarted: part_started,
+        NativeItem: native_item,
+        AnswerMetadata: metadata,
+        UsageReported: usage_reported,
+        Finished: finished,
+        StreamDone: stream_done,
+    }
+
 
 # An annotation without a position in the text.
 _WHOLE_ANSWER: JSONObject = {"type": "url_citation", "url": "", "start_index": 0, "end_index": 0, "title": ""}
-
-# The method for each delta type.
-READ: dict[type, Callable[[DeltaReader, Any], None]] = {
-    TextDelta: DeltaReader.text,
-    ReasoningDelta: DeltaReader.reasoning,
-    ReasoningSummaryDelta: DeltaReader.summary,
-    ProviderFields: DeltaReader.provider_fields,
-    RefusalDelta: DeltaReader.refusal,
-    AnnotationsAdded: DeltaReader.annotations,
-    SourcesCited: DeltaReader.sources,
-    ToolCallDelta: DeltaReader.call,
-    ItemStarted: DeltaReader.item_started,
-    PartStarted: DeltaReader.part_started,
-    NativeItem: DeltaReader.native_item,
-    AnswerMetadata: DeltaReader.metadata,
-    UsageReported: DeltaReader.usage_reported,
-    Finished: DeltaReader.finished,
-    StreamDone: DeltaReader.stream_done,
-}

@@ -27,7 +27,7 @@ from app.core.usage.token_estimate import estimate_prompt
 from app.core.usage.tool_usage import complete_tool_usage
 from app.errors import APIError, BackendError, Warnings
 from app.observability.lifecycle import ResponseLifecycle, RoundRecord, clock
-from app.responses.compaction import CompactionBuilder
+from app.responses.compaction import SummaryReader
 from app.responses.delivery import EventWriter, NoDelivery
 from app.responses.generate import (
     Deadline,
@@ -260,8 +260,9 @@ class ToolLoop:
         """
         assert self._options.compaction
         response: Response = {**self.builder.response, "output": [], "usage": None}
-        summary = CompactionBuilder(response, new_id=self.builder.new_id, encrypt=self._options.compaction.encrypt)
-        query = self._questions.summary(summary, [*self.builder.response["output"]], self._upstream())
+        summary = EventBuilder(response, new_id=self.builder.new_id)
+        read = partial(SummaryReader, encrypt=self._options.compaction.encrypt)
+        query = self._questions.summary(summary, read, [*self.builder.response["output"]], self._upstream())
         step = self.builder.begin_step("model")
         try:
             await respond(
@@ -294,7 +295,7 @@ class ToolLoop:
     ) -> None:
         """End the round; the response ends with it unless the model has made hosted calls."""
         ended = ending_of(query.reader, failure)
-        query.reader.calls.end(cut=ended != "completed")
+        query.reader.end(cut=ended != "completed")
         builder.close_item()
         output = builder.response["output"][self._first_item :]
         self._note_round(output)
@@ -347,7 +348,7 @@ class ToolLoop:
         if not self.builder.started:
             self.builder.start()
         if self._query and not self._again:
-            self._query.reader.calls.end(cut=True)
+            self._query.reader.end(cut=True)
         if error:
             self.builder.fail(error)
         else:
