@@ -106,6 +106,8 @@ def test_schema_has_every_setting_that_is_not_the_charts_own() -> None:
         {"settings": {"backend_api_key": "sk-1"}},
         {"service": {"port": 0}},
         {"env": [{"value": "x"}]},
+        {"serviceMonitor": {"authorization": {"name": "metrics"}}},
+        {"serviceMonitor": {"authorization": {"credentials": "sk-1"}}},
     ],
 )
 def test_values_that_are_invalid_are_refused(values: dict[str, Any]) -> None:
@@ -174,6 +176,13 @@ def test_service_leads_to_the_server_and_the_monitor_to_the_service() -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_monitor_sends_the_key_of_a_secret_if_one_is_named() -> None:
+    key = {"name": "metrics", "key": "token"}
+    values = {**SMALL, "serviceMonitor": {"enabled": True, "authorization": key}}
+    assert one("ServiceMonitor", values)["spec"]["endpoints"][0]["authorization"] == {"credentials": key}
+    assert "authorization" not in one("ServiceMonitor", FULL)["spec"]["endpoints"][0]
 
 
 @pytest.mark.parametrize("grace", [0, 30, 600])
