@@ -7,7 +7,8 @@ Adapts requests to servers that reject unknown fields: a field that a refusal na
     adapted.accepted()           # after success: `adapt` omits the same fields from now on, for a while
 
 Only fields that do not affect the answer, or that the caller did not set, are removed; for others the caller gets the
-refusal. A refusal that is misread does no harm, since nothing is remembered until the server accepts the request.
+refusal. Keywords of schemas (`schema_keywords`) and images (`image_parts`) are adapted to in the same way, under names
+of fields. A refusal that is misread does no harm, since nothing is remembered until the server accepts the request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from app.backends.server.errors.unsupported_fields import (
     holds,
     unknown_fields,
 )
-from app.core.profile import RequestOptions
+from app.backends.server.image_parts import IMAGE_WARNING, REFUSED_IMAGE, holds_images, refuses_images, with_notes
+from app.backends.server.schema_keywords import PARAMETERS, kept_keyword, refused_keywords, without_keywords
+from app.core.profile import ContentOptions, RequestOptions
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, label
 
@@ -76,6 +79,7 @@ class FieldAdaptation:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._caller_fields = caller_fields
+        self.content = options.content
         self._adapts = options.adapt
         # Fields that the operator set are never removed.
         self._fixed = {*options.extra_body, *([STRICT] if options.strict == "force" else [])}
@@ -136,7 +140,7 @@ class AdaptedRequest:
 
     def drop_fields(self, error: BackendError) -> bool:
         """Remove the fields that a refusal names; return False if it names none, or one that must not be removed."""
-        fields = unknown_fields(error, self.body)
+        fields = _refused(error, self.body)
         if not fields or self._rounds == _ROUNDS or not all(map(self._may_drop, fields)):
             return False
         self._rounds += 1
@@ -146,7 +150,12 @@ class AdaptedRequest:
 
     def explain(self, error: BackendError) -> BackendError:
         """Return a refusal with the field that it names, if any, in `param`, by its name in the caller's request."""
-        fields = unknown_fields(error, self.body)
+        if kept := kept_keyword(error, self.body):
+            error.param, sentence = kept
+            error.message = f"{error.message} {sentence}"
+            error.args = (error.message,)
+            return error
+        fields = _refused(error, self.body)
         field = next((field for field in fields if not self._may_drop(field)), next(iter(fields), error.param))
         error.param = field and self._adaptation.caller_field(field.partition(" ")[0])
         return error
@@ -161,11 +170,14 @@ class AdaptedRequest:
 
     def _reduced(self) -> tuple[JSONObject, list[str]]:
         body, warnings = self._original, []
-        for field in dict.fromkeys([*self._rejected, *self._named]):
-            if holds(body, field) and self._adaptation.may_lack(body, field):
+        fields = dict.fromkeys([*self._rejected, *self._named])
+        for field in fields:
+            if _holds(body, field) and self._adaptation.may_lack(body, field):
                 warnings += self._warnings(body, field)
-                body = _without(body, field)
-        return body, warnings
+                body = _without(body, field, self._adaptation.content)
+        keywords = [each.removeprefix(PARAMETERS) for each in fields if each.startswith(PARAMETERS)]
+        body, removed = without_keywords(body, keywords)
+        return body, warnings + [_REJECTED_KEYWORD.format(keyword) for keyword in removed]
 
     def _warnings(self, body: JSONMapping, field: str) -> list[str]:
         """Return the warnings for the caller when a field is removed."""
@@ -184,10 +196,25 @@ class AdaptedRequest:
 _CHANGED = {
     REASONING_OFF: "This backend takes no function tools while the model reasons, so it was asked not to reason.",
     READABLE: "The backend could not read reasoning of earlier answers, so it was left out.",
+    REFUSED_IMAGE: IMAGE_WARNING,
 }
+_REJECTED_KEYWORD = "This backend rejects the keyword '{}' in schemas of tools, so it was left out."
 
 
-def _without(body: JSONObject, field: str) -> JSONObject:
+def _refused(error: BackendError, body: JSONMapping) -> list[str]:
+    """Return the names of the fields, schema keywords or images that a refusal reports."""
+    if refuses_images(error, body):
+        return [REFUSED_IMAGE]
+    return refused_keywords(error, body) or unknown_fields(error, body)
+
+
+def _holds(body: JSONMapping, field: str) -> bool:
+    return holds_images(body) if field == REFUSED_IMAGE else holds(body, field)
+
+
+def _without(body: JSONObject, field: str, content: ContentOptions) -> JSONObject:
+    if field == REFUSED_IMAGE:
+        return with_notes(body, content)
     if field == REASONING_OFF:
         return {**body, "reasoning_effort": "none"}
     if field == READABLE:

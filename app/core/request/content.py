@@ -117,6 +117,10 @@ CHAT_PARTS = PartForm(_PARTS)
 # The option that says whether a backend accepts the type of part.
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
+# The text in place of a part that the backend does not accept, and the warning for the caller; both name its type.
+NOTE = "({} that this model cannot take)"
+WARNING_OF_NOTE = "This backend takes no {}; a note took its place."
+
 
 def read_content(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, form: PartForm = CHAT_PARTS
@@ -136,8 +140,8 @@ def read_content(
             warnings.add(f"Content of type {label(part['type'])} is not known and was left out.")
             continue
         if _is_dropped(part, options):
-            warnings.add(f"This backend takes no {part['type']}; a note took its place.")
-            parts.append({"type": "text", "text": f"({part['type']} that this model cannot take)"})
+            warnings.add(WARNING_OF_NOTE.format(part["type"]))
+            parts.append({"type": "text", "text": NOTE.format(part["type"])})
             continue
         try:
             made = make(part, options)

@@ -7,7 +7,7 @@ A new type of tool is a row of `TOOL_TYPES`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from app.core.items import (
@@ -266,6 +266,23 @@ def stripped(schema: object, keywords: frozenset[str]) -> object:
         else:
             result[keyword] = value if keyword in _DATA else stripped(value, keywords)
     return result
+
+
+def placed_keywords(schema: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each keyword of a JSON Schema and its place, such as `pattern` and `properties.day.pattern`."""
+    if isinstance(schema, list):
+        for index, one in enumerate(schema):
+            yield from placed_keywords(one, f"{place}[{index}]")
+    if not isinstance(schema, dict):
+        return
+    for keyword, value in schema.items():
+        inside = f"{place}.{keyword}" if place else keyword
+        yield keyword, inside
+        if keyword in _NAMED and isinstance(value, dict):
+            for name, inner in value.items():
+                yield from placed_keywords(inner, f"{inside}.{name}")
+        elif keyword not in _DATA:
+            yield from placed_keywords(value, inside)
 
 
 _ALTERNATIVES = ("anyOf", "oneOf")

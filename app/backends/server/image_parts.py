@@ -1,0 +1,95 @@
+"""Recognises that a model takes no images, and puts a note in the place of each image of a request."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from app.core.profile import ContentOptions
+from app.core.request.content import NOTE, WARNING_OF_NOTE, string_or_parts
+from app.core.types import JSONMapping, JSONObject
+from app.errors import BackendError
+
+REFUSED_IMAGE = "messages[].image"  # all images of a request, as the name of a field
+IMAGE_WARNING = WARNING_OF_NOTE.format("input_image")
+
+_NOTE = NOTE.format("input_image")
+_TYPES = frozenset({"image_url", "image", "input_image"})  # of chat, Messages and Responses
+_TEXT_TYPES = {"messages": "text", "input": "input_text"}
+_KEPT = ("cache_control", "prompt_cache_breakpoint")
+
+# Images in general: a refusal of one format or place of images does not concern the others. The group is atomic, or
+# a shorter match would skip the lookahead.
+_IMAGES = (
+    r"(?>(?:any |the )?(?:images?|vision|multimodal)(?: content| inputs?| data| modality| blocks?| parts?| types?)*)\b"
+    r"(?! ?(?:url|uri|link|detail|format|mime|size|file|media|larger|of|in|over|with|edit|generation|output))"
+)
+_ELSEWHERE = r"(?! (?:in|with|of|as|inside) (?!th(?:is|e) model))(?! for (?:tool|system|assistant|role))"
+_REFUSED = re.compile(
+    "|".join(
+        (
+            r"unknown variant [`'\"](?:image_url|input_image|image)\b",  # serde: DeepSeek
+            r"tag ['\"](?:image_url|input_image|image)['\"] found",  # pydantic
+            r"image_url['\"`]? is only supported by certain models",  # OpenAI
+            rf"(?:does not|doesn't|do not|cannot) (?:support|accept|take|process) {_IMAGES}",  # LM Studio, Bedrock
+            # llama.cpp, Mistral, xAI
+            rf"images? (?:content |inputs? |data )?(?:is|are) not (?:supported|enabled|allowed)\b{_ELSEWHERE}",
+            rf"image inputs? not supported\b{_ELSEWHERE}",  # Moonshot
+            r"missing data required for image input",  # Ollama
+            r"is not a multimodal model",  # vLLM, SGLang
+            r"at most 0 image",  # vLLM
+            r"no endpoints found that support image input",  # OpenRouter
+        )
+    ),
+    re.IGNORECASE,
+)
+
+
+def refuses_images(error: BackendError, body: JSONMapping) -> bool:
+    """Return whether a refusal is about the images in a request."""
+    asked = error.status in (400, 404) or error.answered == 500  # 404: OpenRouter; 500: llama.cpp and Ollama
+    return asked and bool(_REFUSED.search(error.message)) and holds_images(body)
+
+
+def holds_images(body: JSONMapping) -> bool:
+    """Return whether a request has images."""
+    return any(_has_image(message) for name in _TEXT_TYPES for message in _list(body.get(name)))
+
+
+def with_notes(body: JSONObject, options: ContentOptions) -> JSONObject:
+    """Return a request with a note in the place of each image."""
+    changed = {
+        name: [_noted(message, text_type, options) for message in body[name]]
+        for name, text_type in _TEXT_TYPES.items()
+        if isinstance(body.get(name), list)
+    }
+    return {**body, **changed}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+_CONTENT = ("content", "output")  # `output`: of `function_call_output` in Responses
+
+
+def _has_image(part: object) -> bool:
+    if not isinstance(part, dict):
+        return False
+    return part.get("type") in _TYPES or any(_has_image(inner) for name in _CONTENT for inner in _list(part.get(name)))
+
+
+def _noted(part: Any, text_type: str, options: ContentOptions) -> Any:
+    """Return a message or part with notes in the place of images; one without images is returned as it is."""
+    if not _has_image(part):
+        return part
+    if part.get("type") in _TYPES:
+        return {"type": text_type, "text": _NOTE, **{name: part[name] for name in _KEPT if name in part}}
+    result = dict(part)
+    for name in _CONTENT:
+        if any(map(_has_image, inner := _list(part.get(name)))):
+            noted = [_noted(each, text_type, options) for each in inner]
+            form = options.tool_content if part.get("role") == "tool" else options.parts
+            of_chat = any(isinstance(each, dict) and each.get("type") == "image_url" for each in inner)
+            result[name] = string_or_parts(noted, form) if of_chat else noted
+    return result

@@ -1,0 +1,136 @@
+"""
+Finds the schema keywords that a server refuses in the parameters of tools, and removes them.
+
+Only keywords that narrow or annotate a value are removed: the client validates the arguments anyway. They stay in
+strict tools and in text formats, since the caller relies on the server to enforce these schemas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from app.backends.server.errors.unsupported_fields import functions
+from app.core.json_values import json_object
+from app.core.request.tool_types import placed_keywords, stripped
+from app.core.types import JSONMapping, JSONObject
+from app.errors import BackendError, label
+
+PARAMETERS = "tools[].parameters."  # the prefix of a refused keyword, as the name of a field
+
+_REMOVABLE = (
+    *("pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType"),
+    *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "default"),
+    *("minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems"),
+    *("minProperties", "maxProperties", "propertyNames", "patternProperties", "additionalProperties"),
+    *("unevaluatedProperties", "dependentRequired", "dependentSchemas", "not", "if", "then", "else"),
+    *("title", "examples", "example", "deprecated", "readOnly", "writeOnly", "nullable"),
+    *("$schema", "$id", "$comment", "$anchor", "$ref", "$defs", "definitions"),
+)
+_ANY = "|".join(map(re.escape, _REMOVABLE))
+
+# Words of a refusal of a schema, and the keywords in it: in quotes, at the end of a path, or after the word "keyword".
+_ABOUT_SCHEMAS = re.compile(r"schema|grammar|keyword|parameters|function_declarations", re.IGNORECASE)
+_NAMED = re.compile(
+    rf"""(?:(?<!properties[./\[])(?<!text\.)(?<=['"`./])|(?<=keyword ))({_ANY})(?=['"`:\s]|[.,](?:\s|$)|$)"""
+)
+
+# The keywords behind refusals that name none. The keywords of a row are removed together, then the next row is tried.
+_GRAMMAR = r"failed to parse grammar|failed to (?:compile|convert)[^.]{0,40} grammar|JSON schema conversion failed"
+_UNNAMED = (
+    (r"Pattern must (?:start|end)|pattern syntax|Unbalanced \w+|in curly brackets", ("pattern",)),  # llama.cpp
+    (r"(?:recursive|circular|cyclic|infinite)[^.]{0,60}(?:schema|ref|definition)", ("$ref",)),
+    (r"(?:schema|ref|definition)[^.]{0,60}(?:recursi|circular|cyclic)|(?:resolving|Unsupported) ref\b", ("$ref",)),
+    # llama.cpp, LM Studio, Ollama: most often `\d` in a pattern, or too many repetitions
+    (_GRAMMAR, ("pattern",)),
+    (_GRAMMAR, ("minLength", "maxLength", "minItems", "maxItems")),
+    (_GRAMMAR, ("format",)),
+)
+
+
+def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
+    """Return the keywords to remove from the parameters of tools, each after the prefix `PARAMETERS`."""
+    schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
+    lenient = {keyword for schema in schemas if schema.lenient for keyword, _ in placed_keywords(schema.value)}
+    for group in groups:
+        if removable := [keyword for keyword in group if keyword in lenient]:
+            return [f"{PARAMETERS}{keyword}" for keyword in removable]
+        if _kept(group, schemas):
+            break
+    return []
+
+
+def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | None:
+    """Return the caller's field with a refused keyword that must stay, and a sentence about it; None without one."""
+    schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
+    for group in groups:
+        if kept := _kept(group, schemas):
+            keyword, schema, place = kept
+            owner = schema.owner or f"'{schema.field}'"
+            param = schema.field if schema.owner else f"{schema.field}.{place}"
+            at = f"at {label(place)} in {owner}"
+            return param, f"The keyword '{keyword}' {at} was not left out, since the schema is enforced."
+    return None
+
+
+def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObject, list[str]]:
+    """Return a request without keywords in the parameters of tools that are not strict, and the keywords removed."""
+    lenient = [schema.value for schema in _schemas(body) if schema.lenient] if keywords else []
+    used = {keyword for schema in lenient for keyword, _ in placed_keywords(schema)}
+    if not (removed := [keyword for keyword in keywords if keyword in used]):
+        return body, []
+    return {**body, "tools": [_without(tool, frozenset(removed)) for tool in body["tools"]]}, removed
+
+
+def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
+    function = tool.get("function", tool)
+    if tool.get("type", "function") != "function" or function.get("strict"):
+        return tool
+    function = {
+        **function,
+        **{name: stripped(function[name], keywords) for name in _SCHEMA_FIELDS if name in function},
+    }
+    return {**tool, "function": function} if "function" in tool else function
+
+
+_SCHEMA_FIELDS = ("parameters", "input_schema")  # of a function: chat and Responses, Messages
+
+
+class _Schema(NamedTuple):
+    value: object
+    field: str  # of the caller's request
+    owner: str = ""  # the tool
+    lenient: bool = False
+
+
+def _schemas(body: JSONMapping) -> Iterator[_Schema]:
+    for function in functions(body):
+        strict = bool(function.get("strict"))
+        owner = f"the {'strict ' * strict}tool {label(str(function.get('name')))}"
+        for name in _SCHEMA_FIELDS:
+            yield _Schema(function.get(name), "tools", owner, not strict)
+    chat = json_object(json_object(body.get("response_format")).get("json_schema"))
+    responses = json_object(json_object(body.get("text")).get("format"))
+    messages = json_object(json_object(body.get("output_config")).get("format"))
+    for text_format in (chat, responses, messages):
+        yield _Schema(text_format.get("schema"), "text.format.schema")
+
+
+def _groups(error: BackendError) -> Iterator[tuple[str, ...]]:
+    """Yield the keywords that a refusal may be about, the most probable ones first."""
+    if error.status != 400 and error.answered != 500:
+        return
+    if _ABOUT_SCHEMAS.search(error.message) and (named := _NAMED.findall(error.message)):
+        yield tuple(dict.fromkeys(named))
+    for words, keywords in _UNNAMED:
+        if re.search(words, error.message, re.IGNORECASE):
+            yield keywords
+
+
+def _kept(group: tuple[str, ...], schemas: list[_Schema]) -> tuple[str, _Schema, str] | None:
+    for schema in schemas:
+        for keyword, place in placed_keywords(schema.value) if not schema.lenient else ():
+            if keyword in group:
+                return keyword, schema, place
+    return None
