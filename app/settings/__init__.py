@@ -270,7 +270,7 @@ class Settings(BaseSettings):
     """Log prompts and answers, at level `debug`."""
 
     metrics: PageAccess = "open"
-    """Serve `GET /metrics`, for Prometheus: `open`, only with a `key` of ANTIPHON_API_KEYS, or `off`."""
+    """Serve `GET /metrics`, for Prometheus: `open`, only with a `key` (a named one needs `admin = true`), or `off`."""
     otel: bool = False
     """Export traces and metrics by OpenTelemetry; needs the extra `otel`. OpenTelemetry's own variables, such as
     OTEL_EXPORTER_OTLP_ENDPOINT, set the destination."""

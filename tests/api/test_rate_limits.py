@@ -151,7 +151,7 @@ async def test_websocket_turn_counts_as_a_request() -> None:
         assert frame["headers"]["x-ratelimit-remaining-requests"] == "0"
 
 
-# Responses in the making.
+# Responses in progress.
 
 
 async def until_open(backend: Scripted, streams: int) -> None:
