@@ -18,23 +18,20 @@ _TYPES = frozenset({"image_url", "image", "input_image"})  # of chat, Messages a
 _TEXT_TYPES = {"messages": "text", "input": "input_text"}
 _KEPT = ("cache_control", "prompt_cache_breakpoint")
 
-# Images in general: a refusal of one format or place of images does not concern the others. The group is atomic, or
-# a shorter match would skip the lookahead.
-_IMAGES = (
-    r"(?>(?:any |the )?(?:images?|vision|multimodal)(?: content| inputs?| data| modality| blocks?| parts?| types?)*)\b"
-    r"(?! ?(?:url|uri|link|detail|format|mime|size|file|media|larger|of|in|over|with|edit|generation|output))"
-)
-_ELSEWHERE = r"(?! (?:in|with|of|as|inside) (?!th(?:is|e) model))(?! for (?:tool|system|assistant|role))"
+# Images in general. A sentence that goes on in another way is about one format, size or place of images: a model that
+# takes the others would lose them, and a misread refusal would go unnoticed.
+_IMAGES = r"(?:any |the )?(?:images?|vision|multimodal)(?: content| inputs?| modality| blocks?| parts?)*(?: that you)?"
+_END = r"(?= (?:by|for|in|with|on) (?:this|the )[\w ]{0,12}model| for model| provided|\s*(?:[.,;:!)]|- |$))"
 _REFUSED = re.compile(
     "|".join(
         (
             r"unknown variant [`'\"](?:image_url|input_image|image)\b",  # serde: DeepSeek
             r"tag ['\"](?:image_url|input_image|image)['\"] found",  # pydantic
             r"image_url['\"`]? is only supported by certain models",  # OpenAI
-            rf"(?:does not|doesn't|do not|cannot) (?:support|accept|take|process) {_IMAGES}",  # LM Studio, Bedrock
-            # llama.cpp, Mistral, xAI
-            rf"images? (?:content |inputs? |data )?(?:is|are) not (?:supported|enabled|allowed)\b{_ELSEWHERE}",
-            rf"image inputs? not supported\b{_ELSEWHERE}",  # Moonshot
+            # LM Studio, Bedrock
+            rf"(?:does not|doesn't|do not|cannot) (?:support|accept|take|process) {_IMAGES}{_END}",
+            # llama.cpp, Mistral, xAI, Moonshot
+            rf"(?:images are|image (?:content|inputs?) (?:is |are )?) ?not (?:supported|enabled){_END}",
             r"missing data required for image input",  # Ollama
             r"is not a multimodal model",  # vLLM, SGLang
             r"at most 0 image",  # vLLM
