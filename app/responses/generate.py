@@ -159,7 +159,7 @@ class NoAnswer:
         return self.builder.response["usage"] or {}
 
     def abort(self, error: APIError | None) -> None:
-        _abort(self.builder, error)
+        abort_response(self.builder, error)
         self.builder.response["usage"] = usage_of(None, {}, [])
 
 
@@ -191,7 +191,7 @@ class OneAnswer:
     def abort(self, error: APIError | None) -> None:
         _start(self.builder)
         self._query.reader.end(cut=True)
-        _abort(self.builder, error)
+        abort_response(self.builder, error)
         _record_usage(self.builder, self._query)
 
 
@@ -345,7 +345,8 @@ def _start(builder: EventBuilder) -> None:
         builder.start()
 
 
-def _abort(builder: EventBuilder, error: APIError | None) -> None:
+def abort_response(builder: EventBuilder, error: APIError | None) -> None:
+    """End the response, whatever its state: as failed with that error, or as cancelled without one."""
     _start(builder)
     if error:
         builder.fail(error)

@@ -32,7 +32,7 @@ from app.core.stream.event_types import (
     PartType,
     ToolBinding,
 )
-from app.core.stream.open_items import OpenCall, OpenItem, OpenNativeItem, OpenPart
+from app.core.stream.open_items import OpenCall, OpenItem, OpenNativeItem, OpenOutput, OpenPart
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types import JSONMapping, JSONObject, list_field, with_fields
 from app.core.types.deltas import REASONING_CONTENT
@@ -67,11 +67,14 @@ class EventBuilder:
         new_id: Callable[[str], str],
         clock: Callable[[], float] = time.time,
         encryption: ReasoningEncryption | None = None,
+        state: OpenOutput | None = None,
     ) -> None:
         """
         `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encryption`
-        makes the `encrypted_content` of reasoning items; without it there is none.
+        makes the `encrypted_content` of reasoning items; without it there is none. The builder continues
+        from `state`.
         """
+        state = state or OpenOutput()
         self.response = response
         self.new_id = new_id
         self.upstream: dict[
@@ -84,10 +87,10 @@ class EventBuilder:
         self._encryption = encryption
         self._events = EventBatch()
         self._closed = len(response.get("instructions") or ())  # characters in the response, but for open items
-        self._sequence_number = 0
-        self._open: OpenItem | None = None
-        self._calls: list[OpenCall] = []
-        self.running: list[OpenCall] = []  # complete hosted calls, and items that tools have added
+        self._sequence_number = state.sequence_number
+        self._open = state.open
+        self._calls = state.calls
+        self.running = state.running
         self._native: list[OpenNativeItem] = []
         self._last_reasoning: str | None = None  # the id of the output's last reasoning item
         self._citations: Citations | None = None

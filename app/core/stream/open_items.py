@@ -79,3 +79,13 @@ class OpenCall:
         text = "".join(self.pieces)
         self.pieces = [text]
         return text
+
+
+@dataclass(slots=True)
+class OpenOutput:
+    """How far the events of a response are, and what is open in it."""
+
+    sequence_number: int = 0  # of the next event
+    open: OpenItem | None = None
+    calls: list[OpenCall] = field(default_factory=list)
+    running: list[OpenCall] = field(default_factory=list)  # complete hosted calls, and items that tools have added

@@ -8,15 +8,15 @@ the response properly: open items are closed, and the sequence numbers continue.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from app.core.items import ITEM_TYPES
 from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import PartType
-from app.core.stream.open_items import OpenCall, OpenItem, OpenPart
+from app.core.stream.open_items import OpenCall, OpenItem, OpenOutput, OpenPart
 from app.core.types import JSONObject, list_field, with_fields
 from app.core.types.request import Event, Item, Response
-from app.errors import APIError
 
 _ROWS = (
     *event_types.TEXT,
@@ -38,28 +38,35 @@ _RESTORED = {event: restored for row in _CALLS.values() for event, restored in r
 _ARGUMENTS_DONE = {row.done for row in _CALLS.values() if row.done and row.hosted}
 
 
-class RecoveredBuilder(EventBuilder):
-    """A builder with the state that results from the events of another one."""
+def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuilder:
+    """
+    Return a builder with the state that results from the events of another one.
 
-    def __init__(self, response: Response, events: Iterable[Event]) -> None:
-        """`response` is the resource as it was stored, when the response began; its output comes from the events."""
-        super().__init__({**response, "status": "queued", "output": []}, new_id=_no_id)
-        for event in events:
-            self._apply(event)
+    `response` is the resource as it was stored, when the response began; its output comes from the events.
+    Without events, the builder queues it.
+    """
+    state = _Recovered()
+    for event in events:
+        state.apply(event)
+    begun: Response = {**response, "status": "in_progress" if state.started else "queued", "output": state.output}
+    builder = EventBuilder(begun, new_id=_no_id, state=state)
+    if not state.sequence_number:
+        builder.queue()
+    return builder
 
-    def fail_abandoned(self, error: APIError) -> None:
-        """Fail the response in whatever state it is: the process that generated it is gone."""
-        if not self._sequence_number:
-            self.queue()
-        if self.response["status"] == "queued":
-            self.start()
-        self.fail(error)
 
-    def _apply(self, event: Event) -> None:
-        self._sequence_number = event["sequence_number"] + 1
+@dataclass
+class _Recovered(OpenOutput):
+    """The state after the events that were applied."""
+
+    started: bool = False
+    output: list[Item] = field(default_factory=list)
+
+    def apply(self, event: Event) -> None:
+        self.sequence_number = event["sequence_number"] + 1
         match event["type"]:
             case "response.in_progress":
-                self.response["status"] = "in_progress"
+                self.started = True
             case "response.output_item.added":
                 self._item_added(event["output_index"], event["item"])
             case "response.output_item.done":
@@ -76,68 +83,64 @@ class RecoveredBuilder(EventBuilder):
                 self._call_at(event).pieces.append(event["delta"])
             case type_ if type_ in _ARGUMENTS_DONE:
                 call = self._call_at(event)
-                field = str(call.kind.field)
-                call.item = with_fields(call.item, {field: event.get(field, call.written)})
-                self._calls.remove(call)
-                self.running.append(call)
+                name = str(call.kind.field)
+                self._restore(call, {name: event.get(name, call.written)})
             case type_ if type_ in _RESTORED:
-                self._restore(self._call_at(event), event)
+                call = self._call_at(event)
+                self._restore(call, _RESTORED[type_](call.item, event))
             case "response.output_text.annotation.added":
                 self._part_at(event).extra["annotations"].append(event["annotation"])
 
-    def _restore(self, call: OpenCall, event: Event) -> None:
+    def _restore(self, call: OpenCall, fields: JSONObject) -> None:
         """Set the fields that an event implies; the arguments are complete by then, and the call may be running."""
-        call.item = with_fields(call.item, _RESTORED[event["type"]](call.item, event))
-        if call in self._calls:
-            self._calls.remove(call)
+        call.item = with_fields(call.item, fields)
+        if call in self.calls:
+            self.calls.remove(call)
             self.running.append(call)
 
     def _call_at(self, event: Event) -> OpenCall:
-        return next(call for call in (*self._calls, *self.running) if call.index == event["output_index"])
+        return next(call for call in (*self.calls, *self.running) if call.index == event["output_index"])
 
     def _item_added(self, index: int, item: Item) -> None:
-        self.response["output"].append(item)
+        self.output.append(item)
         if kind := _CALLS.get(item["type"]):
-            opened = self._calls if kind.field else self.running
-            opened.append(OpenCall(index, item, kind))
-        elif self._open is None:  # an item of an unknown type must not replace a known one
-            self._open = OpenItem(index, item, ())
+            (self.calls if kind.field else self.running).append(OpenCall(index, item, kind))
+        elif self.open is None:  # an item of an unknown type must not replace a known one
+            self.open = OpenItem(index, item, ())
 
     def _item_done(self, index: int, item: Item) -> None:
         texts = {name: value for name, value in self._texts_at(index).items() if name not in item}
-        self.response["output"][index] = with_fields(item, texts)
-        self._calls = [call for call in self._calls if call.index != index]
+        self.output[index] = with_fields(item, texts)
+        self.calls = [call for call in self.calls if call.index != index]
         self.running = [call for call in self.running if call.index != index]
-        if self._open and self._open.index == index:
-            self._open = None
+        if self.open and self.open.index == index:
+            self.open = None
 
     def _texts_at(self, index: int) -> JSONObject:
         """Return the texts of an item so far: the log may have its end without those that were in deltas."""
-        if self._open and self._open.index == index:
-            return {name: parts for name in ("summary", "content") if (parts := list_field(self._open.item, name))}
-        calls = [call for call in (*self._calls, *self.running) if call.index == index]
+        if self.open and self.open.index == index:
+            return {name: parts for name in ("summary", "content") if (parts := list_field(self.open.item, name))}
+        calls = [call for call in (*self.calls, *self.running) if call.index == index]
         return {call.kind.field: call.kind.value(call.written) for call in calls if call.kind.field and call.pieces}
 
     def _part(self, event: Event, *, added: bool) -> None:
-        assert self._open
+        assert self.open
         content = event["part"]
         row = _BY_TYPE[content["type"]]
         if added:
             where = {name: event.get(name) for name in ("item_id", "output_index", row.position)}
             part = OpenPart(row, where, extra={name: [] for name in row.extra})
-            self._open.parts.append(part)
+            self.open.parts.append(part)
         else:
             part = self._part_at(event)
-            self._open.parts.remove(part)
+            self.open.parts.remove(part)
             whole = content if row.field in content else part.content()
-            parts = [*list_field(self._open.item, row.list), whole]
-            self._open.item = with_fields(self._open.item, {row.list: parts})
+            parts = [*list_field(self.open.item, row.list), whole]
+            self.open.item = with_fields(self.open.item, {row.list: parts})
 
     def _part_at(self, event: Event) -> OpenPart:
-        assert self._open
-        return next(
-            part for part in self._open.parts if all(event.get(at) == value for at, value in part.where.items())
-        )
+        assert self.open
+        return next(part for part in self.open.parts if all(event.get(at) == value for at, value in part.where.items()))
 
 
 def _no_id(prefix: str) -> str:

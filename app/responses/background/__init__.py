@@ -21,13 +21,14 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 
 from app.core.history.turns import Turn
 from app.core.sse import log as frames
-from app.core.stream.recovery import RecoveredBuilder
+from app.core.stream.recovery import recovered_builder
 from app.core.types.request import TERMINAL, Event, Response
 from app.core.usage import usage_of
 from app.errors import APIError, StoreUnavailable, TooManyRequests
 from app.responses.background.subscription import EventSubscription
 from app.responses.background.webhooks import Webhooks
 from app.responses.background.worker import BackgroundJob, LeaseLost, RunWorker, batch_of
+from app.responses.generate import abort_response
 from app.responses.images import load_images, turn_changes
 from app.runtime.tasks import end
 from app.stores import Change, Store, owner_of
@@ -218,11 +219,11 @@ class Background:
         if not turn or (turn.response["status"] in TERMINAL and not events):
             await self._log.delete(run)  # there is nothing to end
             return
-        builder = RecoveredBuilder(turn.response, events)
+        builder = recovered_builder(turn.response, events)
         if turn.response["status"] in TERMINAL:
             builder.response = turn.response  # the worker died after it had stored the final response
         else:
-            builder.fail_abandoned(APIError(WORKER_DIED))
+            abort_response(builder, APIError(WORKER_DIED))
             builder.response["usage"] = usage_of(None, {"messages": turn.input}, builder.response["output"])
             failed = turn._replace(response=builder.response)
             if not await self._store.apply(*await turn_changes(run.bucket, failed, requires=run.id)):

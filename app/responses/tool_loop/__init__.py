@@ -33,6 +33,7 @@ from app.responses.generate import (
     Deadline,
     DeadlineExceeded,
     ModelQuery,
+    abort_response,
     ending_of,
     finish_response,
     respond,
@@ -349,10 +350,7 @@ class ToolLoop:
             self.builder.start()
         if self._query and not self._again:
             self._query.reader.end(cut=True)
-        if error:
-            self.builder.fail(error)
-        else:
-            self.builder.cancel()
+        abort_response(self.builder, error)
         self._usage = usage or self._usage
         self._record()
 

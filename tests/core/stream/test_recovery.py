@@ -15,7 +15,7 @@ from app.core.sse import encoder, log
 from app.core.stream import event_types
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
-from app.core.stream.recovery import RecoveredBuilder
+from app.core.stream.recovery import recovered_builder
 from app.core.types.request import Event
 from app.core.usage import usage_of
 from app.errors import APIError
@@ -49,8 +49,10 @@ def ended(made: EventBuilder) -> list[Event]:
 
 
 def recovered(stored: dict[str, Any], events: list[Event]) -> list[Event]:
-    found = RecoveredBuilder(stored, events)
-    found.fail_abandoned(DIED)
+    found = recovered_builder(stored, events)
+    if not found.started:
+        found.start()
+    found.fail(DIED)
     found.response["usage"] = usage_of(None, {}, found.response["output"])
     found.end()
     return [*found.take()]
