@@ -299,7 +299,7 @@ def test_reload_applies_keys_limits_and_log_level_and_names_what_needs_a_restart
         )
         dotenv.write_text(
             "ANTIPHON_API_KEYS=key-two,key-three\nANTIPHON_STORE_URL=sqlite:///b.db\n"
-            "ANTIPHON_LIMIT_REQUESTS_PER_MINUTE=7\nANTIPHON_LOG_LEVEL=debug\nANTIPHON_HEARTBEAT=7\n"
+            "ANTIPHON_LIMIT_REQUESTS_PER_MINUTE=70\nANTIPHON_LOG_LEVEL=debug\nANTIPHON_HEARTBEAT=7\n"
         )
         assert run(tmp_path, "reload", "--port", "1").returncode == 1  # it listens at another port
         reloaded = run(tmp_path, "reload", "--port", port)
@@ -319,7 +319,7 @@ def test_reload_applies_keys_limits_and_log_level_and_names_what_needs_a_restart
         headers = {"Authorization": "Bearer key-two", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{address}/v1/responses", body, headers)
         with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            assert answer.headers["x-ratelimit-limit-requests"] == "7"
+            assert answer.headers["x-ratelimit-limit-requests"] == "70"
         assert "key-three" not in log_of(tmp_path)
     assert run(tmp_path, "reload", "--port", port).returncode == 1
 
