@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Iterator
 from typing import Any
 
+import apsw
 import certifi
 import pytest
 from _pytest.runner import runtestprotocol
@@ -46,6 +47,9 @@ def _create_context_once(*args: Any, **options: Any) -> ssl.SSLContext:
 
 
 ssl.create_default_context = _create_context_once
+
+# Connections of tests wait for the server's transactions. The server sets its own timeout.
+apsw.connection_hooks.append(lambda db: db.set_busy_timeout(10_000))
 
 # To be slow is no failure. The rest is as hypothesis has it: where `CI` is set, each run tries the same examples.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
