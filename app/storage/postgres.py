@@ -19,7 +19,7 @@ from app.storage.url_options import count, one_of, read_options, seconds
 
 T = TypeVar("T")
 
-# The options of a URL: those of the store, and those of libpq that asyncpg supports.
+# URL options: the store's own, and the libpq options that asyncpg supports.
 _OPTIONS: dict[str, Callable[[str], object]] = {
     "connect_timeout": seconds,
     "timeout": seconds,

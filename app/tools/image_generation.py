@@ -259,7 +259,7 @@ def _images_of(items: Sequence[Item], report: Report) -> Iterator[InputImage | I
 
     For an image that has to be loaded, yield its item instead.
     """
-    stored: set[str] = set()  # the ids of those that were yielded: a client may have sent an item again
+    stored: set[str] = set()  # ids already yielded: a client may have sent an item again
     for item in reversed(items):
         if item.get("type") == "image_generation_call":
             if image := _made_image(item, item.get("result")):

@@ -330,7 +330,7 @@ class Accounting:
         ]
 
     async def budgets(self, accesses: Sequence[KeyAccess]) -> list[tuple[KeyAccess, list[BudgetState]]]:
-        """Return the state of the budgets of those of these keys that have one; raises `StoreUnavailable`."""
+        """Return the budget states of all given keys with a budget; raises `StoreUnavailable`."""
         limited = [access for access in accesses if access.budget]
         spent = await asyncio.gather(*(self.ledger.spending(access.name, self.today()) for access in limited))
         return [(access, self._states(access, spending)) for access, spending in zip(limited, spent, strict=True)]

@@ -45,8 +45,8 @@ _FRAME_FIELDS = {
 class Create:
     """A `response.create` frame, which begins a turn."""
 
-    fields: JSONObject = field(default_factory=dict)  # those of the request, and those of the frame
-    length: int = 0  # of the frame, in bytes
+    fields: JSONObject = field(default_factory=dict)  # the request's fields and the frame's own
+    length: int = 0  # the frame's size in bytes
 
     @property
     def stream_id(self) -> str | None:
