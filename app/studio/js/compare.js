@@ -100,7 +100,9 @@ export class Compare {
     const abort = (this.abort = new AbortController());
     announce(this.stored ? "The answer is coming." : "The answers are coming.");
     const store = byId("compare-store").checked;
-    await Promise.all(asked.map((column) => column.run({ ...request, model: column.model, stream: true, store }, abort.signal)));
+    await Promise.all(
+      asked.map((column) => column.run({ ...request, model: column.model, stream: true, store }, abort.signal)),
+    );
     if (this.abort !== abort) return;
     this.abort = null;
     this.#busy(false);
@@ -110,7 +112,8 @@ export class Compare {
   #busy(busy) {
     byId("compare-send").hidden = busy;
     byId("compare-stop").hidden = !busy;
-    if (!busy && document.activeElement === document.body) (this.stored ? byId("compare-send") : byId("compare-prompt")).focus();
+    if (!busy && document.activeElement === document.body)
+      (this.stored ? byId("compare-send") : byId("compare-prompt")).focus();
   }
 
   #complain(message) {
@@ -123,8 +126,12 @@ export class Compare {
       announce("There is nothing to compare: an answer is missing.");
       return;
     }
+    /** @type {[string, (column: any) => string][]} */
     const rows = [
-      ["First token", ({ measures: { first_token_seconds: time } }) => (typeof time === "number" ? seconds(time * 1000) : "–")],
+      [
+        "First token",
+        ({ measures: { first_token_seconds: time } }) => (typeof time === "number" ? seconds(time * 1000) : "–"),
+      ],
       ["Total", ({ measures: { seconds: time } }) => (typeof time === "number" ? seconds(time * 1000) : "–")],
       ["Tokens a second", ({ response, measures }) => speed(response.usage?.output_tokens, measures) ?? "–"],
       ["Input tokens", ({ response }) => (response.usage ? count(response.usage.input_tokens) : "–")],
@@ -135,11 +142,41 @@ export class Compare {
     ];
     byId("compare-result").replaceChildren(
       h("h3", {}, "Figures"),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" }, h("table", { class: "compare-figures" },
-        h("thead", {}, h("tr", {}, h("td", {}), this.columns.map(({ response }, index) => h("th", { scope: "col", class: "number" }, `${index + 1}. ${plain(response.model)}`)))),
-        h("tbody", {}, rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name), this.columns.map((column) => h("td", { class: "number" }, value(column)))))))),
+      h(
+        "div",
+        { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" },
+        h(
+          "table",
+          { class: "compare-figures" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              h("td", {}),
+              this.columns.map(({ response }, index) =>
+                h("th", { scope: "col", class: "number" }, `${index + 1}. ${plain(response.model)}`),
+              ),
+            ),
+          ),
+          h(
+            "tbody",
+            {},
+            rows.map(([name, value]) =>
+              h(
+                "tr",
+                {},
+                h("th", { scope: "row" }, name),
+                this.columns.map((column) => h("td", { class: "number" }, value(column))),
+              ),
+            ),
+          ),
+        ),
+      ),
       h("h3", {}, "Difference of the texts"),
-      ...[differenceView(...this.columns.map(({ response }) => textOf(response)))].flat());
+      ...[differenceView(...this.columns.map(({ response }) => textOf(response)))].flat(),
+    );
     byId("compare-result").hidden = false;
     announce("Both answers are there, with their difference below.");
   }
@@ -151,8 +188,12 @@ class Column {
     const id = `compare-model-${name.toLowerCase()}`;
     this.select = h("select", { id });
     this.body = h("div", { class: "compare-answer" });
-    this.node = h("section", { class: "compare-column", "aria-label": `${name} answer` },
-      h("div", { class: "field" }, h("label", { for: id }, `${name} model`), this.select), this.body);
+    this.node = h(
+      "section",
+      { class: "compare-column", "aria-label": `${name} answer` },
+      h("div", { class: "field" }, h("label", { for: id }, `${name} model`), this.select),
+      this.body,
+    );
     this.wanted = "";
     this.clear();
   }
@@ -170,7 +211,8 @@ class Column {
   set model(name) {
     if (!name) return;
     this.wanted = name;
-    if (![...this.select.options].some(({ value }) => value === name)) this.select.append(h("option", { value: name }, plain(name)));
+    if (![...this.select.options].some(({ value }) => value === name))
+      this.select.append(h("option", { value: name }, plain(name)));
     this.select.value = name;
   }
 
@@ -209,12 +251,25 @@ class Column {
         }
         schedule(paint);
       }
-      if (!live.ended) throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
+      if (!live.ended)
+        throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
       log.end();
       this.response = live.response;
       this.measures = { ...log.measures(), ...(request.store ? await recorded(live.response.id) : {}) };
       if (live.error) this.body.append(failureView(new ApiError(live.error.message, live.error)));
-      if (request.store && live.response.status !== "failed") this.body.append(h("div", { class: "buttons" }, h("a", { class: "quiet", href: `#/talk/${live.response.id}` }, icon("message-square"), "Continue with this")));
+      if (request.store && live.response.status !== "failed")
+        this.body.append(
+          h(
+            "div",
+            { class: "buttons" },
+            h(
+              "a",
+              { class: "quiet", href: `#/talk/${live.response.id}` },
+              icon("message-square"),
+              "Continue with this",
+            ),
+          ),
+        );
     } catch (error) {
       this.body.append(error.name === "AbortError" ? h("p", { class: "note" }, "Stopped.") : failureView(error));
     }

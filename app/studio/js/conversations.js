@@ -79,13 +79,15 @@ export class Conversations {
     const asked = ++this.asked;
     const text = this.field.value.trim();
     try {
-      const page = await getJson(`antiphon/chains?limit=${PAGE}&text=${encodeURIComponent(text)}&after=${this.entries.at(-1).id}`);
+      const page = await getJson(
+        `antiphon/chains?limit=${PAGE}&text=${encodeURIComponent(text)}&after=${this.entries.at(-1).id}`,
+      );
       if (asked !== this.asked) return;
       const first = page.data[0];
       this.entries.push(...page.data);
       this.#draw(page.has_more);
       if (first) this.list.querySelector(`[data-chain="${chainOf(first.id)}"]`)?.focus();
-    } catch (error) {
+    } catch {
       // The one to go on from may have been continued meanwhile, and have another id.
       if (asked === this.asked) this.#read();
     }
@@ -94,7 +96,9 @@ export class Conversations {
   #draw(more) {
     const wanted = this.field.value.trim();
     byId("conversations-empty").hidden = this.entries.length > 0;
-    byId("conversations-empty").textContent = wanted ? "No conversation has this text." : "What you and your clients talk about appears here.";
+    byId("conversations-empty").textContent = wanted
+      ? "No conversation has this text."
+      : "What you and your clients talk about appears here.";
     byId("conversations-more").hidden = !more;
     const text = JSON.stringify([this.entries, this.current]);
     if (text === this.drawn) return;
@@ -102,28 +106,55 @@ export class Conversations {
     const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     const [chain, isLink] = [focused?.closest("li").dataset.chain, focused?.tagName === "A"];
     this.list.replaceChildren(...this.entries.map((entry) => this.#row(entry)));
-    if (chain) this.list.querySelector(`li[data-chain="${chain}"] ${isLink ? "a" : "button"}`)?.focus({ preventScroll: true });
+    if (chain)
+      this.list.querySelector(`li[data-chain="${chain}"] ${isLink ? "a" : "button"}`)?.focus({ preventScroll: true });
     this.mark(this.current);
   }
 
   #row(entry) {
     const key = chainOf(entry.id);
     const title = plain(cut(entry.title || "(no text)", 120));
-    return h("li", { "data-chain": key },
-      h("a", { href: `#/talk/${entry.id}`, "data-chain": key, title },
+    return h(
+      "li",
+      { "data-chain": key },
+      h(
+        "a",
+        { href: `#/talk/${entry.id}`, "data-chain": key, title },
         h("span", { class: "conversation-title" }, title),
-        h("span", { class: "conversation-meta" },
-          h("span", {}, ago(entry.updated_at)), h("span", { class: "conversation-model" }, plain(entry.model)),
-          RUNNING.has(entry.status) ? h("span", { class: "chip working" }, "running") : entry.status === "failed" ? h("span", { class: "chip failed" }, "failed") : null)),
-      button(icon("trash-2"), () => this.#delete(entry), { class: "quiet only", "aria-label": `Delete the conversation “${cut(title, 40)}”` }));
+        h(
+          "span",
+          { class: "conversation-meta" },
+          h("span", {}, ago(entry.updated_at)),
+          h("span", { class: "conversation-model" }, plain(entry.model)),
+          RUNNING.has(entry.status)
+            ? h("span", { class: "chip working" }, "running")
+            : entry.status === "failed"
+              ? h("span", { class: "chip failed" }, "failed")
+              : null,
+        ),
+      ),
+      button(icon("trash-2"), () => this.#delete(entry), {
+        class: "quiet only",
+        "aria-label": `Delete the conversation “${cut(title, 40)}”`,
+      }),
+    );
   }
 
   async #delete(entry) {
     const title = plain(cut(entry.title || "(no text)", 60));
-    if (!(await confirmed({ title: "Delete this conversation?", text: `“${title}”, with all of its answers and branches.`, verb: "Delete" }))) return;
+    if (
+      !(await confirmed({
+        title: "Delete this conversation?",
+        text: `“${title}”, with all of its answers and branches.`,
+        verb: "Delete",
+      }))
+    )
+      return;
     try {
       const { data, forks } = await getJson(`antiphon/responses/${entry.id}/chain`);
-      const made = [...data.map(({ response }) => response), ...forks].sort((one, other) => other.created_at - one.created_at);
+      const made = [...data.map(({ response }) => response), ...forks].sort(
+        (one, other) => other.created_at - one.created_at,
+      );
       for (const { id } of made) {
         await send("DELETE", `responses/${id}`).catch((error) => {
           if (error.status !== 404) throw error; // it is gone already

@@ -33,7 +33,7 @@ function route() {
   const view = Object.hasOwn(VIEWS, name) ? name : "talk";
   for (const each of Object.keys(VIEWS)) byId(each).hidden = each !== view;
   let title = "";
-  for (const link of document.querySelectorAll("#nav a")) {
+  for (const link of byId("nav").querySelectorAll("a")) {
     if (link.dataset.view === view) {
       link.setAttribute("aria-current", "page");
       title = link.textContent.trim();
@@ -86,7 +86,15 @@ async function loadAbout() {
     byId("hosted-problem").textContent = "";
     const demo = about.backends.some((backend) => backend.profile === "demo");
     byId("welcome-demo").hidden = !demo;
-    byId("suggestions").replaceChildren(...(demo ? DEMO : ANY).map((suggestion) => h("li", {}, button(suggestion.label, () => talk.try(suggestion)))));
+    byId("suggestions").replaceChildren(
+      ...(demo ? DEMO : ANY).map((suggestion) =>
+        h(
+          "li",
+          {},
+          button(suggestion.label, () => talk.try(suggestion)),
+        ),
+      ),
+    );
   } catch (error) {
     byId("hosted-none").hidden = true;
     byId("hosted-problem").textContent = `The tools of this server are not known: ${plain(error.message)}`; // the rest of the page works
@@ -101,23 +109,42 @@ const WEATHER = {
 };
 const PERSON = {
   type: "object",
-  properties: { name: { type: "string" }, age: { type: "integer" }, likes: { type: "array", items: { type: "string" } } },
+  properties: {
+    name: { type: "string" },
+    age: { type: "integer" },
+    likes: { type: "array", items: { type: "string" } },
+  },
   required: ["name", "age", "likes"],
   additionalProperties: false,
 };
 const DEMO = [
   { label: "Stream some Markdown", prompt: "Show me some Markdown." },
-  { label: "Think first", prompt: "Think before you answer: what is an antiphon?", parameters: { reasoning: { effort: "medium" } } },
+  {
+    label: "Think first",
+    prompt: "Think before you answer: what is an antiphon?",
+    parameters: { reasoning: { effort: "medium" } },
+  },
   { label: "Call a function", prompt: "What is the weather in Paris?", parameters: { tools: [WEATHER] } },
-  { label: "Answer in JSON", prompt: "Invent a person.", parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } } },
+  {
+    label: "Answer in JSON",
+    prompt: "Invent a person.",
+    parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } },
+  },
   { label: "Draw an image", prompt: "Draw a picture." },
   { label: "Fail", prompt: "Fail with an error." },
 ];
 const ANY = [
   { label: "Say hello", prompt: "Say hello in three languages, as a table." },
-  { label: "Write some code", prompt: "Write a Python function that reverses a linked list, with a short explanation." },
+  {
+    label: "Write some code",
+    prompt: "Write a Python function that reverses a linked list, with a short explanation.",
+  },
   { label: "Call a function", prompt: "What is the weather in Paris?", parameters: { tools: [WEATHER] } },
-  { label: "Answer in JSON", prompt: "Invent a person.", parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } } },
+  {
+    label: "Answer in JSON",
+    prompt: "Invent a person.",
+    parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } },
+  },
 ];
 
 function setKey(value) {
@@ -141,7 +168,7 @@ byId("key-dialog").addEventListener("close", () => {
   }
   byId("key").value = "";
 });
-for (const [id, value] of [["functions", [WEATHER]], ["schema", PERSON]]) {
+for (const [id, value] of Object.entries({ functions: [WEATHER], schema: PERSON })) {
   byId(`${id}-example`).addEventListener("click", () => {
     byId(id).value = JSON.stringify(value, null, 2);
     byId(id).dispatchEvent(new Event("change", { bubbles: true }));

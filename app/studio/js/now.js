@@ -35,8 +35,11 @@ export class Now {
       const text = JSON.stringify(now);
       if (text === this.seen && !now.running.length) return; // else their age changes
       this.seen = text;
-      const focused = document.activeElement?.dataset?.cancel;
-      const scrolled = [...place.querySelectorAll(".table")].map((table) => [table.getAttribute("aria-label"), table.scrollLeft]);
+      const focused = /** @type {any} */ (document.activeElement)?.dataset?.cancel;
+      const scrolled = [...place.querySelectorAll(".table")].map((table) => [
+        table.getAttribute("aria-label"),
+        table.scrollLeft,
+      ]);
       const region = document.activeElement?.closest?.("#now-body .table")?.getAttribute("aria-label");
       place.replaceChildren(...this.#page(now));
       for (const [label, left] of scrolled) place.querySelector(`[aria-label="${label}"].table`)?.scrollTo({ left });
@@ -55,38 +58,95 @@ export class Now {
     const sum = (entries, field) => entries.reduce((total, entry) => total + entry[field], 0);
     const up = servers.filter(({ state }) => state === "up").length;
     return [
-      now.complete ? null : h("p", { class: "warnings" }, "A store is unavailable, so some of this is missing: of other processes of the server, containers or vector stores."),
-      tiles([
-        ["Running", count(now.running.length), now.running.filter(({ delivery }) => delivery === "background").length ? `${count(now.running.filter(({ delivery }) => delivery === "background").length)} in the background` : null],
-        admin ? ["Requests at servers", count(sum(servers, "in_flight")), `${count(sum(now.backends, "queued"))} waiting`] : null,
-        ["Servers up", `${count(up)} of ${count(servers.length)}`, null],
-        ["Containers", count(now.containers.length), bytes(sum(now.containers, "bytes"))],
-        ["Vector stores", count(now.vector_stores.length), bytes(sum(now.vector_stores, "bytes"))],
-      ].filter(Boolean)),
+      now.complete
+        ? null
+        : h(
+            "p",
+            { class: "warnings" },
+            "A store is unavailable, so some of this is missing: of other processes of the server, containers or vector stores.",
+          ),
+      tiles(
+        [
+          [
+            "Running",
+            count(now.running.length),
+            now.running.filter(({ delivery }) => delivery === "background").length
+              ? `${count(now.running.filter(({ delivery }) => delivery === "background").length)} in the background`
+              : null,
+          ],
+          admin
+            ? ["Requests at servers", count(sum(servers, "in_flight")), `${count(sum(now.backends, "queued"))} waiting`]
+            : null,
+          ["Servers up", `${count(up)} of ${count(servers.length)}`, null],
+          ["Containers", count(now.containers.length), bytes(sum(now.containers, "bytes"))],
+          ["Vector stores", count(now.vector_stores.length), bytes(sum(now.vector_stores, "bytes"))],
+        ].filter(Boolean),
+      ),
       card("Running responses", this.#running(now.running)),
       card("Backends", backends(now.backends, admin)),
-      card("Containers", dataTable("Containers", [["Container"], ["Key"], ["State"], ["Last used"], ["Files", true], ["Size", true], ["Memory", true]],
-        now.containers.map((each) => [code(each.id), keys(each), chip(each.running ? "running" : "idle", each.running ? "working" : ""), when(each.last_active_at), count(each.files), bytes(each.bytes), each.memory_limit]),
-        { empty: "There are none." })),
-      card("Vector stores", dataTable("Vector stores", [["Vector store"], ["Key"], ["State"], ["Last used"], ["Files", true], ["Size", true]],
-        now.vector_stores.map((each) => [each.own ? h("a", { href: `#/files/${encodeURIComponent(each.id)}` }, code(each.id)) : code(each.id), keys(each), indexing(each), when(each.last_active_at), count(each.files), bytes(each.bytes)]),
-        { empty: "There are none." })),
+      card(
+        "Containers",
+        dataTable(
+          "Containers",
+          [["Container"], ["Key"], ["State"], ["Last used"], ["Files", true], ["Size", true], ["Memory", true]],
+          now.containers.map((each) => [
+            code(each.id),
+            keys(each),
+            chip(each.running ? "running" : "idle", each.running ? "working" : ""),
+            when(each.last_active_at),
+            count(each.files),
+            bytes(each.bytes),
+            each.memory_limit,
+          ]),
+          { empty: "There are none." },
+        ),
+      ),
+      card(
+        "Vector stores",
+        dataTable(
+          "Vector stores",
+          [["Vector store"], ["Key"], ["State"], ["Last used"], ["Files", true], ["Size", true]],
+          now.vector_stores.map((each) => [
+            each.own ? h("a", { href: `#/files/${encodeURIComponent(each.id)}` }, code(each.id)) : code(each.id),
+            keys(each),
+            indexing(each),
+            when(each.last_active_at),
+            count(each.files),
+            bytes(each.bytes),
+          ]),
+          { empty: "There are none." },
+        ),
+      ),
     ].filter(Boolean);
   }
 
   #running(entries) {
-    return dataTable("Running responses", [["Response"], ["Key"], ["Model"], ["Backend"], ["Delivery"], ["Since", true], ["First token", true], ["", true]],
+    return dataTable(
+      "Running responses",
+      [["Response"], ["Key"], ["Model"], ["Backend"], ["Delivery"], ["Since", true], ["First token", true], ["", true]],
       entries.map((each) => {
         const id = each.id ? code(each.id) : h("span", { class: "note" }, "passed through");
         return [
-          each.own && each.delivery === "background" ? h("a", { href: `#/responses/${encodeURIComponent(each.id)}` }, id) : id,
-          plain(each.key), h("code", {}, plain(each.model)), plain(each.backend ?? "–"), each.delivery,
+          each.own && each.delivery === "background"
+            ? h("a", { href: `#/responses/${encodeURIComponent(each.id)}` }, id)
+            : id,
+          plain(each.key),
+          h("code", {}, plain(each.model)),
+          plain(each.backend ?? "–"),
+          each.delivery,
           seconds(Math.max(0, Date.now() - each.began * 1000)),
           each.first_token_seconds === null ? "–" : seconds(each.first_token_seconds * 1000),
-          each.own && each.delivery === "background" ? button("Cancel", () => this.#cancel(each.id), { class: "quiet danger", "data-cancel": each.id, "aria-label": `Cancel ${each.id}` }) : null,
+          each.own && each.delivery === "background"
+            ? button("Cancel", () => this.#cancel(each.id), {
+                class: "quiet danger",
+                "data-cancel": each.id,
+                "aria-label": `Cancel ${each.id}`,
+              })
+            : null,
         ];
       }),
-      { empty: "Nothing is running." });
+      { empty: "Nothing is running." },
+    );
   }
 
   async #cancel(id) {
@@ -110,9 +170,35 @@ function indexing(each) {
 }
 
 function backends(entries, admin) {
-  const columns = [["Backend"], ["Server"], ["State"], ...(admin ? [["Requests", true], ["At most", true], ["Waiting", true]] : [])];
-  return dataTable("Backends", columns, entries.flatMap((backend) => backend.replicas.map((replica, index) => [
-    plain(backend.name), h("code", {}, plain(replica.url ?? (admin ? "built in" : `server ${index + 1}`))), chip(replica.state, STATES[replica.state]),
-    ...(admin ? [count(replica.in_flight), backend.max_concurrency === null ? "–" : count(backend.max_concurrency), index ? "" : count(backend.queued)] : []),
-  ])), { empty: "This server has no backends of its own." });
+  const columns = [
+    ["Backend"],
+    ["Server"],
+    ["State"],
+    ...(admin
+      ? [
+          ["Requests", true],
+          ["At most", true],
+          ["Waiting", true],
+        ]
+      : []),
+  ];
+  return dataTable(
+    "Backends",
+    columns,
+    entries.flatMap((backend) =>
+      backend.replicas.map((replica, index) => [
+        plain(backend.name),
+        h("code", {}, plain(replica.url ?? (admin ? "built in" : `server ${index + 1}`))),
+        chip(replica.state, STATES[replica.state]),
+        ...(admin
+          ? [
+              count(replica.in_flight),
+              backend.max_concurrency === null ? "–" : count(backend.max_concurrency),
+              index ? "" : count(backend.queued),
+            ]
+          : []),
+      ]),
+    ),
+    { empty: "This server has no backends of its own." },
+  );
 }

@@ -48,7 +48,10 @@ export class Responses {
   async show(id) {
     this.refused = id === "refused";
     byId("search").hidden = this.refused;
-    for (const [kind, chosen] of [["stored", !this.refused], ["refused", this.refused]]) {
+    for (const [kind, chosen] of [
+      ["stored", !this.refused],
+      ["refused", this.refused],
+    ]) {
       if (chosen) byId(`kind-${kind}`).setAttribute("aria-current", "page");
       else byId(`kind-${kind}`).removeAttribute("aria-current");
     }
@@ -82,7 +85,9 @@ export class Responses {
     const query = filters();
     if (query === this.query) return;
     this.query = query;
-    const set = ["filter-status", "filter-time", "filter-model", "filter-tool", "filter-conversation"].filter((id) => byId(id).value.trim()).length;
+    const set = ["filter-status", "filter-time", "filter-model", "filter-tool", "filter-conversation"].filter((id) =>
+      byId(id).value.trim(),
+    ).length;
     byId("filters-count").hidden = !set;
     byId("filters-count").textContent = count(set);
     this.entries = [];
@@ -94,7 +99,15 @@ export class Responses {
     this.id = null;
     this.abort?.abort();
     byId("responses").dataset.open = "";
-    byId("response").replaceChildren(h("p", { class: "note" }, this.refused ? "What was refused in the last 24 hours, with what the answer named. The server keeps nothing of the content of these requests." : "Choose a response to see its chain, its items, what was sent to the backend, and its JSON."));
+    byId("response").replaceChildren(
+      h(
+        "p",
+        { class: "note" },
+        this.refused
+          ? "What was refused in the last 24 hours, with what the answer named. The server keeps nothing of the content of these requests."
+          : "Choose a response to see its chain, its items, what was sent to the backend, and its JSON.",
+      ),
+    );
     this.#mark();
   }
 
@@ -142,19 +155,54 @@ export class Responses {
 
   #draw() {
     byId("recent-empty").hidden = this.entries.length > 0;
-    byId("recent-empty").textContent = this.query ? (byId("more").hidden ? "No response has all of this." : "None of the last 1,000 responses has all of this.") : NOTHING;
+    byId("recent-empty").textContent = this.query
+      ? byId("more").hidden
+        ? "No response has all of this."
+        : "None of the last 1,000 responses has all of this."
+      : NOTHING;
     const focused = document.activeElement?.closest("#recent a")?.getAttribute("href");
-    this.list.replaceChildren(...this.entries.map((entry) => h("li", {},
-      h("a", { href: `#/responses/${entry.id}`, "data-id": entry.id },
-        h("span", { class: "recent-text" }, plain(cut(entry.preview || "(no text)", 90))),
-        h("span", { class: "recent-meta" },
-          h("span", {}, when(entry.created_at)), h("span", {}, plain(cut(entry.model, 30))),
-          entry.usage ? h("span", {}, many(entry.usage.total_tokens, "token")) : null,
-          entry.seconds ? h("span", { title: entry.first_token_seconds === null ? null : `First token after ${seconds(entry.first_token_seconds * 1000)}` }, seconds(entry.seconds * 1000)) : null,
-          entry.cost ? h("span", {}, `cost ${money(entry.cost)}`) : null,
-          (entry.tools ?? []).slice(0, 3).map((tool) => h("span", { class: "chip" }, plain(cut(tool, 24)))),
-          entry.background ? h("span", {}, "background") : null,
-          entry.status === "completed" ? null : h("span", { class: `chip ${RUNNING.has(entry.status) ? "working" : entry.status}` }, entry.status.replaceAll("_", " ")))))));
+    this.list.replaceChildren(
+      ...this.entries.map((entry) =>
+        h(
+          "li",
+          {},
+          h(
+            "a",
+            { href: `#/responses/${entry.id}`, "data-id": entry.id },
+            h("span", { class: "recent-text" }, plain(cut(entry.preview || "(no text)", 90))),
+            h(
+              "span",
+              { class: "recent-meta" },
+              h("span", {}, when(entry.created_at)),
+              h("span", {}, plain(cut(entry.model, 30))),
+              entry.usage ? h("span", {}, many(entry.usage.total_tokens, "token")) : null,
+              entry.seconds
+                ? h(
+                    "span",
+                    {
+                      title:
+                        entry.first_token_seconds === null
+                          ? null
+                          : `First token after ${seconds(entry.first_token_seconds * 1000)}`,
+                    },
+                    seconds(entry.seconds * 1000),
+                  )
+                : null,
+              entry.cost ? h("span", {}, `cost ${money(entry.cost)}`) : null,
+              (entry.tools ?? []).slice(0, 3).map((tool) => h("span", { class: "chip" }, plain(cut(tool, 24)))),
+              entry.background ? h("span", {}, "background") : null,
+              entry.status === "completed"
+                ? null
+                : h(
+                    "span",
+                    { class: `chip ${RUNNING.has(entry.status) ? "working" : entry.status}` },
+                    entry.status.replaceAll("_", " "),
+                  ),
+            ),
+          ),
+        ),
+      ),
+    );
     if (focused) this.list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
     this.#mark();
   }
@@ -188,8 +236,17 @@ export class Responses {
   #page(chain, response) {
     const { data, forks } = chain;
     const actions = [
-      response.status !== "failed" && !RUNNING.has(response.status) ? button("Continue in Talk", () => this.onopen(data), { class: "primary" }) : null,
-      RUNNING.has(response.status) ? null : h("a", { class: "quiet", href: `#/compare/${response.id}` }, icon("columns-2"), "Run again with another model"),
+      response.status !== "failed" && !RUNNING.has(response.status)
+        ? button("Continue in Talk", () => this.onopen(data), { class: "primary" })
+        : null,
+      RUNNING.has(response.status)
+        ? null
+        : h(
+            "a",
+            { class: "quiet", href: `#/compare/${response.id}` },
+            icon("columns-2"),
+            "Run again with another model",
+          ),
       RUNNING.has(response.status) && response.background ? button("Cancel", () => this.#cancel(response.id)) : null,
       copyButton(response.id, "Id", "Copy id"),
       button("Delete", () => this.#delete(response.id), { class: "danger" }),
@@ -199,13 +256,30 @@ export class Responses {
       h("p", {}, h("a", { href: "#/responses", class: "back" }, icon("arrow-left"), " All responses")),
       h("h2", { id: "response-title", tabindex: -1 }, h("code", {}, response.id)),
       h("div", { class: "buttons" }, actions),
-      h("dl", { class: "fields" }, summary(response, data.at(-1).measures).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h(
+        "dl",
+        { class: "fields" },
+        summary(response, data.at(-1).measures).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]),
+      ),
       response.error ? failureView({ ...response.error, message: response.error.message }) : null,
       timeline(response, data.at(-1).measures),
       fold("Items", true, () => [h("div", { class: "question" }, itemViews(data.at(-1).input)), this.live]),
-      fold(`Chain (${many(data.length, "turn")}${forks.length ? `, ${count(forks.length)} beside` : ""})`, data.length > 1 || forks.length > 0, () => [tree(data, forks, response.id)]),
-      fold("Request to the backend", false, async () => translationView(await getJson(`antiphon/responses/${response.id}/translation`), requestOf(data.at(-1)))),
-      fold("JSON", false, () => [h("div", { class: "toolbar" }, copyButton(() => JSON.stringify(response, null, 2), "Response")), json(response, "The response as JSON")]),
+      fold(
+        `Chain (${many(data.length, "turn")}${forks.length ? `, ${count(forks.length)} beside` : ""})`,
+        data.length > 1 || forks.length > 0,
+        () => [tree(data, forks, response.id)],
+      ),
+      fold("Request to the backend", false, async () =>
+        translationView(await getJson(`antiphon/responses/${response.id}/translation`), requestOf(data.at(-1))),
+      ),
+      fold("JSON", false, () => [
+        h(
+          "div",
+          { class: "toolbar" },
+          copyButton(() => JSON.stringify(response, null, 2), "Response"),
+        ),
+        json(response, "The response as JSON"),
+      ]),
     ].filter(Boolean);
   }
 
@@ -235,7 +309,8 @@ export class Responses {
         await this.#open(response.id);
       }
     } catch (error) {
-      if (error.name !== "AbortError" && this.id === response.id) this.live.append(h("p", { class: "note" }, plain(error.message)));
+      if (error.name !== "AbortError" && this.id === response.id)
+        this.live.append(h("p", { class: "note" }, plain(error.message)));
     }
   }
 
@@ -249,7 +324,14 @@ export class Responses {
   }
 
   async #delete(id) {
-    if (!(await confirmed({ title: "Delete this response?", text: "What continued from it cannot be continued any more.", verb: "Delete" }))) return;
+    if (
+      !(await confirmed({
+        title: "Delete this response?",
+        text: "What continued from it cannot be continued any more.",
+        verb: "Delete",
+      }))
+    )
+      return;
     try {
       await send("DELETE", `responses/${id}`);
       announce("Deleted.");
@@ -290,35 +372,92 @@ function summary(response, measures) {
     ["Background", response.background ? "yes" : "no"],
     ["Conversation", response.conversation?.id ?? ""],
     ["Backend", backend ? plain(backend) : ""],
-    ["Time", measures ? [seconds(measures.seconds * 1000), measures.first_token_seconds === null ? "" : `first token after ${seconds(measures.first_token_seconds * 1000)}`].filter(Boolean).join(", ") : ""],
-    ["Tokens", usage ? `${count(usage.total_tokens)}: ${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""],
+    [
+      "Time",
+      measures
+        ? [
+            seconds(measures.seconds * 1000),
+            measures.first_token_seconds === null
+              ? ""
+              : `first token after ${seconds(measures.first_token_seconds * 1000)}`,
+          ]
+            .filter(Boolean)
+            .join(", ")
+        : "",
+    ],
+    [
+      "Tokens",
+      usage ? `${count(usage.total_tokens)}: ${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : "",
+    ],
     ["Cost", cost === null || cost === undefined ? "" : money(cost)],
   ].filter(([, value]) => value);
 }
 
 // A refused request.
 function refusalView({ at, key, endpoint, status, code, param, request_id }) {
-  return h("li", { class: "refusal-entry" }, h("span", { class: "recent-text" }, h("span", { class: `chip ${status === 429 ? "busy" : "failed"}` }, count(status)), " ", plain(code ?? "refused"), param ? [" (", h("code", {}, plain(param)), ")"] : ""),
-    h("span", { class: "recent-meta" }, h("span", {}, when(at)), h("span", {}, plain(key)), h("span", {}, plain(endpoint)), h("code", {}, plain(request_id))));
+  return h(
+    "li",
+    { class: "refusal-entry" },
+    h(
+      "span",
+      { class: "recent-text" },
+      h("span", { class: `chip ${status === 429 ? "busy" : "failed"}` }, count(status)),
+      " ",
+      plain(code ?? "refused"),
+      param ? [" (", h("code", {}, plain(param)), ")"] : "",
+    ),
+    h(
+      "span",
+      { class: "recent-meta" },
+      h("span", {}, when(at)),
+      h("span", {}, plain(key)),
+      h("span", {}, plain(endpoint)),
+      h("code", {}, plain(request_id)),
+    ),
+  );
 }
 
 // The rounds and calls of a response in time.
 function timeline(response, measures) {
   if (!measures || measures.seconds <= 0) return null;
   const whole = measures.seconds;
-  const steps = measures.steps.length ? measures.steps : [{ kind: "model", start: 0, end: whole, status: response.status }];
+  const steps = measures.steps.length
+    ? measures.steps
+    : [{ kind: "model", start: 0, end: whole, status: response.status }];
   const row = ({ kind, start, end, ...step }) => {
-    const name = kind === "tool" ? step.function : measures.steps.length ? `Model, round ${count(step.round + 1)}` : "Model";
+    const name =
+      kind === "tool" ? step.function : measures.steps.length ? `Model, round ${count(step.round + 1)}` : "Model";
     const text = `${seconds(start * 1000)} to ${seconds(end * 1000)}`;
     const tokens = step.output_tokens ? `, ${many(step.output_tokens, "token")}` : "";
-    const waits = !measures.steps.length && measures.first_token_seconds ? part("wait", 0, measures.first_token_seconds, whole) : null;
-    return h("li", {}, h("span", { class: "gantt-name", title: name }, plain(name)),
-      h("span", { class: "gantt-track", "aria-hidden": "true" }, part(step.status === "failed" ? "failed" : kind, start, end, whole), waits),
-      h("span", { class: "gantt-time" }, h("span", { class: "visually-hidden" }, `${text}: `), `${seconds((end - start) * 1000)}${tokens}`));
+    const waits =
+      !measures.steps.length && measures.first_token_seconds
+        ? part("wait", 0, measures.first_token_seconds, whole)
+        : null;
+    return h(
+      "li",
+      {},
+      h("span", { class: "gantt-name", title: name }, plain(name)),
+      h(
+        "span",
+        { class: "gantt-track", "aria-hidden": "true" },
+        part(step.status === "failed" ? "failed" : kind, start, end, whole),
+        waits,
+      ),
+      h(
+        "span",
+        { class: "gantt-time" },
+        h("span", { class: "visually-hidden" }, `${text}: `),
+        `${seconds((end - start) * 1000)}${tokens}`,
+      ),
+    );
   };
   return fold("Timeline", true, () => [
     h("ol", { class: "gantt" }, steps.map(row)),
-    h("p", { class: "note" }, `${seconds(whole * 1000)} in all${measures.first_token_seconds ? `, the first token after ${seconds(measures.first_token_seconds * 1000)}${measures.steps.length ? "" : ", in grey"}` : ""}.`),
+    h(
+      "p",
+      { class: "note" },
+      `${seconds(whole * 1000)} in all${measures.first_token_seconds ? `, the first token after ${seconds(measures.first_token_seconds * 1000)}${measures.steps.length ? "" : ", in grey"}` : ""}.`,
+    ),
   ]);
 }
 
@@ -332,7 +471,13 @@ function part(kind, start, end, whole) {
 // What is filtered by, as it goes into an address.
 function filters() {
   const text = byId("search-text").value.trim();
-  const query = { status: byId("filter-status").value, model: byId("filter-model").value.trim(), tool: byId("filter-tool").value.trim(), conversation: byId("filter-conversation").value.trim(), text: ID.test(text) ? "" : text };
+  const query = {
+    status: byId("filter-status").value,
+    model: byId("filter-model").value.trim(),
+    tool: byId("filter-tool").value.trim(),
+    conversation: byId("filter-conversation").value.trim(),
+    text: ID.test(text) ? "" : text,
+  };
   const since = Number(byId("filter-time").value);
   if (since) query.created_after = Math.floor(Date.now() / 60_000) * 60 - since;
   const parts = Object.entries(query).filter(([, value]) => value);
@@ -348,21 +493,39 @@ function tree(data, forks, id) {
   const roots = [];
   for (const node of nodes.values()) (nodes.get(node.response.previous_response_id)?.children ?? roots).push(node);
   const path = new Set(data.map(({ response }) => response.id));
-  const branch = (siblings) => h("ul", {}, siblings.map((node) => node).flatMap((node) => {
-    const line = [node];
-    // A line of turns without forks is one level, however long it is.
-    while (line.at(-1).children.length === 1) line.push(line.at(-1).children[0]);
-    return [...line.map((each) => h("li", { class: path.has(each.response.id) ? "on-path" : "" }, label(each, id))), line.at(-1).children.length ? h("li", { class: "forked" }, branch(line.at(-1).children)) : null].filter(Boolean);
-  }));
+  const branch = (siblings) =>
+    h(
+      "ul",
+      {},
+      siblings
+        .map((node) => node)
+        .flatMap((node) => {
+          const line = [node];
+          // A line of turns without forks is one level, however long it is.
+          while (line.at(-1).children.length === 1) line.push(line.at(-1).children[0]);
+          return [
+            ...line.map((each) => h("li", { class: path.has(each.response.id) ? "on-path" : "" }, label(each, id))),
+            line.at(-1).children.length ? h("li", { class: "forked" }, branch(line.at(-1).children)) : null,
+          ].filter(Boolean);
+        }),
+    );
   const made = branch(roots);
   made.className = "tree";
   return made;
 }
 
 function label({ response, text }, id) {
-  return h("a", { href: `#/responses/${response.id}`, ...(response.id === id ? { "aria-current": "true" } : {}) },
+  return h(
+    "a",
+    { href: `#/responses/${response.id}`, ...(response.id === id ? { "aria-current": "true" } : {}) },
     h("span", { class: "recent-text" }, plain(cut(text || "(no text)", 80))),
-    h("span", { class: "recent-meta" }, when(response.created_at), response.status === "completed" ? "" : ` · ${response.status}`));
+    h(
+      "span",
+      { class: "recent-meta" },
+      when(response.created_at),
+      response.status === "completed" ? "" : ` · ${response.status}`,
+    ),
+  );
 }
 
 function previewOf(input) {

@@ -34,5 +34,5 @@ export function setUpSide() {
 function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
   else delete document.documentElement.dataset.theme;
-  for (const radio of document.getElementsByName("theme")) radio.checked = radio.value === theme;
+  for (const radio of byId("theme").elements) radio.checked = radio.value === theme;
 }

@@ -27,14 +27,22 @@ export class Talk {
     this.turns = [];
     this.running = null; // {turn, abort}
     this.inspector = new Inspector();
-    this.composer = new Composer({ onsend: () => (this.running ? null : this.#sendWritten()), onpreview: () => this.#preview() });
-    this.options = new Options({ onwrong: (field) => this.#showOption(field), onopen: (field) => this.#showOption(field) });
+    this.composer = new Composer({
+      onsend: () => (this.running ? null : this.#sendWritten()),
+      onpreview: () => this.#preview(),
+    });
+    this.options = new Options({
+      onwrong: (field) => this.#showOption(field),
+      onopen: (field) => this.#showOption(field),
+    });
     this.list = byId("turns");
     this.scroller = byId("conversation");
     byId("stop").addEventListener("click", () => this.stop());
     byId("new").addEventListener("click", () => this.#begin());
     for (const [panel, opener] of Object.entries(PANELS)) {
-      byId(opener).addEventListener("click", () => (byId("talk").dataset.panel === panel ? this.closePanel() : this.openPanel(panel)));
+      byId(opener).addEventListener("click", () =>
+        byId("talk").dataset.panel === panel ? this.closePanel() : this.openPanel(panel),
+      );
       byId(`${panel}-close`).addEventListener("click", () => this.closePanel());
     }
     this.address = ""; // the id of the response that the thread ends with, as the page's address names it
@@ -126,8 +134,17 @@ export class Talk {
     } catch (error) {
       if (this.address !== id) return;
       askForKey(error);
-      this.list.replaceChildren(h("div", { class: "missing" }, h("h2", {}, "This conversation cannot be opened"), failureView(error),
-        error.status === 404 ? h("p", { class: "note" }, "It may have been deleted, have expired, or belong to another key.") : null));
+      this.list.replaceChildren(
+        h(
+          "div",
+          { class: "missing" },
+          h("h2", {}, "This conversation cannot be opened"),
+          failureView(error),
+          error.status === 404
+            ? h("p", { class: "note" }, "It may have been deleted, have expired, or belong to another key.")
+            : null,
+        ),
+      );
     }
   }
 
@@ -137,7 +154,9 @@ export class Talk {
     for (const stored of chain) {
       const turn = this.#add(requestOf(stored), stored.input);
       if (RUNNING.has(stored.response.status)) {
-        this.#attend(turn, stored.response.id, (signal) => stream(`responses/${stored.response.id}?stream=true`, { signal }));
+        this.#attend(turn, stored.response.id, (signal) =>
+          stream(`responses/${stored.response.id}?stream=true`, { signal }),
+        );
         continue;
       }
       turn.live = LiveResponse.of(stored.response);
@@ -218,7 +237,10 @@ export class Talk {
     // It is not stored, so the client has the history, and sends it.
     const from = this.turns.findLastIndex((turn) => turn.request.previous_response_id);
     const earlier = from < 0 ? {} : { previous_response_id: this.turns[from].request.previous_response_id };
-    const history = this.turns.slice(Math.max(0, from)).filter((turn) => turn.live.ended).flatMap((turn) => [...turn.own, ...turn.live.response.output]);
+    const history = this.turns
+      .slice(Math.max(0, from))
+      .filter((turn) => turn.live.ended)
+      .flatMap((turn) => [...turn.own, ...turn.live.response.output]);
     return { ...whole, ...earlier, input: [...history, ...items] };
   }
 
@@ -227,7 +249,11 @@ export class Talk {
     const turn = { request, own, number, live: new LiveResponse(), log: new EventLog(), warnings: "", requestId: "" };
     turn.answer = new AnswerView({
       output: (item, text) => this.#giveOutput(turn, item, text),
-      approve: (item, yes) => this.#sendItems([{ type: "mcp_approval_response", approval_request_id: item.id, approve: yes }], again(turn.request)),
+      approve: (item, yes) =>
+        this.#sendItems(
+          [{ type: "mcp_approval_response", approval_request_id: item.id, approve: yes }],
+          again(turn.request),
+        ),
     });
     turn.coming = h("span", { class: "note pulse" }, "Answering…");
     turn.foot = h("div", { class: "turn-foot" });
@@ -304,7 +330,8 @@ export class Talk {
       }
       schedule((turn.paint ??= () => this.#drawAll(turn)));
     }
-    if (!turn.live.ended) throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
+    if (!turn.live.ended)
+      throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
   }
 
   // Follow a background response from where the stream broke.
@@ -312,7 +339,9 @@ export class Talk {
     const { turn, id } = running;
     for (let attempt = 0; attempt < RESUMES && !running.stopped; attempt++) {
       try {
-        const answer = await stream(`responses/${id}?stream=true&starting_after=${turn.live.last}`, { signal: running.abort.signal });
+        const answer = await stream(`responses/${id}?stream=true&starting_after=${turn.live.last}`, {
+          signal: running.abort.signal,
+        });
         await this.#read(running, answer.batches);
         return true;
       } catch (error) {
@@ -356,22 +385,45 @@ export class Talk {
     const { live, failure, stopped } = turn;
     const { response } = live;
     const foot = [];
-    const error = failure ?? (response?.status === "failed" && live.error ? new ApiError(live.error.message, live.error) : null);
+    const error =
+      failure ?? (response?.status === "failed" && live.error ? new ApiError(live.error.message, live.error) : null);
     if (error) foot.push(failureView(error, turn.requestId || error.requestId));
-    else if (stopped && !response?.background) foot.push(h("p", { class: "note" }, "Stopped. Nothing of this answer is stored; the next message continues from the turn before it."));
+    else if (stopped && !response?.background)
+      foot.push(
+        h(
+          "p",
+          { class: "note" },
+          "Stopped. Nothing of this answer is stored; the next message continues from the turn before it.",
+        ),
+      );
     else if (response?.status === "incomplete") foot.push(h("p", { class: "note warn" }, incomplete(response)));
     const usable = live.ended && response.status !== "failed";
-    foot.push(h("div", { class: "buttons" },
-      usable ? copyButton(() => textOf(response), "Answer", "Copy") : null,
-      button([icon("refresh-cw"), "Retry"], () => this.#retry(turn), { class: "quiet" }),
-      button([icon("pencil"), "Edit"], () => this.#edit(turn), { class: "quiet" }),
-      usable && turn !== this.turns.at(-1) ? button([icon("git-branch"), "Fork here"], () => this.#fork(turn), { class: "quiet" }) : null,
-      button([icon("activity"), "Inspect"], () => {
-        this.inspector.show(turn);
-        this.openPanel("inspector");
-      }, { class: "quiet" }),
-      live.ended && response.store ? h("a", { class: "quiet", href: `#/compare/${response.id}` }, icon("columns-2"), "Compare") : null,
-      usable && response.store ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, icon("scroll-text"), "Open") : null));
+    foot.push(
+      h(
+        "div",
+        { class: "buttons" },
+        usable ? copyButton(() => textOf(response), "Answer", "Copy") : null,
+        button([icon("refresh-cw"), "Retry"], () => this.#retry(turn), { class: "quiet" }),
+        button([icon("pencil"), "Edit"], () => this.#edit(turn), { class: "quiet" }),
+        usable && turn !== this.turns.at(-1)
+          ? button([icon("git-branch"), "Fork here"], () => this.#fork(turn), { class: "quiet" })
+          : null,
+        button(
+          [icon("activity"), "Inspect"],
+          () => {
+            this.inspector.show(turn);
+            this.openPanel("inspector");
+          },
+          { class: "quiet" },
+        ),
+        live.ended && response.store
+          ? h("a", { class: "quiet", href: `#/compare/${response.id}` }, icon("columns-2"), "Compare")
+          : null,
+        usable && response.store
+          ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, icon("scroll-text"), "Open")
+          : null,
+      ),
+    );
     if (live.ended) foot.push(factsView(response, turn.measures ?? turn.log?.measures() ?? {}));
     turn.foot.replaceChildren(...foot);
     const before = this.turns[this.turns.indexOf(turn) - 1];
@@ -416,7 +468,8 @@ export class Talk {
   #busy(busy) {
     byId("send").hidden = busy;
     byId("stop").hidden = !busy;
-    if (!busy && (document.activeElement === document.body || document.activeElement === byId("stop"))) this.composer.focus();
+    if (!busy && (document.activeElement === document.body || document.activeElement === byId("stop")))
+      this.composer.focus();
   }
 
   #complain(message) {
@@ -429,10 +482,14 @@ export class Talk {
   }
 
   #watchScroll() {
-    this.scroller.addEventListener("scroll", () => {
-      const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-      this.pinned = scrollTop + clientHeight >= scrollHeight - 40;
-    }, { passive: true });
+    this.scroller.addEventListener(
+      "scroll",
+      () => {
+        const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+        this.pinned = scrollTop + clientHeight >= scrollHeight - 40;
+      },
+      { passive: true },
+    );
   }
 }
 
@@ -446,7 +503,9 @@ function outcome(turn) {
   if (turn.stopped) return "Stopped.";
   const { response } = turn.live;
   if (turn.failure || response?.status === "failed") return "The answer failed.";
-  const calls = response?.output.filter((item) => item.type === "function_call" || item.type === "mcp_approval_request").length;
+  const calls = response?.output.filter(
+    (item) => item.type === "function_call" || item.type === "mcp_approval_request",
+  ).length;
   if (calls) return `The model waits for you: ${many(calls, "call")}.`;
   const words = response ? textOf(response).split(/\s+/).filter(Boolean).length : 0;
   return `The answer is complete: ${many(words, "word")}.`;
@@ -460,8 +519,22 @@ function incomplete({ incomplete_details: details }) {
 }
 
 export function failureView(error, requestId = error.requestId) {
-  const details = [["Type", error.type], ["Code", error.code], ["Parameter", error.param], ["Status", error.status || ""], ["Request", requestId]];
-  return h("div", { class: "failure", role: "group", "aria-label": "Error" },
-    h("p", {}, h("b", {}, plain(error.message))), h("p", {}, advice(error)),
-    h("dl", { class: "fields" }, details.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value))])));
+  const details = [
+    ["Type", error.type],
+    ["Code", error.code],
+    ["Parameter", error.param],
+    ["Status", error.status || ""],
+    ["Request", requestId],
+  ];
+  return h(
+    "div",
+    { class: "failure", role: "group", "aria-label": "Error" },
+    h("p", {}, h("b", {}, plain(error.message))),
+    h("p", {}, advice(error)),
+    h(
+      "dl",
+      { class: "fields" },
+      details.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value))]),
+    ),
+  );
 }

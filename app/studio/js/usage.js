@@ -9,7 +9,12 @@ import { count, plain, seconds } from "./lib/text.js";
 
 const DAY = 86400;
 const MOST = 5; // names that are drawn apart; the others are one
-const LIMITS = { tokens_per_day: "tokens a day", tokens_per_month: "tokens a month", money_per_day: "money a day", money_per_month: "money a month" };
+const LIMITS = {
+  tokens_per_day: "tokens a day",
+  tokens_per_month: "tokens a month",
+  money_per_day: "money a day",
+  money_per_month: "money a month",
+};
 
 export class Usage {
   constructor() {
@@ -23,7 +28,7 @@ export class Usage {
   async show() {
     const asked = (this.asked = {});
     const place = byId("usage-body");
-    const days = Number(document.querySelector("#usage-days :checked").value);
+    const days = Number(byId("usage-days").querySelector(":checked").value);
     const group = byId("usage-group").value;
     try {
       const now = Math.floor(Date.now() / 1000 / DAY) * DAY;
@@ -53,7 +58,8 @@ export class Usage {
 }
 
 const day = (unix) => new Date(unix * 1000).toISOString().slice(0, 10);
-const dayText = (unix) => new Date(unix * 1000).toLocaleDateString([], { month: "short", day: "numeric", timeZone: "UTC" });
+const dayText = (unix) =>
+  new Date(unix * 1000).toLocaleDateString([], { month: "short", day: "numeric", timeZone: "UTC" });
 const clock = (unix) => new Date(unix * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
 
 function page({ used, hours, budgets, times, group }) {
@@ -62,12 +68,43 @@ function page({ used, hours, budgets, times, group }) {
   const of = (field) => byDay(used.data, totals, group, times, field);
   const money_ = total.cost > 0;
   const slots = filled(hours);
-  const lines = (measure) => [["median", "Median"], ["p95", "95th percentile"]].map(([field, name]) => ({ name, values: slots.map((slot) => slot[measure][field]) }));
-  const hourly = { times: slots.map(({ start }) => start), time: clock, empty: "There were no requests in the last 24 hours." };
+  const lines = (measure) =>
+    [
+      ["median", "Median"],
+      ["p95", "95th percentile"],
+    ].map(([field, name]) => ({ name, values: slots.map((slot) => slot[measure][field]) }));
+  const hourly = {
+    times: slots.map(({ start }) => start),
+    time: clock,
+    empty: "There were no requests in the last 24 hours.",
+  };
   const figures = [
-    money_ ? plot({ title: "Cost by day", times, series: of("cost"), show: money, time: dayText, stacked: true }) : null,
-    plot({ title: "Tokens by day, in and out", times, series: of("total_tokens"), show: short, time: dayText, stacked: true }),
-    plot({ ...hourly, title: "Requests, last 24 hours", series: [["answered", "Answered"], ["failed", "Failed"], ["refused", "Refused"]].map(([field, name]) => ({ name, values: slots.map((slot) => (field === "answered" ? slot.requests - slot.failed : slot[field])) })), show: short, stacked: true, wide: money_ }),
+    money_
+      ? plot({ title: "Cost by day", times, series: of("cost"), show: money, time: dayText, stacked: true })
+      : null,
+    plot({
+      title: "Tokens by day, in and out",
+      times,
+      series: of("total_tokens"),
+      show: short,
+      time: dayText,
+      stacked: true,
+    }),
+    plot({
+      ...hourly,
+      title: "Requests, last 24 hours",
+      series: [
+        ["answered", "Answered"],
+        ["failed", "Failed"],
+        ["refused", "Refused"],
+      ].map(([field, name]) => ({
+        name,
+        values: slots.map((slot) => (field === "answered" ? slot.requests - slot.failed : slot[field])),
+      })),
+      show: short,
+      stacked: true,
+      wide: money_,
+    }),
     plot({ ...hourly, title: "Time to the first token, last 24 hours", series: lines("first_token"), show: duration }),
     plot({ ...hourly, title: "Time to the end, last 24 hours", series: lines("total"), show: duration }),
   ].filter(Boolean);
@@ -77,15 +114,45 @@ function page({ used, hours, budgets, times, group }) {
       ["Tokens", short(total.total_tokens), `${short(total.input_tokens)} in, ${short(total.output_tokens)} out`],
       ["Requests", count(total.requests), null],
       ["Failed, 24 hours", count(hours.total.failed), `${count(hours.total.refused)} refused`],
-      ["First token, 24 hours", duration(hours.total.first_token.median), `95% within ${duration(hours.total.first_token.p95)}`],
+      [
+        "First token, 24 hours",
+        duration(hours.total.first_token.median),
+        `95% within ${duration(hours.total.first_token.p95)}`,
+      ],
       ["To the end, 24 hours", duration(hours.total.total.median), `95% within ${duration(hours.total.total.p95)}`],
     ]),
     budgets.length ? card("Budgets", budgets.map(budget)) : null,
     h("div", { class: "figures" }, figures),
-    card(`By ${group}`, dataTable(`Usage by ${group}`, [[capital(group)], ["Requests", true], ["Input", true], ["of it cached", true], ["Output", true], ["Tokens", true], ["Cost", true]],
-      totals.map(([name, each]) => [h("code", {}, plain(name)), count(each.requests), count(each.input_tokens), count(each.cached_input_tokens), count(each.output_tokens), count(each.total_tokens), money(each.cost)]),
-      { empty: "Nothing was used in these days." })),
-    h("p", { class: "note" }, "Days are in UTC. Tokens are those of the input and the output, as backends report them."),
+    card(
+      `By ${group}`,
+      dataTable(
+        `Usage by ${group}`,
+        [
+          [capital(group)],
+          ["Requests", true],
+          ["Input", true],
+          ["of it cached", true],
+          ["Output", true],
+          ["Tokens", true],
+          ["Cost", true],
+        ],
+        totals.map(([name, each]) => [
+          h("code", {}, plain(name)),
+          count(each.requests),
+          count(each.input_tokens),
+          count(each.cached_input_tokens),
+          count(each.output_tokens),
+          count(each.total_tokens),
+          money(each.cost),
+        ]),
+        { empty: "Nothing was used in these days." },
+      ),
+    ),
+    h(
+      "p",
+      { class: "note" },
+      "Days are in UTC. Tokens are those of the input and the output, as backends report them.",
+    ),
   ].filter(Boolean);
 }
 
@@ -94,7 +161,12 @@ const duration = (value) => (value === null || value === undefined ? "–" : sec
 
 function budget({ key, limit, amount, used, resets_at }) {
   const show = limit.startsWith("money") ? money : count;
-  return bar(`${plain(key)}: ${LIMITS[limit] ?? limit}`, used, amount, `${show(used)} of ${show(amount)}, until ${dayText(resets_at)}`);
+  return bar(
+    `${plain(key)}: ${LIMITS[limit] ?? limit}`,
+    used,
+    amount,
+    `${show(used)} of ${show(amount)}, until ${dayText(resets_at)}`,
+  );
 }
 
 // The sums of each model, key or backend, the largest first.
@@ -102,7 +174,8 @@ function grouped(rows, group) {
   const sums = new Map();
   for (const row of rows) {
     const sum = sums.get(row[group]) ?? {};
-    for (const [field, value] of Object.entries(row)) if (typeof value === "number") sum[field] = (sum[field] ?? 0) + value;
+    for (const [field, value] of Object.entries(row))
+      if (typeof value === "number") sum[field] = (sum[field] ?? 0) + value;
     sums.set(row[group], sum);
   }
   return [...sums].sort(([, a], [, b]) => b.cost - a.cost || b.total_tokens - a.total_tokens);
@@ -124,9 +197,16 @@ function byDay(rows, totals, group, times, field) {
 function filled({ data, slot_seconds }) {
   if (!data.length) return [];
   const known = new Map(data.map((slot) => [slot.start, slot]));
-  const none = { requests: 0, failed: 0, refused: 0, first_token: { median: null, p95: null }, total: { median: null, p95: null } };
+  const none = {
+    requests: 0,
+    failed: 0,
+    refused: 0,
+    first_token: { median: null, p95: null },
+    total: { median: null, p95: null },
+  };
   const slots = [];
   const last = Math.floor(Date.now() / 1000 / slot_seconds) * slot_seconds;
-  for (let start = Math.min(data[0].start, last - 11 * slot_seconds); start <= last; start += slot_seconds) slots.push(known.get(start) ?? { ...none, start });
+  for (let start = Math.min(data[0].start, last - 11 * slot_seconds); start <= last; start += slot_seconds)
+    slots.push(known.get(start) ?? { ...none, start });
   return slots;
 }

@@ -20,6 +20,10 @@ export class ApiError extends Error {
   }
 }
 
+/**
+ * @param {string} path
+ * @param {{method?: string, body?: any, signal?: AbortSignal}} [options]
+ */
 async function request(path, { method = "GET", body, signal } = {}) {
   const headers = { Accept: "application/json, text/event-stream" };
   if (key.get()) headers.Authorization = `Bearer ${key.get()}`;
@@ -76,9 +80,17 @@ export function upload(file, onprogress, signal) {
     sent.upload.addEventListener("progress", ({ loaded, total }) => onprogress(total ? loaded / total : 0));
     sent.addEventListener("load", () => {
       if (sent.status < 300) resolve(sent.response);
-      else reject(new ApiError(sent.response?.error?.message ?? `The server answered ${sent.status}.`, { status: sent.status, ...sent.response?.error }));
+      else
+        reject(
+          new ApiError(sent.response?.error?.message ?? `The server answered ${sent.status}.`, {
+            status: sent.status,
+            ...sent.response?.error,
+          }),
+        );
     });
-    sent.addEventListener("error", () => reject(new ApiError("The server cannot be reached.", { code: "connection_failed" })));
+    sent.addEventListener("error", () =>
+      reject(new ApiError("The server cannot be reached.", { code: "connection_failed" })),
+    );
     sent.addEventListener("abort", () => reject(new ApiError("The upload was stopped.", { code: "aborted" })));
     signal?.addEventListener("abort", () => sent.abort());
     const form = new FormData();
@@ -88,18 +100,28 @@ export function upload(file, onprogress, signal) {
   });
 }
 
-// Ask for a stream: { warnings, requestId, batches }, where each batch is a list of [raw JSON, event] of one read.
+/**
+ * Ask for a stream. Each batch is the list of [raw JSON, event] of one read; an answer that comes as JSON is `response`.
+ * @param {string} path
+ * @param {{method?: string, body?: any, signal?: AbortSignal}} [options]
+ * @returns {Promise<{warnings: string, requestId: string, response?: any, batches: AsyncGenerator<[string, any][]>}>}
+ */
 export async function stream(path, { method = "GET", body, signal } = {}) {
   const answer = await request(path, { method, body, signal });
-  const head = { warnings: answer.headers.get("x-antiphon-warning") ?? "", requestId: answer.headers.get("x-request-id") ?? "" };
+  const head = {
+    warnings: answer.headers.get("x-antiphon-warning") ?? "",
+    requestId: answer.headers.get("x-request-id") ?? "",
+  };
   if (!answer.headers.get("content-type")?.startsWith("text/event-stream")) {
     return { ...head, response: await answer.json(), batches: none() };
   }
   return { ...head, batches: events(answer.body) };
 }
 
+/** @returns {AsyncGenerator<[string, any][]>} */
 async function* none() {}
 
+/** @returns {AsyncGenerator<[string, any][]>} */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -4,22 +4,45 @@ import { button, byId, h } from "./dom.js";
 
 // Ask before something that cannot be undone. Resolves to true if the dialog's verb was chosen; Escape and Cancel are false.
 export function confirmed({ title, text, verb, danger = true }) {
-  return ask(title, [h("p", { id: "dialog-text" }, text)], verb, danger ? "danger" : "primary", { "aria-describedby": "dialog-text" });
+  return ask(title, [h("p", { id: "dialog-text" }, text)], verb, danger ? "danger" : "primary", {
+    "aria-describedby": "dialog-text",
+  });
 }
 
 // Ask for a short text; resolves to "" if there is none.
 export async function asked({ title, label, verb, value = "" }) {
-  const field = h("input", { id: "dialog-field", value, autofocus: true, maxlength: 100, autocomplete: "off", required: true });
-  const given = await ask(title, [h("div", { class: "field" }, h("label", { for: "dialog-field" }, label), field)], verb, "primary");
+  const field = h("input", {
+    id: "dialog-field",
+    value,
+    autofocus: true,
+    maxlength: 100,
+    autocomplete: "off",
+    required: true,
+  });
+  const given = await ask(
+    title,
+    [h("div", { class: "field" }, h("label", { for: "dialog-field" }, label), field)],
+    verb,
+    "primary",
+  );
   return given ? field.value.trim() : "";
 }
 
 function ask(title, body, verb, kind, props = {}) {
   return new Promise((resolve) => {
-    const before = document.activeElement;
+    const before = /** @type {any} */ (document.activeElement);
     const cancel = button("Cancel", () => dialog.close(""), { autofocus: kind === "danger" });
-    const dialog = h("dialog", { "aria-labelledby": "dialog-title", ...props },
-      h("form", { method: "dialog" }, h("h2", { id: "dialog-title" }, title), body, h("div", { class: "buttons" }, cancel, h("button", { value: "yes", class: kind }, verb))));
+    const dialog = h(
+      "dialog",
+      { "aria-labelledby": "dialog-title", ...props },
+      h(
+        "form",
+        { method: "dialog" },
+        h("h2", { id: "dialog-title" }, title),
+        body,
+        h("div", { class: "buttons" }, cancel, h("button", { value: "yes", class: kind }, verb)),
+      ),
+    );
     dialog.addEventListener("close", () => {
       dialog.remove();
       if (before?.isConnected) before.focus({ preventScroll: true });

@@ -1,7 +1,14 @@
 // Build elements, and do work once a frame.
 
-// h("p", {class: "note", title: "…", on: {click: f}}, "text", element…): text is text, and never markup.
+/**
+ * Create an element: h("p", {class: "note", title: "…", on: {click: f}}, "text", element…). Text never becomes markup.
+ * @param {string} tag
+ * @param {Object<string, any>} [props] attributes, `on` with listeners, and the properties value, checked, disabled, open
+ * @param {...any} children
+ * @returns {any}
+ */
 export function h(tag, props = {}, ...children) {
+  /** @type {any} */
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(props)) {
     if (value === undefined || value === null || value === false) continue;
@@ -13,12 +20,16 @@ export function h(tag, props = {}, ...children) {
       element.setAttribute(name, value === true ? "" : String(value));
     }
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
+/** @type {(id: string) => any} */
 export const byId = (id) => document.getElementById(id);
 
+/** @returns {any} */
 export function button(label, onclick, props = {}) {
   return h("button", { type: "button", ...props, on: { click: onclick } }, label);
 }
@@ -60,11 +71,15 @@ export async function copy(text, what) {
 }
 
 export function copyButton(text, what, label = "Copy") {
-  const made = button([icon("copy"), label], async () => {
-    if (await copy(typeof text === "function" ? text() : text, what)) {
-      made.replaceChildren(icon("check"), "Copied");
-      setTimeout(() => made.replaceChildren(icon("copy"), label), 1500);
-    }
-  }, { class: "quiet", "aria-label": `Copy ${what.toLowerCase()}` });
+  const made = button(
+    [icon("copy"), label],
+    async () => {
+      if (await copy(typeof text === "function" ? text() : text, what)) {
+        made.replaceChildren(icon("check"), "Copied");
+        setTimeout(() => made.replaceChildren(icon("copy"), label), 1500);
+      }
+    },
+    { class: "quiet", "aria-label": `Copy ${what.toLowerCase()}` },
+  );
   return made;
 }

@@ -9,7 +9,8 @@ const ADVICE = {
   rate_limit_exceeded: "Wait a moment, then retry.",
   insufficient_quota: "The provider's account has no credit left.",
   previous_response_not_found: "The conversation has expired or was deleted. Start a new one.",
-  origin_not_allowed: "Open the studio at the address that the server listens on, or name this origin in ANTIPHON_CORS_ORIGINS.",
+  origin_not_allowed:
+    "Open the studio at the address that the server listens on, or name this origin in ANTIPHON_CORS_ORIGINS.",
 };
 
 export function advice(error) {
@@ -18,6 +19,7 @@ export function advice(error) {
   if (error.status === 401 || error.status === 403) return ADVICE.invalid_api_key;
   if (error.status === 429) return ADVICE.rate_limit_exceeded;
   if (error.param) return `Change “${error.param}”, then retry.`;
-  if (error.status >= 500) return "Retry; if it stays, “antiphon check” says what is wrong, and the server's log has more.";
+  if (error.status >= 500)
+    return "Retry; if it stays, “antiphon check” says what is wrong, and the server's log has more.";
   return "Retry.";
 }

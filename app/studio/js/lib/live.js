@@ -8,7 +8,12 @@ const DELTAS = {
   "response.refusal.delta": { part: "content", index: "content_index", field: "refusal" },
   "response.reasoning.delta": { part: "content", index: "content_index", field: "text", type: "reasoning_text" },
   "response.reasoning_text.delta": { part: "content", index: "content_index", field: "text", type: "reasoning_text" },
-  "response.reasoning_summary_text.delta": { part: "summary", index: "summary_index", field: "text", type: "summary_text" },
+  "response.reasoning_summary_text.delta": {
+    part: "summary",
+    index: "summary_index",
+    field: "text",
+    type: "summary_text",
+  },
   "response.function_call_arguments.delta": { field: "arguments" },
   "response.mcp_call_arguments.delta": { field: "arguments" },
   "response.custom_tool_call_input.delta": { field: "input" },
@@ -65,7 +70,10 @@ export class LiveResponse {
     } else if (event.type === "error") {
       this.error = event.error ?? event;
     } else if (event.response && typeof event.response === "object") {
-      this.#take(event.response, event.type === "response.created" || event.type === "response.in_progress" || event.type === "response.queued");
+      this.#take(
+        event.response,
+        event.type === "response.created" || event.type === "response.in_progress" || event.type === "response.queued",
+      );
     } else {
       this.#state(event);
     }
@@ -75,7 +83,7 @@ export class LiveResponse {
     const before = this.response;
     this.response = response;
     if (begins && before) return;
-    response.output?.forEach((item, index) => this.#entry(index, item));
+    for (const [index, item] of (response.output ?? []).entries()) this.#entry(index, item);
     if (response.error) this.error = response.error;
   }
 

@@ -38,6 +38,10 @@ export class EventLog {
   // The times of the stream, in seconds since the request, as the server measures those of a stored response.
   measures() {
     const inSeconds = (ms) => (ms === null ? null : ms / 1000);
-    return { seconds: inSeconds(this.ended), first_token_seconds: inSeconds(this.first), last_token_seconds: inSeconds(this.last) };
+    return {
+      seconds: inSeconds(this.ended),
+      first_token_seconds: inSeconds(this.first),
+      last_token_seconds: inSeconds(this.last),
+    };
   }
 }

@@ -3,11 +3,13 @@
 // What a model writes is hostile until proven otherwise: HTML in it is shown as text, DOMPurify takes from what
 // Markdown makes all but a short list of elements and attributes, and nothing is loaded from elsewhere.
 
+import purify from "../../vendor/dompurify/purify.es.mjs";
 import hljs from "../../vendor/highlightjs/highlight.min.js";
-import DOMPurify from "../../vendor/dompurify/purify.es.mjs";
 import { marked } from "../../vendor/marked/marked.esm.js";
 import { copyButton, h } from "./dom.js";
 import { plain, webUrl } from "./text.js";
+
+const DOMPurify = /** @type {any} */ (purify);
 
 const LONGEST_TAIL = 4_000; // characters of an unfinished block that are rendered anew with each frame
 const LONGEST_BLOCK = 1_000; // characters of a text node, after which the next line begins another
@@ -16,8 +18,34 @@ const LONGEST_CODE = 30_000; // characters of a block of code that gets colours
 
 const ALLOWED = {
   ALLOWED_TAGS: [
-    "a", "blockquote", "br", "code", "del", "em", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "img", "input", "li", "ol",
-    "p", "pre", "span", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul",
+    "a",
+    "blockquote",
+    "br",
+    "code",
+    "del",
+    "em",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "h5",
+    "h6",
+    "hr",
+    "img",
+    "input",
+    "li",
+    "ol",
+    "p",
+    "pre",
+    "span",
+    "strong",
+    "table",
+    "tbody",
+    "td",
+    "th",
+    "thead",
+    "tr",
+    "ul",
   ],
   ALLOWED_ATTR: ["align", "alt", "checked", "class", "disabled", "href", "src", "start", "title", "type"],
   ALLOW_DATA_ATTR: false,
@@ -25,7 +53,8 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-const escaped = (text) => text.replace(/[&<>"]/g, (mark) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[mark]);
+const escaped = (text) =>
+  text.replace(/[&<>"]/g, (mark) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[mark]);
 
 marked.use({
   gfm: true,
@@ -80,15 +109,20 @@ function coded(code, coloured) {
   const language = /language-([\w+#-]+)/.exec(code.className)?.[1] ?? "";
   const body = h("code", {}, text);
   if (coloured && text.length < LONGEST_CODE && hljs.getLanguage(language)) colour(body, text, language);
-  return h("div", { class: "code" },
+  return h(
+    "div",
+    { class: "code" },
     h("div", { class: "code-head" }, h("span", {}, language || "code"), copyButton(text, "Code")),
-    h("pre", { tabindex: 0, role: "region", "aria-label": `Code${language ? `, ${language}` : ""}` }, body));
+    h("pre", { tabindex: 0, role: "region", "aria-label": `Code${language ? `, ${language}` : ""}` }, body),
+  );
 }
 
 // Colour code in place. The colours are spans that DOMPurify has looked at, as everything.
 export function colour(element, text, language) {
   const { value } = hljs.highlight(text, { language, ignoreIllegals: true });
-  element.replaceChildren(DOMPurify.sanitize(value, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }));
+  element.replaceChildren(
+    DOMPurify.sanitize(value, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }),
+  );
 }
 
 export function markdown(text) {

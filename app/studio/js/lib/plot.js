@@ -1,8 +1,10 @@
 // Plots over time, each with the same numbers as a table.
 
-import uPlot from "../../vendor/uplot/uPlot.esm.js";
+import library from "../../vendor/uplot/uPlot.esm.js";
 import { h } from "./dom.js";
 import { plain } from "./text.js";
+
+const uPlot = /** @type {any} */ (library);
 
 const HEIGHT = 200;
 const COLOURS = 6;
@@ -10,12 +12,26 @@ const COLOURS = 6;
 // A figure: `times` are Unix times, `series` [{ name, values }], where null is no value. With `stacked`, bars stand on
 // each other; else they are lines. `show(value)` is the text of a value, and `time(unix)`
 // that of a time. The figure is drawn when it is in the page.
-export function plot({ title, times, series, show, time, stacked = false, wide = false, empty = "There is nothing in this time." }) {
-  const names = series.map(({ name }, index) => h("li", {}, h("span", { class: "swatch", "data-colour": index % COLOURS, "aria-hidden": "true" }), plain(name)));
+export function plot({
+  title,
+  times,
+  series,
+  show,
+  time,
+  stacked = false,
+  wide = false,
+  empty = "There is nothing in this time.",
+}) {
+  const names = series.map(({ name }, index) =>
+    h("li", {}, h("span", { class: "swatch", "data-colour": index % COLOURS, "aria-hidden": "true" }), plain(name)),
+  );
   const place = h("div", { class: "plot", "aria-hidden": "true" });
   const read = h("p", { class: "plot-read", "aria-hidden": "true" });
-  const figure = h("figure", { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
-    h("div", { class: "figure-head" }, h("h3", {}, title), h("ul", { class: "legend" }, names)));
+  const figure = h(
+    "figure",
+    { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
+    h("div", { class: "figure-head" }, h("h3", {}, title), h("ul", { class: "legend" }, names)),
+  );
   if (!times.length || !series.length) {
     figure.append(h("p", { class: "note" }, empty));
     return figure;
@@ -29,16 +45,55 @@ export function plot({ title, times, series, show, time, stacked = false, wide =
 }
 
 function table(title, times, series, show, time) {
-  const rows = times.map((at, index) => [at, series.map(({ values }) => values[index])]).filter(([, values]) => values.some((value) => value));
-  return h("details", { class: "figure-table" }, h("summary", {}, "As a table"),
-    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${title}, as a table` }, h("table", {},
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Time"), series.map(({ name }) => h("th", { scope: "col", class: "number" }, plain(name))))),
-      h("tbody", {}, rows.toReversed().map(([at, values]) => h("tr", {}, h("th", { scope: "row" }, time(at)), values.map((value) => h("td", { class: "number" }, value === null || value === undefined ? "–" : show(value)))))))));
+  const rows = times
+    .map((at, index) => [at, series.map(({ values }) => values[index])])
+    .filter(([, values]) => values.some((value) => value));
+  return h(
+    "details",
+    { class: "figure-table" },
+    h("summary", {}, "As a table"),
+    h(
+      "div",
+      { class: "scroll", tabindex: 0, role: "region", "aria-label": `${title}, as a table` },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("th", { scope: "col" }, "Time"),
+            series.map(({ name }) => h("th", { scope: "col", class: "number" }, plain(name))),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          rows.toReversed().map(([at, values]) =>
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, time(at)),
+              values.map((value) =>
+                h("td", { class: "number" }, value === null || value === undefined ? "–" : show(value)),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 class Drawing {
+  plot = null;
+
   constructor(place, read, data) {
-    Object.assign(this, { place, read, data });
+    this.place = place;
+    this.read = read;
+    this.data = data;
   }
 
   draw() {
@@ -56,18 +111,40 @@ class Drawing {
       legend: { show: false },
       padding: [8, 30, 0, 0],
       cursor: { y: false, points: { show: !stacked }, drag: { x: false, y: false } },
-      scales: { x: { time: false, range: stacked ? around(times) : undefined }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] } },
+      scales: {
+        x: { time: false, range: stacked ? around(times) : undefined },
+        y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] },
+      },
       axes: [
-        { stroke: muted, font, grid: { show: false }, ticks: { show: false }, size: 28, splits: (chart) => some(times, chart.bbox.width / devicePixelRatio / 80), values: (_, splits) => splits.map((at) => time(at)) },
-        { stroke: muted, font, grid, ticks: { show: false }, size: 64, space: 40, values: (_, splits) => splits.map((value) => show(value)) },
+        {
+          stroke: muted,
+          font,
+          grid: { show: false },
+          ticks: { show: false },
+          size: 28,
+          splits: (chart) => some(times, chart.bbox.width / devicePixelRatio / 80),
+          values: (_, splits) => splits.map((at) => time(at)),
+        },
+        {
+          stroke: muted,
+          font,
+          grid,
+          ticks: { show: false },
+          size: 64,
+          space: 40,
+          values: (_, splits) => splits.map((value) => show(value)),
+        },
       ],
-      series: [{}, ...sums.map((_, index) => ({
-        stroke: stacked ? undefined : colours[index],
-        fill: stacked ? colours[index] : undefined,
-        width: stacked ? 0 : 2,
-        points: { show: !stacked && times.length < 40, size: 5, fill: colours[index] },
-        paths: stacked ? uPlot.paths.bars({ size: [0.72, 42], radius: 0 }) : undefined,
-      }))],
+      series: [
+        {},
+        ...sums.map((_, index) => ({
+          stroke: stacked ? undefined : colours[index],
+          fill: stacked ? colours[index] : undefined,
+          width: stacked ? 0 : 2,
+          points: { show: !stacked && times.length < 40, size: 5, fill: colours[index] },
+          paths: stacked ? uPlot.paths.bars({ size: [0.72, 42], radius: 0 }) : undefined,
+        })),
+      ],
       hooks: { setCursor: [(chart) => this.tell(chart.cursor.idx)] },
     };
     // What stands on top is the highest, and is drawn first.
@@ -80,7 +157,13 @@ class Drawing {
   tell(index) {
     const { times, series, show, time } = this.data;
     if (index === null || index === undefined) this.read.textContent = "";
-    else this.read.textContent = `${time(times[index])}: ${series.filter(({ values }) => values[index] !== null).map(({ name, values }) => `${plain(name)} ${show(values[index])}`).join(" · ") || "nothing"}`;
+    else
+      this.read.textContent = `${time(times[index])}: ${
+        series
+          .filter(({ values }) => values[index] !== null)
+          .map(({ name, values }) => `${plain(name)} ${show(values[index])}`)
+          .join(" · ") || "nothing"
+      }`;
   }
 }
 

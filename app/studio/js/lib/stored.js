@@ -2,15 +2,40 @@
 
 import { getJson } from "./api.js";
 
-const ASKED = ["model", "instructions", "previous_response_id", "tools", "tool_choice", "text", "reasoning", "temperature", "top_p", "max_output_tokens", "truncation", "background", "store"];
+const ASKED = [
+  "model",
+  "instructions",
+  "previous_response_id",
+  "tools",
+  "tool_choice",
+  "text",
+  "reasoning",
+  "temperature",
+  "top_p",
+  "max_output_tokens",
+  "truncation",
+  "background",
+  "store",
+];
 
 // The resource has these values also where the request had none.
-const DEFAULTS = { tool_choice: "auto", temperature: 1, top_p: 1, truncation: "disabled", background: false, store: true, tools: [], text: { format: { type: "text" } } };
+const DEFAULTS = {
+  tool_choice: "auto",
+  temperature: 1,
+  top_p: 1,
+  truncation: "disabled",
+  background: false,
+  store: true,
+  tools: [],
+  text: { format: { type: "text" } },
+};
 
 // The request of a stored turn. What it set is stored with it; of an older one only the resource tells.
 export function requestOf({ response, input, request }) {
   const names = request ? ["model", "instructions", "previous_response_id", "tools", "background"] : ASKED;
-  const given = names.map((name) => [name, tidy(response[name])]).filter(([name, value]) => value !== null && JSON.stringify(value) !== JSON.stringify(DEFAULTS[name]));
+  const given = names
+    .map((name) => [name, tidy(response[name])])
+    .filter(([name, value]) => value !== null && JSON.stringify(value) !== JSON.stringify(DEFAULTS[name]));
   return { ...Object.fromEntries(given), ...request, input };
 }
 
@@ -36,6 +61,8 @@ function tidy(value, depth = 0) {
   if (value === null || value === undefined) return null;
   if (typeof value !== "object" || depth > 1) return value;
   if (Array.isArray(value)) return value.map((each) => tidy(each, depth + 1));
-  const fields = Object.entries(value).map(([name, each]) => [name, tidy(each, depth + 1)]).filter(([, each]) => each !== null);
+  const fields = Object.entries(value)
+    .map(([name, each]) => [name, tidy(each, depth + 1)])
+    .filter(([, each]) => each !== null);
   return fields.length ? Object.fromEntries(fields) : null;
 }

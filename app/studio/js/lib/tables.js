@@ -8,31 +8,80 @@ export function dataTable(label, columns, rows, { empty = "" } = {}) {
   if (!rows.length) return h("p", { class: "note" }, empty);
   const name = ([text, number]) => h("th", { scope: "col", class: number ? "number" : null }, text);
   const cell = (content, index) => h("td", { class: columns[index][1] ? "number" : null }, content);
-  return h("div", { class: "scroll table", tabindex: 0, role: "region", "aria-label": label },
-    h("table", {}, h("thead", {}, h("tr", {}, columns.map(name))), h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map(cell))))));
+  return h(
+    "div",
+    { class: "scroll table", tabindex: 0, role: "region", "aria-label": label },
+    h(
+      "table",
+      {},
+      h("thead", {}, h("tr", {}, columns.map(name))),
+      h(
+        "tbody",
+        {},
+        rows.map((cells) => h("tr", {}, cells.map(cell))),
+      ),
+    ),
+  );
 }
 
 // Numbers with names: [name, number, what is beside it].
-export const tiles = (entries) => h("dl", { class: "tiles" }, entries.map(([name, number, note]) => h("div", { class: "tile" }, h("dt", {}, name), h("dd", {}, h("span", { class: "tile-number" }, number), note ? h("span", { class: "tile-note" }, note) : null))));
+export const tiles = (entries) =>
+  h(
+    "dl",
+    { class: "tiles" },
+    entries.map(([name, number, note]) =>
+      h(
+        "div",
+        { class: "tile" },
+        h("dt", {}, name),
+        h("dd", {}, h("span", { class: "tile-number" }, number), note ? h("span", { class: "tile-note" }, note) : null),
+      ),
+    ),
+  );
 
 // How much of an amount is used.
 export function bar(label, used, amount, text) {
   const share = amount ? Math.min(1, used / amount) : 1;
   const fill = h("span", { class: "bar-fill" });
   fill.style.width = `${(share * 100).toFixed(1)}%`;
-  return h("div", { class: "bar-row" }, h("div", { class: "bar-head" }, h("span", {}, label), h("span", { class: "bar-text" }, text)),
-    h("div", { class: `bar${share >= 1 ? " full" : share >= 0.8 ? " near" : ""}`, role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(share * 100), "aria-valuetext": text }, fill));
+  return h(
+    "div",
+    { class: "bar-row" },
+    h("div", { class: "bar-head" }, h("span", {}, label), h("span", { class: "bar-text" }, text)),
+    h(
+      "div",
+      {
+        class: `bar${share >= 1 ? " full" : share >= 0.8 ? " near" : ""}`,
+        role: "meter",
+        "aria-label": label,
+        "aria-valuemin": 0,
+        "aria-valuemax": 100,
+        "aria-valuenow": Math.round(share * 100),
+        "aria-valuetext": text,
+      },
+      fill,
+    ),
+  );
 }
 
 export const card = (title, ...body) => h("section", { class: "card" }, h("h3", {}, title), body);
 
 export function money(amount) {
   if (amount === null || amount === undefined) return "–";
-  return amount === 0 ? "0" : amount >= 100 ? count(Math.round(amount)) : amount >= 0.01 ? amount.toFixed(2) : amount.toPrecision(2).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
+  return amount === 0
+    ? "0"
+    : amount >= 100
+      ? count(Math.round(amount))
+      : amount >= 0.01
+        ? amount.toFixed(2)
+        : amount
+            .toPrecision(2)
+            .replace(/(\.\d*?)0+$/, "$1")
+            .replace(/\.$/, "");
 }
 
 export function bytes(number) {
-  for (const [size, unit] of [[2 ** 30, "GB"], [2 ** 20, "MB"], [2 ** 10, "KB"]]) {
+  for (const [unit, size] of Object.entries({ GB: 2 ** 30, MB: 2 ** 20, KB: 2 ** 10 })) {
     if (number >= size) return `${(number / size).toFixed(number / size < 10 ? 1 : 0)} ${unit}`;
   }
   return `${count(number)} B`;
@@ -40,7 +89,7 @@ export function bytes(number) {
 
 // 1,234,567 as 1.23M, where there is little room.
 export function short(number) {
-  for (const [size, unit] of [[1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
+  for (const [unit, size] of Object.entries({ B: 1e9, M: 1e6, K: 1e3 })) {
     if (Math.abs(number) >= size) return `${Number((number / size).toPrecision(3))}${unit}`;
   }
   return `${Number(Number(number).toPrecision(3))}`;

@@ -19,7 +19,8 @@ export const count = (number) => Number(number).toLocaleString("en-US");
 export const many = (number, noun, plural = `${noun}s`) => `${count(number)} ${Number(number) === 1 ? noun : plural}`;
 
 // Tokens have one meaning everywhere: those of the input, and those of the output.
-export const tokens = ({ input_tokens: input, output_tokens: output }) => `${many(input, "token")} in, ${count(output)} out`;
+export const tokens = ({ input_tokens: input, output_tokens: output }) =>
+  `${many(input, "token")} in, ${count(output)} out`;
 
 // Tokens a second from the first to the last; null where these are too few or too close to say anything.
 export function speed(output, { seconds: all, first_token_seconds: first, last_token_seconds: last = all }) {
@@ -73,7 +74,13 @@ export function pretty(value) {
 }
 
 export function laidOut(value) {
-  return plain(JSON.stringify(value, (_, each) => (isBlob(each) ? `${each.slice(0, 40)}… (${count(each.length)} characters)` : each), 2));
+  return plain(
+    JSON.stringify(
+      value,
+      (_, each) => (isBlob(each) ? `${each.slice(0, 40)}… (${count(each.length)} characters)` : each),
+      2,
+    ),
+  );
 }
 
 const isBlob = (value) => typeof value === "string" && value.length > 2000 && !/\s/.test(value.slice(0, 2000));

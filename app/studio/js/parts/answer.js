@@ -30,5 +30,9 @@ export class AnswerView {
 
 // The text of a response, without what is between its messages.
 export function textOf(response) {
-  return response.output.flatMap((item) => item.content ?? []).map((part) => part.text ?? part.refusal ?? "").filter(Boolean).join("\n\n");
+  return response.output
+    .flatMap((item) => item.content ?? [])
+    .map((part) => part.text ?? part.refusal ?? "")
+    .filter(Boolean)
+    .join("\n\n");
 }

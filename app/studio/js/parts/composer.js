@@ -1,6 +1,6 @@
 // The message: its text, and the files that are attached to it.
 
-import { byId, button, h, icon } from "../lib/dom.js";
+import { button, byId, h, icon } from "../lib/dom.js";
 import { count } from "../lib/text.js";
 import { dataUrl } from "./files.js";
 
@@ -38,7 +38,10 @@ export class Composer {
       event.preventDefault();
       zone.classList.add("dropping");
     });
-    zone.addEventListener("dragleave", (event) => zone.contains(event.relatedTarget) || zone.classList.remove("dropping"));
+    zone.addEventListener(
+      "dragleave",
+      (event) => zone.contains(event.relatedTarget) || zone.classList.remove("dropping"),
+    );
     zone.addEventListener("drop", (event) => {
       event.preventDefault();
       zone.classList.remove("dropping");
@@ -69,7 +72,12 @@ export class Composer {
     const text = this.text.trim();
     if (!text && !this.files.length) return [];
     if (!this.files.length) return [{ type: "message", role: "user", content: [{ type: "input_text", text }] }];
-    const parts = this.files.map(({ name, url }) => (url.startsWith("data:image/") ? { type: "input_image", image_url: url } : { type: "input_file", filename: name, file_data: url }));
+    /** @type {any[]} */
+    const parts = this.files.map(({ name, url }) =>
+      url.startsWith("data:image/")
+        ? { type: "input_image", image_url: url }
+        : { type: "input_file", filename: name, file_data: url },
+    );
     if (text) parts.push({ type: "input_text", text });
     return [{ type: "message", role: "user", content: parts }];
   }
@@ -77,10 +85,18 @@ export class Composer {
   // Put an input back to be edited.
   restore(items) {
     this.clear();
-    const parts = items.filter((item) => item.role === "user").flatMap((item) => (typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : item.content));
-    this.text = parts.filter((part) => part.type === "input_text").map((part) => part.text).join("\n");
+    const parts = items
+      .filter((item) => item.role === "user")
+      .flatMap((item) =>
+        typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : item.content,
+      );
+    this.text = parts
+      .filter((part) => part.type === "input_text")
+      .map((part) => part.text)
+      .join("\n");
     this.files = parts.flatMap((part) => {
-      if (part.type === "input_image" && part.image_url?.startsWith("data:")) return [{ name: "image", url: part.image_url }];
+      if (part.type === "input_image" && part.image_url?.startsWith("data:"))
+        return [{ name: "image", url: part.image_url }];
       return part.type === "input_file" && part.file_data ? [{ name: part.filename, url: part.file_data }] : [];
     });
     this.#listFiles();
@@ -100,12 +116,24 @@ export class Composer {
   }
 
   #listFiles() {
-    byId("attached").replaceChildren(...this.files.map((file) => h("li", {},
-      file.url.startsWith("data:image/") ? h("img", { src: file.url, alt: "" }) : null, h("span", {}, file.name),
-      button(icon("x"), () => {
-        this.files.splice(this.files.indexOf(file), 1);
-        this.#listFiles();
-        this.focus();
-      }, { class: "quiet only", "aria-label": `Remove ${file.name}` }))));
+    byId("attached").replaceChildren(
+      ...this.files.map((file) =>
+        h(
+          "li",
+          {},
+          file.url.startsWith("data:image/") ? h("img", { src: file.url, alt: "" }) : null,
+          h("span", {}, file.name),
+          button(
+            icon("x"),
+            () => {
+              this.files.splice(this.files.indexOf(file), 1);
+              this.#listFiles();
+              this.focus();
+            },
+            { class: "quiet only", "aria-label": `Remove ${file.name}` },
+          ),
+        ),
+      ),
+    );
   }
 }

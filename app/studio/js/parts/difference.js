@@ -14,11 +14,23 @@ export function differenceView(before, after) {
   const byWords = before.length + after.length <= LONGEST;
   const changes = (byWords ? diffWordsWithSpace : diffLines)(before, after, { maxEditLength: MOST });
   if (!changes) return h("p", { class: "note" }, "The texts have too little in common to be shown side by side.");
-  const sum = (kind) => changes.filter((change) => change[kind]).reduce((all, { value, count }) => all + (byWords ? value.split(/\s+/).filter(Boolean).length : count), 0);
+  const sum = (kind) =>
+    changes
+      .filter((change) => change[kind])
+      .reduce((all, { value, count }) => all + (byWords ? value.split(/\s+/).filter(Boolean).length : count), 0);
   const unit = byWords ? "word" : "line";
   return [
-    h("p", { class: "note" }, `${many(sum("removed"), unit)} only in the first text, struck through; ${many(sum("added"), unit)} only in the second, underlined.`),
-    h("div", { class: "difference plain", tabindex: 0, role: "region", "aria-label": "Difference of the texts" },
-      changes.map(({ value, added, removed }) => (added ? h("ins", {}, plain(value)) : removed ? h("del", {}, plain(value)) : plain(value)))),
+    h(
+      "p",
+      { class: "note" },
+      `${many(sum("removed"), unit)} only in the first text, struck through; ${many(sum("added"), unit)} only in the second, underlined.`,
+    ),
+    h(
+      "div",
+      { class: "difference plain", tabindex: 0, role: "region", "aria-label": "Difference of the texts" },
+      changes.map(({ value, added, removed }) =>
+        added ? h("ins", {}, plain(value)) : removed ? h("del", {}, plain(value)) : plain(value),
+      ),
+    ),
   ];
 }

@@ -10,10 +10,23 @@ export function factsView({ model, usage }, measures) {
   const facts = [
     [plain(model), "Model"],
     measures.backend ? [plain(measures.backend), "Backend"] : null,
-    measures.seconds ? [seconds(measures.seconds * 1000), measures.first_token_seconds ? `First token after ${seconds(measures.first_token_seconds * 1000)}` : "Duration"] : null,
+    measures.seconds
+      ? [
+          seconds(measures.seconds * 1000),
+          measures.first_token_seconds
+            ? `First token after ${seconds(measures.first_token_seconds * 1000)}`
+            : "Duration",
+        ]
+      : null,
     rate ? [`${rate} tokens/s`, "Speed, from the first token to the last"] : null,
     usage ? [tokens(usage), "Tokens in and out"] : null,
-    typeof measures.cost === "number" ? [`cost ${money(measures.cost)}`, "In the currency of the server's prices"] : null,
+    typeof measures.cost === "number"
+      ? [`cost ${money(measures.cost)}`, "In the currency of the server's prices"]
+      : null,
   ];
-  return h("p", { class: "facts note" }, facts.filter(Boolean).map(([text, title]) => h("span", { title }, text)));
+  return h(
+    "p",
+    { class: "facts note" },
+    facts.filter(Boolean).map(([text, title]) => h("span", { title }, text)),
+  );
 }

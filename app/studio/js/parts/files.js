@@ -12,10 +12,20 @@ const TYPES = { png: "image/png", jpg: "image/jpeg", jpeg: "image/jpeg", gif: "i
 
 // The files that the text of an answer cites; null if it cites none.
 export function citedFiles(annotations) {
-  const files = new Map(annotations.filter(({ type }) => type === "container_file_citation").map((file) => [file.file_id, file]));
+  const files = new Map(
+    annotations.filter(({ type }) => type === "container_file_citation").map((file) => [file.file_id, file]),
+  );
   if (!files.size) return null;
-  return h("div", { class: "written" }, h("p", { class: "label" }, "Files"),
-    h("ul", { class: "file-list" }, [...files.values()].map((file) => fileView(file.container_id, { id: file.file_id, name: file.filename }))));
+  return h(
+    "div",
+    { class: "written" },
+    h("p", { class: "label" }, "Files"),
+    h(
+      "ul",
+      { class: "file-list" },
+      [...files.values()].map((file) => fileView(file.container_id, { id: file.file_id, name: file.filename })),
+    ),
+  );
 }
 
 // All files of a container, which are listed when they are asked for.
@@ -26,14 +36,30 @@ export function containerFiles(container) {
     list.replaceChildren(h("li", { class: "note pulse" }, "Listing…"));
     try {
       const { data } = await getJson(`containers/${container}/files?limit=100`);
-      list.replaceChildren(...(data.length ? data.map((file) => fileView(container, { id: file.id, name: file.path.split("/").at(-1), bytes: file.bytes })) : [h("li", { class: "note" }, "There are none.")]));
+      list.replaceChildren(
+        ...(data.length
+          ? data.map((file) =>
+              fileView(container, { id: file.id, name: file.path.split("/").at(-1), bytes: file.bytes }),
+            )
+          : [h("li", { class: "note" }, "There are none.")]),
+      );
     } catch (error) {
-      list.replaceChildren(h("li", { class: "note" }, error.status === 404 ? "The container has expired, with its files." : plain(error.message)));
+      list.replaceChildren(
+        h(
+          "li",
+          { class: "note" },
+          error.status === 404 ? "The container has expired, with its files." : plain(error.message),
+        ),
+      );
     }
   };
   return h("details", { on: { toggle: listed } }, h("summary", {}, "Files of the container"), list);
 }
 
+/**
+ * @param {string} container
+ * @param {{id: string, name: string, bytes?: number}} file
+ */
 function fileView(container, { id, name, bytes }) {
   const path = `containers/${container}/files/${id}/content`;
   const preview = h("div", { class: "file-preview", hidden: true });
@@ -46,23 +72,48 @@ function fileView(container, { id, name, bytes }) {
       problem.textContent = error.status === 404 ? "The file is gone: its container has expired." : error.message;
     }
   };
-  const show = button([icon("eye"), "Preview"], attempt(async () => {
-    if (preview.hidden && !preview.hasChildNodes()) preview.append(await previewOf(await download(path), name));
-    preview.hidden = !preview.hidden;
-    show.setAttribute("aria-expanded", !preview.hidden);
-  }), { class: "quiet", "aria-expanded": "false", "aria-label": `Preview ${plain(name)}` });
-  return h("li", {},
-    h("div", { class: "file-row" }, icon("file"), h("span", { class: "file-name" }, plain(name)), bytes === undefined ? null : h("span", { class: "note" }, size(bytes)), h("span", { class: "spring" }),
-      show, button([icon("download"), "Download"], attempt(() => save(path, name)), { class: "quiet", "aria-label": `Download ${plain(name)}` })),
-    preview, problem);
+  const show = button(
+    [icon("eye"), "Preview"],
+    attempt(async () => {
+      if (preview.hidden && !preview.hasChildNodes()) preview.append(await previewOf(await download(path), name));
+      preview.hidden = !preview.hidden;
+      show.setAttribute("aria-expanded", !preview.hidden);
+    }),
+    { class: "quiet", "aria-expanded": "false", "aria-label": `Preview ${plain(name)}` },
+  );
+  return h(
+    "li",
+    {},
+    h(
+      "div",
+      { class: "file-row" },
+      icon("file"),
+      h("span", { class: "file-name" }, plain(name)),
+      bytes === undefined ? null : h("span", { class: "note" }, size(bytes)),
+      h("span", { class: "spring" }),
+      show,
+      button(
+        [icon("download"), "Download"],
+        attempt(() => save(path, name)),
+        { class: "quiet", "aria-label": `Download ${plain(name)}` },
+      ),
+    ),
+    preview,
+    problem,
+  );
 }
 
 async function previewOf(blob, name) {
   const type = TYPES[name.split(".").at(-1).toLowerCase()] ?? blob.type;
-  if (IMAGES.test(type)) return h("img", { class: "picture", src: await dataUrl(new Blob([blob], { type })), alt: plain(name) });
+  if (IMAGES.test(type))
+    return h("img", { class: "picture", src: await dataUrl(new Blob([blob], { type })), alt: plain(name) });
   const text = await blob.text();
   if (!TEXTS.test(type) && text.includes("\0")) return h("p", { class: "note" }, `It is not text: ${size(blob.size)}.`);
-  return h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": `Content of ${plain(name)}` }, plain(cut(text, LONGEST)));
+  return h(
+    "pre",
+    { class: "json", tabindex: 0, role: "region", "aria-label": `Content of ${plain(name)}` },
+    plain(cut(text, LONGEST)),
+  );
 }
 
 async function save(path, name) {

@@ -4,8 +4,8 @@ import { getJson, send } from "../lib/api.js";
 import { byId, copyButton, h, schedule } from "../lib/dom.js";
 import { count, plain, seconds, speed } from "../lib/text.js";
 import { LANGUAGES } from "./code.js";
-import { json, translationView } from "./translation.js";
 import { Timeline } from "./timeline.js";
+import { json, translationView } from "./translation.js";
 
 export class Inspector {
   constructor() {
@@ -76,10 +76,17 @@ export class Inspector {
       ["Tokens a second", rate ?? "–"],
       ["Events", log ? count(log.events.length + log.dropped) : "–"],
       ["Input tokens", usage ? detailed(usage.input_tokens, usage.input_tokens_details?.cached_tokens, "cached") : "–"],
-      ["Output tokens", usage ? detailed(usage.output_tokens, usage.output_tokens_details?.reasoning_tokens, "reasoning") : "–"],
+      [
+        "Output tokens",
+        usage ? detailed(usage.output_tokens, usage.output_tokens_details?.reasoning_tokens, "reasoning") : "–",
+      ],
     ];
     this.stats.replaceChildren(...entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-    byId("turn-warnings").replaceChildren(warnings ? h("div", { class: "warnings" }, h("p", { class: "label" }, "Adapted"), h("p", {}, plain(warnings))) : "");
+    byId("turn-warnings").replaceChildren(
+      warnings
+        ? h("div", { class: "warnings" }, h("p", { class: "label" }, "Adapted"), h("p", {}, plain(warnings)))
+        : "",
+    );
   };
 
   #events() {
@@ -94,7 +101,9 @@ export class Inspector {
     try {
       // What was stored is what was sent; before that, and for what is not stored, the request is translated anew.
       const id = turn.live.ended && turn.live.response.store ? turn.live.response.id : null;
-      const translation = id ? await getJson(`antiphon/responses/${id}/translation`) : await send("POST", "antiphon/translation", turn.request);
+      const translation = id
+        ? await getJson(`antiphon/responses/${id}/translation`)
+        : await send("POST", "antiphon/translation", turn.request);
       if (turn === this.turn) panel.replaceChildren(...translationView(translation, turn.request));
     } catch (error) {
       if (turn === this.turn) panel.replaceChildren(h("p", { class: "failure" }, plain(error.message)));
@@ -103,17 +112,33 @@ export class Inspector {
 
   #raw() {
     const { response } = this.turn.live;
-    byId("panel-raw").replaceChildren(...(response
-      ? [h("div", { class: "toolbar" }, h("h3", {}, "Response"), copyButton(() => JSON.stringify(response, null, 2), "Response")), json(response, "The response as JSON")]
-      : [h("p", { class: "note" }, this.turn.preview ? "It has not been sent." : "There is no response yet.")]));
+    byId("panel-raw").replaceChildren(
+      ...(response
+        ? [
+            h(
+              "div",
+              { class: "toolbar" },
+              h("h3", {}, "Response"),
+              copyButton(() => JSON.stringify(response, null, 2), "Response"),
+            ),
+            json(response, "The response as JSON"),
+          ]
+        : [h("p", { class: "note" }, this.turn.preview ? "It has not been sent." : "There is no response yet.")]),
+    );
   }
 
   #code() {
-    byId("panel-code").replaceChildren(...Object.entries(LANGUAGES).map(([name, write]) => {
-      const text = write(this.turn.request);
-      return h("section", { "aria-label": name }, h("div", { class: "toolbar" }, h("h3", {}, name), copyButton(text, name)),
-        h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": `The request in ${name}` }, text));
-    }));
+    byId("panel-code").replaceChildren(
+      ...Object.entries(LANGUAGES).map(([name, write]) => {
+        const text = write(this.turn.request);
+        return h(
+          "section",
+          { "aria-label": name },
+          h("div", { class: "toolbar" }, h("h3", {}, name), copyButton(text, name)),
+          h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": `The request in ${name}` }, text),
+        );
+      }),
+    );
   }
 }
 

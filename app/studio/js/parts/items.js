@@ -1,7 +1,7 @@
 // One item of a response or of its input, as it is shown; drawn anew as it grows.
 
 import { button, h, icon } from "../lib/dom.js";
-import { GrowingMarkdown, colour } from "../lib/markdown.js";
+import { colour, GrowingMarkdown } from "../lib/markdown.js";
 import { cut, many, plain, pretty, webUrl } from "../lib/text.js";
 import { citedFiles, containerFiles } from "./files.js";
 
@@ -54,13 +54,15 @@ class PlainPart {
 class MessageView {
   constructor(item) {
     this.node = h("div", { class: `item message ${item.role === "assistant" ? "assistant" : "given"}` });
-    if (item.role && !["assistant", "user"].includes(item.role)) this.node.append(h("p", { class: "label" }, item.role));
+    if (item.role && !["assistant", "user"].includes(item.role))
+      this.node.append(h("p", { class: "label" }, item.role));
     this.role = item.role;
     this.parts = [];
   }
 
   draw({ item, done }) {
-    const content = typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : item.content ?? [];
+    const content =
+      typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : (item.content ?? []);
     content.forEach((part, index) => {
       if (!part) return;
       const text = part.text ?? part.refusal;
@@ -89,25 +91,49 @@ function sourcesView(annotations) {
     if (annotation.type === "container_file_citation") continue;
     const url = annotation.url && webUrl(annotation.url);
     const name = plain(annotation.title || annotation.filename || annotation.url || annotation.file_id || "source");
-    sources.set(url ?? name, url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, name) : name);
+    sources.set(
+      url ?? name,
+      url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, name) : name,
+    );
   }
   if (!sources.size) return null;
-  return h("div", { class: "sources" }, h("p", { class: "label" }, "Sources"), h("ol", {}, [...sources.values()].map((source) => h("li", {}, source))));
+  return h(
+    "div",
+    { class: "sources" },
+    h("p", { class: "label" }, "Sources"),
+    h(
+      "ol",
+      {},
+      [...sources.values()].map((source) => h("li", {}, source)),
+    ),
+  );
 }
 
 function mediaView(part) {
   const image = part.image_url ?? part.url;
   const source = typeof image === "string" ? image : image?.url;
   if (source) return imageView(source, part.type === "input_image" ? "Attached image" : "Image");
-  if (part.type === "input_file") return h("p", { class: "attachment" }, `File: ${plain(part.filename ?? part.file_id ?? part.file_url ?? "unnamed")}`);
+  if (part.type === "input_file")
+    return h(
+      "p",
+      { class: "attachment" },
+      `File: ${plain(part.filename ?? part.file_id ?? part.file_url ?? "unnamed")}`,
+    );
   return h("pre", { class: "json", tabindex: 0 }, pretty(part));
 }
 
 // An image that came with the text is shown; one that is elsewhere is not loaded, but linked.
 export function imageView(source, label) {
-  if (/^data:image\/(png|jpe?g|gif|webp|avif);base64,/i.test(source)) return h("img", { class: "picture", src: source, alt: label });
+  if (/^data:image\/(png|jpe?g|gif|webp|avif);base64,/i.test(source))
+    return h("img", { class: "picture", src: source, alt: label });
   const url = webUrl(source);
-  return h("p", { class: "attachment" }, url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, `${label}: ${cut(url, 80)}`) : label);
+  return h(
+    "p",
+    { class: "attachment" },
+    url
+      ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, `${label}: ${cut(url, 80)}`)
+      : label,
+  );
 }
 
 class ReasoningView {
@@ -130,7 +156,10 @@ class ReasoningView {
       });
     }
     this.summary.textContent = done ? "Reasoning" : "Reasoning…";
-    if (done && !this.parts.size) this.node.append(h("p", { class: "note" }, item.encrypted_content ? "It is encrypted." : "The model did not show it."));
+    if (done && !this.parts.size)
+      this.node.append(
+        h("p", { class: "note" }, item.encrypted_content ? "It is encrypted." : "The model did not show it."),
+      );
   }
 }
 
@@ -156,8 +185,30 @@ const titleOf = (type) => CALLS[type]?.[0] ?? type;
 
 // Shown in its own way, or of no interest to a reader: the rest of an item's fields are listed by name.
 const OWN = new Set([
-  "id", "type", "status", "name", "arguments", "input", "code", "call_id", "server_label", "output", "outputs", "results",
-  "result", "error", "tools", "approval_request_id", "role", "content", "encrypted_content", "caller", "namespace", "container_id", "environment", "max_output_length",
+  "id",
+  "type",
+  "status",
+  "name",
+  "arguments",
+  "input",
+  "code",
+  "call_id",
+  "server_label",
+  "output",
+  "outputs",
+  "results",
+  "result",
+  "error",
+  "tools",
+  "approval_request_id",
+  "role",
+  "content",
+  "encrypted_content",
+  "caller",
+  "namespace",
+  "container_id",
+  "environment",
+  "max_output_length",
 ]);
 const WORKING = new Set(["in_progress", "searching", "interpreting", "generating", "calling"]);
 
@@ -170,13 +221,23 @@ class CallView {
     this.given = new PlainPart("pre", { class: "json", tabindex: 0, role: "region", "aria-label": "Arguments" });
     this.given.node.hidden = true;
     this.rest = h("div", { class: "call-rest" });
-    this.node = h("div", { class: "item call", role: "group", "aria-label": titleOf(item.type) }, h("div", { class: "call-head" }, this.title, this.state), this.given.node, this.rest);
+    this.node = h(
+      "div",
+      { class: "item call", role: "group", "aria-label": titleOf(item.type) },
+      h("div", { class: "call-head" }, this.title, this.state),
+      this.given.node,
+      this.rest,
+    );
   }
 
   draw({ item, done, images }) {
     const names = [item.server_label, item.name].filter(Boolean).join(" · ");
-    this.title.replaceChildren(icon(CALLS[item.type]?.[1] ?? "wrench"), h("span", { class: "label" }, titleOf(item.type)), names ? h("code", {}, plain(names)) : "");
-    const state = item.error ? "failed" : item.status ?? (done ? "" : "in_progress");
+    this.title.replaceChildren(
+      icon(CALLS[item.type]?.[1] ?? "wrench"),
+      h("span", { class: "label" }, titleOf(item.type)),
+      names ? h("code", {}, plain(names)) : "",
+    );
+    const state = item.error ? "failed" : (item.status ?? (done ? "" : "in_progress"));
     this.state.textContent = state.replaceAll("_", " ");
     this.state.className = `chip ${WORKING.has(state) ? "working" : state}`;
     this.state.hidden = !state;
@@ -186,7 +247,8 @@ class CallView {
       if (done) this.#finishGiven(given, item.code === undefined ? "json" : "python");
       else this.given.draw(given);
     }
-    if (images.length && !done) this.rest.replaceChildren(imageView(`data:image/png;base64,${images.at(-1)}`, "The image so far"));
+    if (images.length && !done)
+      this.rest.replaceChildren(imageView(`data:image/png;base64,${images.at(-1)}`, "The image so far"));
     if (done && !this.finished) {
       this.finished = true;
       this.rest.replaceChildren(...outcome(item), ...this.#buttons(item));
@@ -212,15 +274,25 @@ class CallView {
       for (const each of buttons.querySelectorAll("button")) each.disabled = true;
       this.act.approve(item, yes);
     };
-    const buttons = h("div", { class: "buttons" }, button("Approve", answer(true), { class: "primary" }), button("Deny", answer(false)));
+    const buttons = h(
+      "div",
+      { class: "buttons" },
+      button("Approve", answer(true), { class: "primary" }),
+      button("Deny", answer(false)),
+    );
     return buttons;
   }
 
   #output(item) {
     const id = `output-${item.id}`;
     const field = h("textarea", { id, rows: 2, spellcheck: "false" });
-    const form = h("form", { class: "call-output" },
-      h("label", { for: id }, "Its output, for the model"), field, h("div", { class: "buttons" }, h("button", { class: "primary" }, "Send output")));
+    const form = h(
+      "form",
+      { class: "call-output" },
+      h("label", { for: id }, "Its output, for the model"),
+      field,
+      h("div", { class: "buttons" }, h("button", { class: "primary" }, "Send output")),
+    );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       for (const each of form.elements) each.disabled = true;
@@ -232,22 +304,72 @@ class CallView {
 
 function outcome(item) {
   const shown = [];
-  if (item.action?.commands) shown.push(terminal(item.action.commands.map((command) => h("span", { class: "typed" }, `$ ${plain(command)}\n`)), "Commands"));
+  if (item.action?.commands)
+    shown.push(
+      terminal(
+        item.action.commands.map((command) => h("span", { class: "typed" }, `$ ${plain(command)}\n`)),
+        "Commands",
+      ),
+    );
   else if (item.action) shown.push(...actionView(item.action));
   if (item.queries?.length) shown.push(h("p", {}, `Searched for: ${plain(item.queries.join("; "))}`));
-  const fields = Object.keys(item).filter((name) => !OWN.has(name) && !["action", "queries"].includes(name) && isShown(item[name]));
+  const fields = Object.keys(item).filter(
+    (name) => !OWN.has(name) && !["action", "queries"].includes(name) && isShown(item[name]),
+  );
   if (fields.length) {
-    shown.push(h("dl", { class: "fields" }, fields.flatMap((name) => [h("dt", {}, name.replaceAll("_", " ")), h("dd", {}, typeof item[name] === "object" ? pretty(item[name]) : plain(item[name]))])));
+    shown.push(
+      h(
+        "dl",
+        { class: "fields" },
+        fields.flatMap((name) => [
+          h("dt", {}, name.replaceAll("_", " ")),
+          h("dd", {}, typeof item[name] === "object" ? pretty(item[name]) : plain(item[name])),
+        ]),
+      ),
+    );
   }
   if (item.tools) {
-    shown.push(h("details", {}, h("summary", {}, many(item.tools.length, "tool")),
-      h("ul", {}, item.tools.map((tool) => h("li", {}, h("code", {}, plain(tool.name ?? tool.type)), tool.description ? ` ${plain(cut(tool.description, 200))}` : "")))));
+    shown.push(
+      h(
+        "details",
+        {},
+        h("summary", {}, many(item.tools.length, "tool")),
+        h(
+          "ul",
+          {},
+          item.tools.map((tool) =>
+            h(
+              "li",
+              {},
+              h("code", {}, plain(tool.name ?? tool.type)),
+              tool.description ? ` ${plain(cut(tool.description, 200))}` : "",
+            ),
+          ),
+        ),
+      ),
+    );
   }
   if (item.type === "image_generation_call" && item.result) {
-    shown.push(imageView(`data:image/${item.output_format ?? "png"};base64,${item.result}`, plain(item.revised_prompt ?? "The image")));
+    shown.push(
+      imageView(
+        `data:image/${item.output_format ?? "png"};base64,${item.result}`,
+        plain(item.revised_prompt ?? "The image"),
+      ),
+    );
   }
   for (const result of item.results ?? []) {
-    shown.push(h("details", {}, h("summary", {}, `${plain(result.filename ?? result.file_id ?? "result")}${result.score === undefined ? "" : ` (${Number(result.score).toFixed(2)})`}`), h("div", { class: "plain" }, plain(result.text))));
+    shown.push(
+      h(
+        "details",
+        {},
+        h(
+          "summary",
+          {},
+          `${plain(result.filename ?? result.file_id ?? "result")}${result.score === undefined ? "" : ` (${Number(result.score).toFixed(2)})`}`,
+        ),
+        h("div", { class: "plain" }, plain(result.text)),
+      ),
+    );
   }
   for (const output of item.outputs ?? []) {
     if (output.type === "image") shown.push(imageView(output.url ?? "", "Image of the code"));
@@ -267,8 +389,22 @@ function actionView(action) {
   const links = (action.sources ?? []).map((source) => webUrl(source.url)).filter(Boolean);
   const said = action.query ?? action.queries?.join("; ") ?? action.url ?? "";
   return [
-    h("p", {}, `${(action.type ?? "run").replaceAll("_", " ")}: `, h("code", {}, plain(said)), action.pattern ? ` for “${plain(action.pattern)}”` : ""),
-    links.length ? h("ul", {}, links.map((url) => h("li", {}, h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, cut(url, 90))))) : null,
+    h(
+      "p",
+      {},
+      `${(action.type ?? "run").replaceAll("_", " ")}: `,
+      h("code", {}, plain(said)),
+      action.pattern ? ` for “${plain(action.pattern)}”` : "",
+    ),
+    links.length
+      ? h(
+          "ul",
+          {},
+          links.map((url) =>
+            h("li", {}, h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, cut(url, 90))),
+          ),
+        )
+      : null,
   ].filter(Boolean);
 }
 
@@ -280,7 +416,11 @@ function terminal(lines, label) {
 // What the commands of a shell printed, and how they ended.
 function printed({ stdout, stderr, outcome }) {
   const end = outcome?.type === "timeout" ? "timed out" : outcome?.exit_code ? `exit code ${outcome.exit_code}` : "";
-  return [plain(stdout ?? ""), stderr ? h("span", { class: "stderr" }, plain(stderr)) : null, end ? h("span", { class: "ended" }, `[${end}]\n`) : null].filter(Boolean);
+  return [
+    plain(stdout ?? ""),
+    stderr ? h("span", { class: "stderr" }, plain(stderr)) : null,
+    end ? h("span", { class: "ended" }, `[${end}]\n`) : null,
+  ].filter(Boolean);
 }
 
 function outputView(output) {
@@ -289,10 +429,19 @@ function outputView(output) {
     return terminal(lines.length ? lines : [h("span", { class: "ended" }, "(no output)")], "Output");
   }
   const parts = Array.isArray(output) ? output : [output];
-  return h("div", { class: "call-outcome" }, h("p", { class: "label" }, "Output"), parts.map((part) => {
-    if (part?.image_url) return imageView(part.image_url, "Image");
-    return h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": "Output" }, pretty(part?.text ?? part));
-  }));
+  return h(
+    "div",
+    { class: "call-outcome" },
+    h("p", { class: "label" }, "Output"),
+    parts.map((part) => {
+      if (part?.image_url) return imageView(part.image_url, "Image");
+      return h(
+        "pre",
+        { class: "json", tabindex: 0, role: "region", "aria-label": "Output" },
+        pretty(part?.text ?? part),
+      );
+    }),
+  );
 }
 
 function errorText(error) {
@@ -306,7 +455,12 @@ class OutputView {
   constructor(item) {
     const title = item.type.replaceAll("_", " ").replace(" output", "").replace(" call", "");
     this.body = h("div", { class: "call-rest" });
-    this.node = h("div", { class: "item call given" }, h("div", { class: "call-head" }, h("span", { class: "label" }, `Output of the ${title}`)), this.body);
+    this.node = h(
+      "div",
+      { class: "item call given" },
+      h("div", { class: "call-head" }, h("span", { class: "label" }, `Output of the ${title}`)),
+      this.body,
+    );
   }
 
   draw({ item }) {
@@ -316,7 +470,12 @@ class OutputView {
 
 class ApprovalView {
   constructor(item) {
-    this.node = h("div", { class: "item given approval" }, icon(item.approve ? "check" : "x"), h("span", {}, item.approve ? "Approved." : "Denied.", item.reason ? ` ${plain(item.reason)}` : ""));
+    this.node = h(
+      "div",
+      { class: "item given approval" },
+      icon(item.approve ? "check" : "x"),
+      h("span", {}, item.approve ? "Approved." : "Denied.", item.reason ? ` ${plain(item.reason)}` : ""),
+    );
   }
 
   draw() {}
@@ -338,4 +497,3 @@ export function itemViews(items, act) {
 }
 
 const typed = (item) => (item.type ? item : { type: "message", ...item });
-

@@ -10,8 +10,19 @@ const STATE = "antiphon.options"; // in the tab
 
 // The fields by id, each with its name where it is told that it is set; those without one are told in another way.
 const FIELDS = {
-  instructions: "instructions", functions: null, schema: "JSON Schema", effort: "reasoning", summary: "reasoning summary", "tool-choice": "tool choice",
-  max_output_tokens: "max tokens", temperature: "temperature", top_p: "top p", store: null, background: "in the background", truncation: "truncation", extra: null,
+  instructions: "instructions",
+  functions: null,
+  schema: "JSON Schema",
+  effort: "reasoning",
+  summary: "reasoning summary",
+  "tool-choice": "tool choice",
+  max_output_tokens: "max tokens",
+  temperature: "temperature",
+  top_p: "top p",
+  store: null,
+  background: "in the background",
+  truncation: "truncation",
+  extra: null,
 };
 const SHOWN = new Set(["effort", "summary", "tool-choice", "max_output_tokens", "temperature", "top_p"]); // with their values
 const JSON_FIELDS = { functions: "an array of functions, or one", schema: "a JSON Schema", extra: "an object" };
@@ -30,7 +41,10 @@ export class Options {
     for (const id of Object.keys(JSON_FIELDS)) byId(id).addEventListener("change", () => this.#check(id));
     byId("template").addEventListener("change", () => this.#chooseTemplate());
     byId("template-version").addEventListener("change", () => this.#listVariables());
-    byId("preset").addEventListener("change", ({ target }) => target.value && this.#restore(this.#presets()[target.value]));
+    byId("preset").addEventListener(
+      "change",
+      ({ target }) => target.value && this.#restore(this.#presets()[target.value]),
+    );
     byId("preset-save").addEventListener("click", () => this.#save());
     byId("preset-delete").addEventListener("click", () => this.#delete());
     byId("options-reset").addEventListener("click", () => this.clear());
@@ -44,7 +58,10 @@ export class Options {
   offer(about) {
     this.prompts = about.prompts ?? [];
     byId("templates").hidden = !this.prompts.length;
-    byId("template").replaceChildren(h("option", { value: "" }, "None"), ...this.prompts.map(({ id }) => h("option", { value: id }, plain(id))));
+    byId("template").replaceChildren(
+      h("option", { value: "" }, "None"),
+      ...this.prompts.map(({ id }) => h("option", { value: id }, plain(id))),
+    );
     this.toolbox.offer(about);
     this.offered = true;
     this.#restore(this.kept);
@@ -68,10 +85,14 @@ export class Options {
     const include = this.toolbox.include();
     if (include.length) request.include = include;
     const schema = this.#parse("schema");
-    if (schema) request.text = { format: { type: "json_schema", name: schema.title?.replace(/\W+/g, "_") || "answer", schema, strict: true } };
+    if (schema)
+      request.text = {
+        format: { type: "json_schema", name: schema.title?.replace(/\W+/g, "_") || "answer", schema, strict: true },
+      };
     const reasoning = { effort: text("effort") || undefined, summary: text("summary") || undefined };
     if (reasoning.effort || reasoning.summary) request.reasoning = reasoning;
-    for (const name of ["temperature", "top_p", "max_output_tokens"]) if (text(name) !== "") request[name] = Number(text(name));
+    for (const name of ["temperature", "top_p", "max_output_tokens"])
+      if (text(name) !== "") request[name] = Number(text(name));
     if (byId("truncation").checked) request.truncation = "auto";
     if (byId("background").checked) request.background = true;
     if (!byId("store").checked) request.store = false;
@@ -99,8 +120,19 @@ export class Options {
     this.kept = this.#state();
     sessionStorage.setItem(STATE, JSON.stringify(this.kept));
     const told = this.set();
-    byId("switched-on").replaceChildren(...told.map(({ text, field }) => h("li", {},
-      h("button", { type: "button", class: "chip", title: "Change it", on: { click: () => this.onopen(byId(field)) } }, plain(text)))));
+    byId("switched-on").replaceChildren(
+      ...told.map(({ text, field }) =>
+        h(
+          "li",
+          {},
+          h(
+            "button",
+            { type: "button", class: "chip", title: "Change it", on: { click: () => this.onopen(byId(field)) } },
+            plain(text),
+          ),
+        ),
+      ),
+    );
     byId("options-reset").hidden = !told.length;
   }
 
@@ -129,13 +161,21 @@ export class Options {
 
   #listPresets(chosen = "") {
     const names = Object.keys(this.#presets()).sort();
-    byId("preset").replaceChildren(h("option", { value: "" }, names.length ? "Choose a preset" : "No presets yet"), ...names.map((name) => h("option", { value: name }, name)));
+    byId("preset").replaceChildren(
+      h("option", { value: "" }, names.length ? "Choose a preset" : "No presets yet"),
+      ...names.map((name) => h("option", { value: name }, name)),
+    );
     byId("preset").value = chosen;
     byId("preset-delete").disabled = !names.length;
   }
 
   async #save() {
-    const name = await asked({ title: "Save these options", label: "Name of the preset", value: byId("preset").value, verb: "Save" });
+    const name = await asked({
+      title: "Save these options",
+      label: "Name of the preset",
+      value: byId("preset").value,
+      verb: "Save",
+    });
     if (!name) return;
     localStorage.setItem(PRESETS, JSON.stringify({ ...this.#presets(), [name]: this.#state() }));
     this.#listPresets(name);
@@ -149,7 +189,14 @@ export class Options {
       byId("preset").focus();
       return;
     }
-    if (!(await confirmed({ title: "Delete this preset?", text: `“${name}” is kept in this browser alone.`, verb: "Delete" }))) return;
+    if (
+      !(await confirmed({
+        title: "Delete this preset?",
+        text: `“${name}” is kept in this browser alone.`,
+        verb: "Delete",
+      }))
+    )
+      return;
     const { [name]: _, ...rest } = this.#presets();
     localStorage.setItem(PRESETS, JSON.stringify(rest));
     this.#listPresets();
@@ -159,7 +206,10 @@ export class Options {
   #chooseTemplate(prompt = null) {
     const chosen = this.prompts.find(({ id }) => id === byId("template").value);
     const versions = chosen?.versions.filter(({ version }) => version !== null) ?? [];
-    byId("template-version").replaceChildren(h("option", { value: "" }, "Newest"), ...versions.map(({ version }) => h("option", { value: version }, plain(version))));
+    byId("template-version").replaceChildren(
+      h("option", { value: "" }, "Newest"),
+      ...versions.map(({ version }) => h("option", { value: version }, plain(version))),
+    );
     byId("template-version").value = versions.some(({ version }) => version === prompt?.version) ? prompt.version : "";
     byId("template-versions").hidden = !versions.length;
     this.#listVariables(prompt?.variables);
@@ -167,17 +217,36 @@ export class Options {
 
   #listVariables(values = {}) {
     const chosen = this.prompts.find(({ id }) => id === byId("template").value);
-    const version = chosen?.versions.find((each) => each.version === byId("template-version").value) ?? chosen?.versions.at(-1);
-    byId("template-variables").replaceChildren(...(version?.variables ?? []).map(({ name, default: fallback }) => h("div", { class: "field" },
-      h("label", { for: `variable-${name}` }, plain(name)),
-      h("input", { id: `variable-${name}`, "data-variable": name, value: values[name] ?? "", placeholder: fallback ?? "", required: fallback === null, autocomplete: "off" }))));
+    const version =
+      chosen?.versions.find((each) => each.version === byId("template-version").value) ?? chosen?.versions.at(-1);
+    byId("template-variables").replaceChildren(
+      ...(version?.variables ?? []).map(({ name, default: fallback }) =>
+        h(
+          "div",
+          { class: "field" },
+          h("label", { for: `variable-${name}` }, plain(name)),
+          h("input", {
+            id: `variable-${name}`,
+            "data-variable": name,
+            value: values[name] ?? "",
+            placeholder: fallback ?? "",
+            required: fallback === null,
+            autocomplete: "off",
+          }),
+        ),
+      ),
+    );
     this.#changed();
   }
 
   #prompt() {
     const id = byId("template").value;
     if (!id) return null;
-    const variables = Object.fromEntries([...byId("template-variables").querySelectorAll("input")].filter(({ value }) => value).map((field) => [field.dataset.variable, field.value]));
+    const variables = Object.fromEntries(
+      [...byId("template-variables").querySelectorAll("input")]
+        .filter(({ value }) => value)
+        .map((field) => [field.dataset.variable, field.value]),
+    );
     const version = byId("template-version").value;
     return { id, ...(version ? { version } : {}), ...(Object.keys(variables).length ? { variables } : {}) };
   }

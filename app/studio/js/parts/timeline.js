@@ -13,16 +13,40 @@ export class Timeline {
     this.read = 0; // events of the log that the rows have
     this.dropped = 0;
     this.list = h("ol", { class: "timeline-rows" });
-    this.scroller = h("div", { class: "timeline", tabindex: 0, role: "region", "aria-label": "Events", on: { scroll: () => schedule(this.#paint) } }, this.list);
+    this.scroller = h(
+      "div",
+      {
+        class: "timeline",
+        tabindex: 0,
+        role: "region",
+        "aria-label": "Events",
+        on: { scroll: () => schedule(this.#paint) },
+      },
+      this.list,
+    );
     this.note = h("p", { class: "note", hidden: true });
-    this.filter = h("input", { type: "search", id: "event-filter", placeholder: "such as output_item", on: { input: () => this.#again() } });
+    this.filter = h("input", {
+      type: "search",
+      id: "event-filter",
+      placeholder: "such as output_item",
+      on: { input: () => this.#again() },
+    });
     this.fold = h("input", { type: "checkbox", id: "event-fold", checked: true, on: { change: () => this.#again() } });
     this.detail = h("div", { class: "event-detail", hidden: true });
-    this.node = h("div", { class: "timeline-view" },
-      h("div", { class: "toolbar" },
-        h("label", { for: "event-filter" }, "Filter"), this.filter,
-        h("label", { class: "check" }, this.fold, " Fold deltas")),
-      this.note, this.scroller, this.detail);
+    this.node = h(
+      "div",
+      { class: "timeline-view" },
+      h(
+        "div",
+        { class: "toolbar" },
+        h("label", { for: "event-filter" }, "Filter"),
+        this.filter,
+        h("label", { class: "check" }, this.fold, " Fold deltas"),
+      ),
+      this.note,
+      this.scroller,
+      this.detail,
+    );
     new ResizeObserver(() => schedule(this.#paint)).observe(this.scroller);
   }
 
@@ -77,7 +101,9 @@ export class Timeline {
     if (atEnd && !this.log.ended) this.scroller.scrollTop = this.rows.length * ROW;
     const first = Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - MARGIN);
     const rows = this.rows.slice(first, first + Math.ceil(clientHeight / ROW) + 2 * MARGIN);
-    const focused = this.list.contains(document.activeElement) ? Number(document.activeElement.dataset.row) : -1;
+    const focused = this.list.contains(document.activeElement)
+      ? Number(/** @type {any} */ (document.activeElement).dataset.row)
+      : -1;
     this.list.replaceChildren(...rows.map((row, index) => this.#row(row, first + index)));
     if (focused >= 0) this.list.querySelector(`[data-row="${focused}"]`)?.focus({ preventScroll: true });
   };
@@ -88,9 +114,19 @@ export class Timeline {
     const many = row.to - row.from;
     const name = row.type.replace(/^response\./, "");
     const time = many ? `${seconds(begin.at)} – ${seconds(events[row.to].at)}` : seconds(begin.at);
-    const made = h("li", { "aria-setsize": this.rows.length, "aria-posinset": index + 1 },
-      button([h("span", { class: "event-time" }, time), h("span", { class: `event-name ${kindOf(row.type)}` }, name), many ? h("span", { class: "event-count" }, `× ${count(many + 1)}`) : null],
-        () => this.#open(row), { class: "event", "data-row": index, title: row.type }));
+    const made = h(
+      "li",
+      { "aria-setsize": this.rows.length, "aria-posinset": index + 1 },
+      button(
+        [
+          h("span", { class: "event-time" }, time),
+          h("span", { class: `event-name ${kindOf(row.type)}` }, name),
+          many ? h("span", { class: "event-count" }, `× ${count(many + 1)}`) : null,
+        ],
+        () => this.#open(row),
+        { class: "event", "data-row": index, title: row.type },
+      ),
+    );
     made.style.transform = `translateY(${index * ROW}px)`;
     return made;
   }
@@ -104,7 +140,12 @@ export class Timeline {
     this.opener = document.activeElement;
     this.detail.replaceChildren(
       h("div", { class: "toolbar" }, h("h3", {}, row.type), close),
-      h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": "The event as JSON" }, left ? `${text}\n… and ${count(left)} more` : text));
+      h(
+        "pre",
+        { class: "json", tabindex: 0, role: "region", "aria-label": "The event as JSON" },
+        left ? `${text}\n… and ${count(left)} more` : text,
+      ),
+    );
     this.detail.hidden = false;
     close.focus();
   }

@@ -23,7 +23,11 @@ export class Toolbox {
   }
 
   offer(about) {
-    const declared = about.tools.map((declaration) => (declaration.type === "mcp" ? new ServerChoice(declaration, this.onchange) : new ToolChoice(declaration, this.onchange)));
+    const declared = about.tools.map((declaration) =>
+      declaration.type === "mcp"
+        ? new ServerChoice(declaration, this.onchange)
+        : new ToolChoice(declaration, this.onchange),
+    );
     this.tools = [...(about.file_search ? [new StoreChoice(this.onchange)] : []), ...declared];
     this.place.replaceChildren(...this.tools.map(({ node }) => node));
   }
@@ -33,7 +37,13 @@ export class Toolbox {
   }
 
   include() {
-    return [...new Set(this.#on().map(({ type }) => KINDS[type]?.include).filter(Boolean))];
+    return [
+      ...new Set(
+        this.#on()
+          .map(({ type }) => KINDS[type]?.include)
+          .filter(Boolean),
+      ),
+    ];
   }
 
   set() {
@@ -66,8 +76,12 @@ class ToolChoice {
     const id = `tool-${this.type}-${this.name}`;
     this.box = h("input", { type: "checkbox", role: "switch", id, on: { change: () => this.switched() } });
     this.more = h("div", { class: "tool-more", hidden: true });
-    this.node = h("div", { class: "tool" },
-      h("div", { class: "tool-head" }, icon(kind.icon), h("label", { for: id }, this.title), this.box), this.more);
+    this.node = h(
+      "div",
+      { class: "tool" },
+      h("div", { class: "tool-head" }, icon(kind.icon), h("label", { for: id }, this.title), this.box),
+      this.more,
+    );
   }
 
   switched() {
@@ -99,7 +113,14 @@ class ServerChoice extends ToolChoice {
     this.allowed = null; // names; null for all
     this.listed = null;
     this.list = h("div", { class: "tool-list" });
-    this.more.append(h("details", { on: { toggle: ({ target }) => target.open && this.#load() } }, h("summary", {}, "Tools"), this.list));
+    this.more.append(
+      h(
+        "details",
+        { on: { toggle: ({ target }) => target.open && this.#load() } },
+        h("summary", {}, "Tools"),
+        this.list,
+      ),
+    );
   }
 
   async #load() {
@@ -116,9 +137,24 @@ class ServerChoice extends ToolChoice {
   }
 
   #row(tool) {
-    const box = h("input", { type: "checkbox", value: tool.name, checked: !this.allowed || this.allowed.includes(tool.name), on: { change: () => this.#choose() } });
-    return h("label", { class: "check" }, box, h("span", {}, h("code", {}, plain(tool.name)), tool.needs_approval ? h("span", { class: "chip" }, "asks first") : null,
-      tool.description ? h("span", { class: "note" }, plain(tool.description)) : null));
+    const box = h("input", {
+      type: "checkbox",
+      value: tool.name,
+      checked: !this.allowed || this.allowed.includes(tool.name),
+      on: { change: () => this.#choose() },
+    });
+    return h(
+      "label",
+      { class: "check" },
+      box,
+      h(
+        "span",
+        {},
+        h("code", {}, plain(tool.name)),
+        tool.needs_approval ? h("span", { class: "chip" }, "asks first") : null,
+        tool.description ? h("span", { class: "note" }, plain(tool.description)) : null,
+      ),
+    );
   }
 
   #choose() {
@@ -142,7 +178,8 @@ class ServerChoice extends ToolChoice {
   restore(state) {
     super.restore(state);
     this.allowed = state?.allowed ?? null;
-    for (const box of this.list.querySelectorAll("input")) box.checked = !this.allowed || this.allowed.includes(box.value);
+    for (const box of this.list.querySelectorAll("input"))
+      box.checked = !this.allowed || this.allowed.includes(box.value);
   }
 }
 
@@ -155,13 +192,30 @@ class StoreChoice extends ToolChoice {
     this.select = h("select", { id: "vector-store", on: { change: () => (this.wanted = this.select.value) } });
     this.files = h("ul", { class: "upload-list", "aria-label": "Uploads" });
     this.problem = h("p", { class: "problem", role: "alert" });
-    this.field = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files for the vector store", on: { change: () => this.#upload() } });
+    this.field = h("input", {
+      type: "file",
+      multiple: true,
+      hidden: true,
+      "aria-label": "Files for the vector store",
+      on: { change: () => this.#upload() },
+    });
     this.more.append(
       h("div", { class: "field" }, h("label", { for: "vector-store" }, "Vector store"), this.select),
-      h("div", { class: "buttons" },
+      h(
+        "div",
+        { class: "buttons" },
         h("button", { type: "button", class: "quiet", on: { click: () => this.#make() } }, icon("plus"), "New store"),
-        h("button", { type: "button", class: "quiet", on: { click: () => this.field.click() } }, icon("upload"), "Upload files")),
-      this.field, this.files, this.problem);
+        h(
+          "button",
+          { type: "button", class: "quiet", on: { click: () => this.field.click() } },
+          icon("upload"),
+          "Upload files",
+        ),
+      ),
+      this.field,
+      this.files,
+      this.problem,
+    );
   }
 
   switched() {
@@ -173,8 +227,16 @@ class StoreChoice extends ToolChoice {
     try {
       this.stores = (await getJson("vector_stores?limit=100")).data;
       this.problem.textContent = "";
-      this.select.replaceChildren(...(this.stores.length ? [] : [h("option", { value: "" }, "There is none yet")]),
-        ...this.stores.map((store) => h("option", { value: store.id }, plain(`${store.name || store.id} (${many(store.file_counts.total, "file")})`))));
+      this.select.replaceChildren(
+        ...(this.stores.length ? [] : [h("option", { value: "" }, "There is none yet")]),
+        ...this.stores.map((store) =>
+          h(
+            "option",
+            { value: store.id },
+            plain(`${store.name || store.id} (${many(store.file_counts.total, "file")})`),
+          ),
+        ),
+      );
       if (this.stores.some(({ id }) => id === chosen)) this.select.value = chosen;
       this.wanted = this.select.value;
       this.onchange();

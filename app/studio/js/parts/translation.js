@@ -29,7 +29,13 @@ const RESPONSES = {
   previous_response_id: "its turns are in input",
   conversation: "its items are in input",
 };
-const MESSAGES = { ...CHAT, name: "Messages", instructions: "in system", text: "in output_config", reasoning: "in thinking" };
+const MESSAGES = {
+  ...CHAT,
+  name: "Messages",
+  instructions: "in system",
+  text: "in output_config",
+  reasoning: "in thinking",
+};
 const HERE = {
   store: "stays here",
   background: "stays here",
@@ -50,25 +56,74 @@ function mark(name, here, there, others) {
 }
 
 function fields(body, other, words, label) {
-  return h("div", { class: "json-fields", role: "group", "aria-label": label }, Object.keys(body).map((name) => {
-    const note = mark(name, body, other, words);
-    return h("details", { class: note ? "json-field marked" : "json-field", open: !["tools", "input", "messages", "instructions"].includes(name) || JSON.stringify(body[name]).length < 2000 },
-      h("summary", {}, h("code", {}, plain(name)), note ? h("span", { class: "chip" }, note) : null),
-      json(body[name], name));
-  }));
+  return h(
+    "div",
+    { class: "json-fields", role: "group", "aria-label": label },
+    Object.keys(body).map((name) => {
+      const note = mark(name, body, other, words);
+      return h(
+        "details",
+        {
+          class: note ? "json-field marked" : "json-field",
+          open:
+            !["tools", "input", "messages", "instructions"].includes(name) || JSON.stringify(body[name]).length < 2000,
+        },
+        h("summary", {}, h("code", {}, plain(name)), note ? h("span", { class: "chip" }, note) : null),
+        json(body[name], name),
+      );
+    }),
+  );
 }
 
 export function translationView({ backend, profile, url, body, warnings }, request) {
   const api = apiOf(url);
   return [
-    h("p", { class: "note" }, "Backend ", h("b", {}, plain(backend)), ", profile ", h("b", {}, plain(profile)), url ? [", ", h("code", {}, plain(url))] : ""),
+    h(
+      "p",
+      { class: "note" },
+      "Backend ",
+      h("b", {}, plain(backend)),
+      ", profile ",
+      h("b", {}, plain(profile)),
+      url ? [", ", h("code", {}, plain(url))] : "",
+    ),
     warnings.length
-      ? h("div", { class: "warnings" }, h("p", { class: "label" }, "Adapted"), h("ul", {}, warnings.map((warning) => h("li", {}, plain(warning)))))
+      ? h(
+          "div",
+          { class: "warnings" },
+          h("p", { class: "label" }, "Adapted"),
+          h(
+            "ul",
+            {},
+            warnings.map((warning) => h("li", {}, plain(warning))),
+          ),
+        )
       : h("p", { class: "note" }, "Nothing had to be adapted or left out."),
-    h("div", { class: "beside" },
-      h("section", { "aria-label": "Request" }, h("div", { class: "toolbar" }, h("h3", {}, "Request"), copyButton(() => JSON.stringify(request, null, 2), "Request")),
-        fields(request, body, { changed: "in another form", places: api }, "Fields of the request")),
-      h("section", { "aria-label": `${api.name} request` }, h("div", { class: "toolbar" }, h("h3", {}, api.name), copyButton(() => JSON.stringify(body, null, 2), `${api.name} request`)),
-        fields(body, request, { absent: "new", changed: "changed" }, `Fields of the ${api.name} request`))),
+    h(
+      "div",
+      { class: "beside" },
+      h(
+        "section",
+        { "aria-label": "Request" },
+        h(
+          "div",
+          { class: "toolbar" },
+          h("h3", {}, "Request"),
+          copyButton(() => JSON.stringify(request, null, 2), "Request"),
+        ),
+        fields(request, body, { changed: "in another form", places: api }, "Fields of the request"),
+      ),
+      h(
+        "section",
+        { "aria-label": `${api.name} request` },
+        h(
+          "div",
+          { class: "toolbar" },
+          h("h3", {}, api.name),
+          copyButton(() => JSON.stringify(body, null, 2), `${api.name} request`),
+        ),
+        fields(body, request, { absent: "new", changed: "changed" }, `Fields of the ${api.name} request`),
+      ),
+    ),
   ];
 }

@@ -1,0 +1,36 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { ago, many, pretty, seconds, speed, webUrl } from "../../../app/studio/js/lib/text.js";
+
+test("seconds choose their unit by length", () => {
+  assert.equal(seconds(431), "431 ms");
+  assert.equal(seconds(1650), "1.65 s");
+  assert.equal(seconds(12_340), "12.3 s");
+  assert.equal(seconds(125_000), "2 min 5 s");
+});
+
+test("many uses the singular for one", () => {
+  assert.equal(many(1, "token"), "1 token");
+  assert.equal(many(2000, "token"), "2,000 tokens");
+});
+
+test("speed of too few tokens is not shown", () => {
+  assert.equal(speed(5, { seconds: 2, first_token_seconds: 1 }), null);
+  assert.equal(speed(101, { seconds: 2, first_token_seconds: 1 }), "100");
+});
+
+test("ago counts minutes and hours before it names the day", () => {
+  assert.equal(ago(1000, 1_000_000), "now");
+  assert.equal(ago(1000, 1_000_000 + 5 * 60_000), "5 min");
+  assert.equal(ago(1000, 1_000_000 + 3 * 3_600_000), "3 h");
+});
+
+test("web URLs exclude scripts and data", () => {
+  assert.equal(webUrl("javascript:alert(1)"), null);
+  assert.equal(webUrl("data:text/html,x"), null);
+  assert.equal(webUrl("https://example.com/"), "https://example.com/");
+});
+
+test("pretty shortens long base64", () => {
+  assert.match(pretty({ data: "A".repeat(3000) }), /A{40}… \(3,000 characters\)/);
+});
