@@ -39,7 +39,7 @@ _WARNINGS_STORED = 50
 class Caller:
     """The caller of a request."""
 
-    owner: str = "anonymous"  # the hash of the caller's key; stored objects belong to it
+    owner: str = "anonymous"  # of the objects that the caller stores
     key: str | None = None  # the key itself, for backends that pass it through
     dialect: Dialect = DIALECTS["openresponses"]
     access: KeyAccess = UNRESTRICTED  # what the key may do

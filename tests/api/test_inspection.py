@@ -92,14 +92,20 @@ async def test_response_that_was_deleted_is_not_listed(http: httpx.AsyncClient) 
     assert await recent(http) == []
 
 
-async def test_response_list_of_a_key_is_its_own(http: httpx.AsyncClient) -> None:
-    ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
-    made = (await http.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)).json()
+@pytest.fixture
+async def keyed() -> AsyncIterator[httpx.AsyncClient]:
+    async with antiphon(api_keys="ada,bob") as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
+        yield client
 
-    assert [e["id"] for e in (await http.get("/antiphon/responses", headers=ada)).json()["data"]] == [made["id"]]
-    assert (await http.get("/antiphon/responses", headers=bob)).json()["data"] == []
+
+async def test_response_list_of_a_key_is_its_own(keyed: httpx.AsyncClient) -> None:
+    ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
+    made = (await keyed.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)).json()
+
+    assert [e["id"] for e in (await keyed.get("/antiphon/responses", headers=ada)).json()["data"]] == [made["id"]]
+    assert (await keyed.get("/antiphon/responses", headers=bob)).json()["data"] == []
     for what in ("chain", "translation"):
-        assert (await http.get(f"/antiphon/responses/{made['id']}/{what}", headers=bob)).status_code == 404
+        assert (await keyed.get(f"/antiphon/responses/{made['id']}/{what}", headers=bob)).status_code == 404
 
 
 async def test_background_response_is_listed_from_the_beginning_and_once(http: httpx.AsyncClient) -> None:
@@ -168,14 +174,14 @@ async def test_chains_are_found_by_the_text_of_any_message(http: httpx.AsyncClie
     assert (await chains(http, text="snow"))["data"] == []
 
 
-async def test_key_lists_its_own_chains_only_and_a_bad_page_is_refused(http: httpx.AsyncClient) -> None:
+async def test_key_lists_its_own_chains_only_and_a_bad_page_is_refused(keyed: httpx.AsyncClient) -> None:
     ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
-    await http.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)
+    await keyed.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)
 
-    assert len((await http.get("/antiphon/chains", headers=ada)).json()["data"]) == 1
-    assert (await http.get("/antiphon/chains", headers=bob)).json()["data"] == []
+    assert len((await keyed.get("/antiphon/chains", headers=ada)).json()["data"]) == 1
+    assert (await keyed.get("/antiphon/chains", headers=bob)).json()["data"] == []
     for query, param in (({"limit": "0"}, "limit"), ({"after": "resp_x"}, "after")):
-        answer = await http.get("/antiphon/chains", params=query)
+        answer = await keyed.get("/antiphon/chains", params=query, headers=ada)
         assert answer.status_code == 400 and answer.json()["error"]["param"] == param
 
 

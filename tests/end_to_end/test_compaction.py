@@ -244,7 +244,7 @@ async def test_compaction_with_a_filtered_summary_is_an_error() -> None:
 
 async def test_compaction_that_is_foreign_or_changed_is_refused() -> None:
     refused = (400, "invalid_encrypted_content", "input[1].encrypted_content")
-    async with serving(SUMMARY, ANSWER) as (http, backend):
+    async with serving(SUMMARY, ANSWER, api_keys="alice,bob") as (http, backend):
         output = (await post(http, "/responses/compact", input=LAUNCH)).json()["output"]
         changed = [output[0], {**output[1], "encrypted_content": output[1]["encrypted_content"][:-3] + "AAA"}]
         asked = len(backend.asked)

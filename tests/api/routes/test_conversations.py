@@ -139,7 +139,7 @@ async def test_item_added_twice_is_in_the_conversation_once() -> None:
 
 async def test_item_stored_elsewhere_is_added_as_stored() -> None:
     backend = Scripted(HELLO)
-    async with antiphon(backend) as url, client_of(url) as client, client_of(url, "bob") as bob:
+    async with antiphon(backend, api_keys="alice,bob") as url, client_of(url) as client, client_of(url, "bob") as bob:
         first = (await client.conversations.create(items=[user("One.")])).id
         [one] = (await client.conversations.items.list(first)).data
         response = await client.responses.create(model="m", input="Hi.")
@@ -425,7 +425,8 @@ async def test_conversation_with_previous_response_id_is_refused() -> None:
 
 
 async def test_conversation_of_another_owner_is_not_found() -> None:
-    async with antiphon(Scripted(HELLO)) as url, client_of(url) as alice, client_of(url, "bob") as bob:
+    served = antiphon(Scripted(HELLO), api_keys="alice,bob")
+    async with served as url, client_of(url) as alice, client_of(url, "bob") as bob:
         id = (await alice.conversations.create(items=[user("Mine.")])).id
         [item] = (await alice.conversations.items.list(id)).data
         unknown = f"conv_{'0' * 40}"

@@ -176,10 +176,11 @@ async def test_instructions_of_a_previous_response_do_not_carry_over(
 
 
 async def test_unknown_deleted_and_foreign_ids_are_all_not_found() -> None:
-    async with antiphon(Scripted(HELLO)) as url, client(url) as http:
+    async with antiphon(Scripted(HELLO), api_keys="A,B") as url, client(url) as http:
         made = await http.post(
             "/v1/responses", json={"model": "m", "input": "a"}, headers={"authorization": "Bearer A"}
         )
+        http.headers["authorization"] = "Bearer B"
         foreign = made.json()["id"]
         deleted = (await http.post("/v1/responses", json={"model": "m", "input": "a"})).json()["id"]
         answer = await http.delete(f"/v1/responses/{deleted}")

@@ -22,7 +22,7 @@ class Auth:
     """
     Authenticates requests by their headers.
 
-    Without configured keys the server is open. A key that is sent anyway still determines the owner of stored objects.
+    A server without keys accepts every request. All its callers are one owner, whatever they send as a key.
     """
 
     def __init__(
@@ -54,14 +54,9 @@ class Auth:
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """Return the caller that sent these headers; raises `Unauthorized`."""
         key = _key(headers)
-        if not self._accesses and not key:
-            return Caller(dialect=dialect_of(headers, self._dialect))
-        digest = digest_of(key)
         if not self._accesses:
-            caller = Caller(owner=digest[:32], key=key, dialect=dialect_of(headers, self._dialect))
-            log_context.bind(caller=_alias(digest))
-            return caller
-        access = self._access(digest)
+            return Caller(key=key or None, dialect=dialect_of(headers, self._dialect))
+        access = self._access(digest_of(key))
         if access is None:
             raise Unauthorized(
                 "Incorrect API key provided."
