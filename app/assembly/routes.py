@@ -186,4 +186,6 @@ def about(settings: Settings, responses: Responses, backends: Router, caller: Ca
         "background": responses.has_background,
         "key_required": settings.has_keys,
         "metrics": settings.metrics != "off",
+        "currency": settings.currency,
+        "admin": caller.access.admin,
     }

@@ -83,22 +83,28 @@ class ResponseLifecycle:
 
     def measures(self) -> JSONObject:
         """
-        Return what is stored of the response's times and cost; times are in seconds since it began.
+        Return the times, cost, backend, key and delivery to store with the response.
 
-        `steps` has, of a response with hosted tools, each answer of the model and each call with its start and end.
+        Times are in seconds since it began. `queued_seconds` is the total wait for free slots of backends. If the
+        response has hosted tools, `steps` has the start and end of the opening of their sessions (`kind: "tools"`), of
+        each answer of the model and of each call.
         """
         return {
             "seconds": self._since(self.last or clock()),
             "first_token_seconds": None if self.first is None else self._since(self.first),
             "cost": None if self.cost is None else self.cost / NANO,
             "backend": self.backend or None,
+            "key": self.key,
+            "delivery": self.delivery,
+            "queued_seconds": round(self.attempts.queued, 3),
             "steps": sorted(self.steps, key=lambda step: (step["start"], step["end"])),
         }
 
     def _since(self, time: float) -> float:
         return round(time - self.began, 6)
 
-    def _step(self, kind: str, start: float, end: float, **fields: object) -> None:
+    def step(self, kind: str, start: float, end: float, **fields: object) -> None:
+        """Add a step to `measures`, with its start and end on `clock`; those after `MAX_STEPS` are not kept."""
         if len(self.steps) < MAX_STEPS:
             self.steps.append({"kind": kind, "start": self._since(start), "end": self._since(end), **fields})
 
@@ -140,7 +146,7 @@ class ResponseLifecycle:
                 yield record
             finally:
                 fields = {"tool": tool, "function": function, "status": record.status}
-                self._step("tool", record.began, clock(), call_id=call_id, **fields)
+                self.step("tool", record.began, clock(), call_id=call_id, **fields)
                 logger.info("tool call ended", extra={**fields, "seconds": round(record.age, 3)})
 
     @contextmanager
@@ -151,6 +157,7 @@ class ResponseLifecycle:
         The code in the context completes the record.
         """
         record = RoundRecord(self.response, number)
+        queued_before = self.attempts.queued
         with ExitStack() as stack:
             for observer in self.observers:
                 stack.enter_context(observer.round(record))
@@ -159,7 +166,10 @@ class ResponseLifecycle:
             finally:
                 tokens = record.usage.get("output_tokens", 0)
                 answered = record.answered or clock()
-                self._step("model", record.began, answered, round=number, status=record.status, output_tokens=tokens)
+                fields: JSONObject = {"round": number, "status": record.status, "output_tokens": tokens}
+                if queued := round(self.attempts.queued - queued_before, 3):
+                    fields["queued"] = queued
+                self.step("model", record.began, answered, **fields)
 
     def charge(self, usage: Usage) -> None:
         """

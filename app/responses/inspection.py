@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ HOSTED_LEFT_OUT = "The functions of hosted tools, which are listed when the mode
 
 MCP_LISTINGS = 4  # concurrent ones, each of which may start a program
 MAX_SEARCHED = 1000  # entries that are searched for one page
+_FACET_VALUES = 50
 _SEARCHED_TOGETHER = 100  # of these, between which other requests are served
 
 
@@ -42,22 +44,46 @@ class ResponseFilter(NamedTuple):
     status: str | None = None
     model: str | None = None
     tool: str | None = None  # see `tools_used`
-    text: str | None = None  # in the preview
+    backend: str | None = None
+    key: str | None = None  # the name of the key that created it
+    delivery: str | None = None
+    text: str | None = None  # in the beginning of the message or of the answer
     conversation: str | None = None  # its id
     after: int | None = None  # Unix time
     before: int | None = None
+    metadata: tuple[tuple[str, str], ...] = ()  # names and values, all of which must be set
 
     def accepts(self, entry: JSONMapping) -> bool:
-        """Return whether an entry of the list has all of this."""
+        """Return whether a list entry matches every filter."""
         conversation = (entry.get("conversation") or {}).get("id")
+        metadata = entry.get("metadata") or {}
         return (
             self.status in (None, entry.get("status"))
-            and fnmatchcase(str(entry.get("model")), self.model or "*")
+            and (self.model is None or fnmatchcase(str(entry.get("model")), self.model))
             and (self.tool is None or any(fnmatchcase(tool, self.tool) for tool in entry.get("tools") or ()))
-            and (self.text or "").casefold() in str(entry.get("preview")).casefold()
+            and self.backend in (None, entry.get("backend"))
+            and self.key in (None, entry.get("key"))
+            and self.delivery in (None, entry.get("delivery"))
+            and (self.text is None or self.text.casefold() in _text_of(entry))
             and self.conversation in (None, conversation)
             and (self.after or 0) <= entry["created_at"] <= (self.before or math.inf)
+            and all(metadata.get(name) == value for name, value in self.metadata)
         )
+
+
+# What facets count, and the values of a list entry.
+FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
+    "status": lambda entry: (entry.get("status"),),
+    "model": lambda entry: (entry.get("model"),),
+    "tool": lambda entry: entry.get("tools") or (),
+    "backend": lambda entry: (entry.get("backend"),),
+    "key": lambda entry: (entry.get("key"),),
+    "delivery": lambda entry: (entry.get("delivery"),),
+}
+
+
+def _text_of(entry: JSONMapping) -> str:
+    return f"{entry.get('preview')}\n{entry.get('answer') or ''}".casefold()
 
 
 class Inspection:
@@ -96,6 +122,34 @@ class Inspection:
             if not more or len(data) == limit or searched >= MAX_SEARCHED:
                 break
         return _page(data, more, last if more else None)
+
+    async def facets(self, caller: Caller, matches: ResponseFilter | None = None) -> dict[str, object]:
+        """
+        Count the values of each of `FACETS` among a caller's newest `MAX_SEARCHED` responses, the most frequent first.
+
+        The counts of a facet ignore the filter on this facet itself, so that its other values can be chosen instead.
+        `searched` is the number of responses, and `complete` whether there are no older ones.
+        """
+        matches = matches or ResponseFilter()
+        changes: dict[str, JSONObject] = {name: {name: None} for name in FACETS}
+        filters = {name: matches._replace(**change) for name, change in changes.items()}
+        counts: dict[str, Counter[object]] = {name: Counter() for name in FACETS}
+        last: str | None = None
+        searched, more = 0, True
+        while more and searched < MAX_SEARCHED:
+            entries = await self._responses.store.recent(caller.owner, limit=_SEARCHED_TOGETHER + 1, after=last) or ()
+            more = len(entries) > _SEARCHED_TOGETHER
+            for record in entries[:_SEARCHED_TOGETHER]:
+                entry = orjson.loads(record)
+                last, searched = entry["id"], searched + 1
+                for name, values in FACETS.items():
+                    if filters[name].accepts(entry):
+                        counts[name].update(value for value in values(entry) if value)
+        data = {
+            name: [{"value": value, "count": number} for value, number in counter.most_common(_FACET_VALUES)]
+            for name, counter in counts.items()
+        }
+        return {"object": "antiphon.facets", "searched": searched, "complete": not more, "data": data}
 
     async def chains(self, caller: Caller, limit: int, after: str | None = None, text: str = "") -> dict[str, object]:
         """

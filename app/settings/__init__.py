@@ -202,6 +202,8 @@ class Settings(BaseSettings):
     """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
     `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first glob that matches
     applies."""
+    currency: str = Field("", max_length=8)
+    """Sign or code of the prices' currency, such as `$`, `€` or `CHF`; the studio shows it with each cost."""
     usage_days: int = Field(400, ge=32)
     """Days for which the usage of each key and model is stored; at least 32, for monthly budgets."""
     usage_journal: Path | Literal["auto", "off"] = "auto"

@@ -245,8 +245,8 @@ async def test_listed_responses_have_times_cost_and_tools() -> None:
     measures = chain["data"][0]["measures"]
     assert measures["seconds"] == entry["seconds"]
     kinds = [step["kind"] for step in measures["steps"]]
-    assert kinds == ["model", "tool", "model"]
-    model, tool, last = measures["steps"]
+    assert kinds == ["tools", "model", "tool", "model"]
+    _, model, tool, last = measures["steps"]
     assert 0 <= model["start"] <= model["end"] <= tool["start"] <= tool["end"] <= last["start"] <= last["end"]
     assert (tool["tool"], tool["function"], tool["status"]) == ("lab", "echo", "completed")
 

@@ -55,11 +55,42 @@ async def test_responses_are_listed_newest_first(http: httpx.AsyncClient) -> Non
         "conversation": None,
         "usage": second["usage"],
         "background": False,
+        "queued_seconds": 0.0,
         "cost": None,
         "backend": "default",
+        "key": "anonymous",
+        "delivery": "json",
+        "steps": [],
         "tools": [],
+        "error": None,
+        "metadata": {},
         "preview": "And again.",
+        "answer": second["output"][0]["content"][0]["text"],
     }
+
+
+async def test_responses_are_found_by_answer_metadata_and_delivery(http: httpx.AsyncClient) -> None:
+    greeting = await create(http, "Say hello.", metadata={"team": "web", "run": "7"})
+    await create(http, "My name is Ada.", metadata={"team": "web"})
+    await create(http, "My name is Bob.", background=True)
+
+    for query in ({"text": "FRIEND"}, {"metadata[team]": "web", "metadata[run]": "7"}, {"text": "say hello"}):
+        assert [entry["id"] for entry in await recent(http, **query)] == [greeting["id"]], query
+    assert len(await recent(http, delivery="json")) == 2
+    assert await recent(http, **{"metadata[run]": "8"}) == []
+
+
+async def test_facets_count_values_and_ignore_the_filter_on_themselves(http: httpx.AsyncClient) -> None:
+    await create(http, "Say hello.")
+    await create(http, "Say hello.", model="other")
+    await create(http, "My name is Ada.")
+
+    found = (await http.get("/antiphon/responses/facets", params={"model": "demo", "text": "hello"})).json()
+
+    assert found["searched"] == 3 and found["complete"] is True
+    assert found["data"]["model"] == [{"value": "other", "count": 1}, {"value": "demo", "count": 1}]
+    assert found["data"]["status"] == [{"value": "completed", "count": 1}]
+    assert found["data"]["delivery"] == [{"value": "json", "count": 1}]
 
 
 async def test_response_list_has_pages(http: httpx.AsyncClient) -> None:
@@ -377,6 +408,7 @@ def test_openapi_has_examples_of_the_endpoints() -> None:
         "/v1/antiphon/chains",
         "/v1/antiphon/mcp/{server_label}",
         "/v1/antiphon/responses",
+        "/v1/antiphon/responses/facets",
         "/v1/antiphon/responses/{response_id}/chain",
         "/v1/antiphon/responses/{response_id}/translation",
         "/v1/antiphon/translation",

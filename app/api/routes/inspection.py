@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
@@ -33,10 +34,27 @@ _ENTRY = {
     "background": False,
     "seconds": 1.204,
     "first_token_seconds": 0.31,
+    "queued_seconds": 0.0,
     "cost": 0.000123,
     "backend": "default",
+    "key": "alice",
+    "delivery": "sse",
+    "steps": [
+        {"kind": "model", "start": 0.0, "end": 0.52, "status": "completed"},
+        {"kind": "tool", "start": 0.52, "end": 0.8, "function": "web_search", "status": "completed"},
+        {"kind": "model", "start": 0.8, "end": 1.204, "status": "completed"},
+    ],
     "tools": ["web_search"],
+    "error": None,
+    "metadata": {},
     "preview": "Say hello.",
+    "answer": "Hello!",
+}
+_FACETS = {
+    "object": "antiphon.facets",
+    "searched": 120,
+    "complete": True,
+    "data": {"status": [{"value": "completed", "count": 118}, {"value": "failed", "count": 2}]},
 }
 _LIST = {"object": "list", "data": [_ENTRY], "first_id": _RESPONSE, "last_id": _RESPONSE, "has_more": False}
 _CHAIN_ENTRY = {
@@ -63,8 +81,12 @@ _MEASURES = {
     "first_token_seconds": 0.31,
     "cost": 0.000123,
     "backend": "default",
+    "key": "alice",
+    "delivery": "sse",
+    "queued_seconds": 0.0,
     "steps": [
-        {"kind": "model", "start": 0.0, "end": 0.52, "round": 0, "status": "completed", "output_tokens": 21},
+        {"kind": "tools", "start": 0.0, "end": 0.02},
+        {"kind": "model", "start": 0.02, "end": 0.52, "round": 0, "status": "completed", "output_tokens": 21},
         {
             "kind": "tool",
             "start": 0.52,
@@ -128,29 +150,41 @@ _ABOUT = {
     "background": True,
     "key_required": False,
     "metrics": True,
+    "currency": "€",
+    "admin": False,
 }
 
 
+def _chosen(description: str) -> Any:
+    return Query(description=description)
+
+
+@dataclass
 class FilterQuery:
     """Query parameters that choose responses; they are checked by `filter`, after the caller's key."""
 
-    def __init__(
-        self,
-        status: str | None = Query(None, description="only those with this status"),
-        model: str | None = Query(None, description="glob of models"),
-        tool: str | None = Query(None, description="glob of functions, MCP servers or types of tools that were called"),
-        text: str | None = Query(None, description="only those with this text in the beginning of their message"),
-        conversation: str | None = Query(None, description="only those of the conversation with this id"),
-        created_after: str | None = Query(None, description="Unix time"),
-        created_before: str | None = Query(None, description="Unix time"),
-    ) -> None:
-        self._wanted = status or None, model or None, tool or None, text or None, conversation or None
-        self._after, self._before = created_after, created_before
+    status: Annotated[str | None, _chosen("only those with this status")] = None
+    model: Annotated[str | None, _chosen("glob of models")] = None
+    tool: Annotated[str | None, _chosen("glob of functions, MCP servers or types of tools that were called")] = None
+    backend: Annotated[str | None, _chosen("only those that this backend answered")] = None
+    key: Annotated[str | None, _chosen("only those created with the key of this name")] = None
+    delivery: Annotated[str | None, _chosen("json, sse, websocket or background")] = None
+    text: Annotated[str | None, _chosen("text in the first 200 characters of the message or of the answer")] = None
+    conversation: Annotated[str | None, _chosen("only those of the conversation with this id")] = None
+    created_after: Annotated[str | None, _chosen("Unix time")] = None
+    created_before: Annotated[str | None, _chosen("Unix time")] = None
 
-    def filter(self) -> ResponseFilter | None:
-        """Return what the responses have to have, None for all; raises `InvalidRequest`."""
-        times = _time(self._after, "created_after"), _time(self._before, "created_before")
-        matches = ResponseFilter(*self._wanted, *times)
+    def filter(self, request: Request) -> ResponseFilter | None:
+        """Return the filter, None if all responses match; raises `InvalidRequest`."""
+        after, before = _time(self.created_after, "created_after"), _time(self.created_before, "created_before")
+        # `metadata[name]=value`, as in OpenAI's list of stored completions.
+        metadata = tuple(
+            (name[len("metadata[") : -1], value)
+            for name, value in request.query_params.multi_items()
+            if name.startswith("metadata[") and name.endswith("]")
+        )
+        wanted = {name: value or None for name, value in vars(self).items() if not name.startswith("created_")}
+        matches = ResponseFilter(**wanted, after=after, before=before, metadata=metadata)
         return None if matches == ResponseFilter() else matches
 
 
@@ -165,13 +199,24 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
 
     @router.get("/responses", summary="List the recent responses of the caller", openapi_extra=response_example(_LIST))
     async def recent(
+        request: Request,
         query: Annotated[FilterQuery, Depends(FilterQuery)],
         limit: str = Query("20", description="1 to 100"),
         after: str | None = Query(None, description="the id of the response to list from, which is newer"),
         caller: Caller = caller_of,
     ) -> Response:
-        wanted = query.filter()
+        wanted = query.filter(request)
         return json_response(await inspection.recent(caller, parse_limit(limit), after, wanted))
+
+    @router.get(
+        "/responses/facets",
+        summary="Count the recent responses of the caller by status, model, tool, backend, key and delivery",
+        openapi_extra=response_example(_FACETS),
+    )
+    async def facets(
+        request: Request, query: Annotated[FilterQuery, Depends(FilterQuery)], caller: Caller = caller_of
+    ) -> Response:
+        return json_response(await inspection.facets(caller, query.filter(request)))
 
     @router.get(
         "/chains",

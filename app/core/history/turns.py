@@ -19,6 +19,7 @@ from app.core.history.resource import declared_tool
 from app.core.ids import new_id
 from app.core.items import OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
+from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Item, Part, Response, is_uncalled
 from app.errors import InvalidRequest
 
@@ -54,8 +55,12 @@ class Turn(NamedTuple):
             {
                 **dict(zip(_LISTED, map(response.get, _LISTED), strict=True)),
                 **dict(zip(_MEASURED, map(measures.get, _MEASURED), strict=True)),
+                "steps": _listed_steps(measures),
                 "tools": tools_used(response.get("output") or ()),
+                "error": (error := response.get("error")) and error.get("code"),
+                "metadata": response.get("metadata") or {},
                 "preview": preview(self.input),
+                "answer": answer_preview(response.get("output") or ()),
             }
         )
 
@@ -96,9 +101,17 @@ def _without(name: str, fields: Upstream) -> Upstream:
 
 
 _LISTED = ("id", "created_at", "status", "model", "previous_response_id", "conversation", "usage", "background")
-_MEASURED = ("seconds", "first_token_seconds", "cost", "backend")
+_MEASURED = ("seconds", "first_token_seconds", "queued_seconds", "cost", "backend", "key", "delivery")
+_STEPS = 20
+_STEP = ("kind", "start", "end", "function", "status")
 _PREVIEW = 200  # characters
 _TOOLS = 10
+
+
+def _listed_steps(measures: Mapping[str, object]) -> list[JSONObject]:
+    steps = measures.get("steps")
+    listed = steps[:_STEPS] if isinstance(steps, list) else []
+    return [{name: step[name] for name in _STEP if name in step} for step in listed]
 
 
 def tools_used(output: Sequence[Item]) -> list[str]:
@@ -110,6 +123,12 @@ def tools_used(output: Sequence[Item]) -> list[str]:
             name = item.get("server_label") if kind == "mcp_call" else item.get("name")
             tools[str(name or kind.removesuffix("_call"))] = None
     return [*tools][:_TOOLS]
+
+
+def answer_preview(output: Sequence[Item]) -> str:
+    """Return the beginning of the answer's text or refusal, without what is between the first messages."""
+    texts = (text for item in output if item.get("type") == "message" for text in _texts(item.get("content")))
+    return _beginning("\n".join(itertools.islice(texts, 2)))
 
 
 def preview(items: Sequence[Item]) -> str:
@@ -125,14 +144,19 @@ def preview(items: Sequence[Item]) -> str:
         if item.get("type") == "mcp_approval_response"
     )
     text = next((text for text in itertools.chain(texts, outputs, answers) if text.strip()), "")
+    return _beginning(text)
+
+
+def _beginning(text: str) -> str:
     return " ".join(text[: 4 * _PREVIEW].split())[:_PREVIEW]
 
 
 def _texts(content: object) -> list[str]:
     if isinstance(content, str):
         return [content]
-    parts = content if isinstance(content, list) else []
-    return [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    texts = (part.get("text", part.get("refusal")) for part in parts)
+    return [text for text in texts if isinstance(text, str)]
 
 
 # Parameters of a request that the response resource shows only with defaults filled in, or not at all.

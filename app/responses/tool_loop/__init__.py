@@ -147,7 +147,9 @@ class ToolLoop:
 
     async def _all(self, open_after: float | None) -> None:
         opens_at = None if open_after is None else asyncio.get_running_loop().time() + open_after
+        began = clock()
         await self._calls.open(self, open_after)
+        self._lifecycle.step("tools", began, clock())
         if self._options.approved:
             self.send(self.builder.take())  # from here on errors are events
             await self._calls.run_approved(self)
