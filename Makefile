@@ -61,7 +61,18 @@ if [ -z "$$python" ]; then \
 fi
 endef
 
-.PHONY: help serve check test quick test-clients lint fmt types unit studio bench bench-peers conformance conformance-peers compiled smoke load soak env-example pictures vendor lock audit wheel docker clean
+# The tests of `make quick`.
+QUICK := tests/core tests/stores/test_contract.py tests/test_layers.py
+# For each interpreter named below, its own answer: a shim can exist for a version that is not installed.
+define find_compat_python
+for python in $(or $(COMPAT_PYTHON),python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13.*/bin/python "$$(uv python find 3.13 2>/dev/null)"); do \
+	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then break; fi; \
+	python=; \
+done
+endef
+
+.PHONY: compat-unit help serve check test quick test-clients lint fmt types unit studio bench bench-peers conformance conformance-peers compiled smoke load soak env-example pictures vendor lock audit wheel docker clean \
+	workflows compat test-machine chart chart-push docker-smoke docker-push dist dist-smoke dist-publish release-check release-page
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
@@ -79,16 +90,38 @@ test: $(VENV)/test.stamp ## run every check and every test
 	@$(MAKE) --no-print-directory unit
 
 quick: lint types ## lint, types, and the tests of the core and of the stores' contract: two minutes
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal tests/core tests/stores/test_contract.py tests/test_layers.py $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(QUICK) $(ARGS)
+
+# A second version of Python, in an environment of its own. Without COMPAT_PYTHON it is skipped where that version is missing.
+compat: ## the tests of `make quick` with another Python; COMPAT_PYTHON=python3.14 to choose it
+	@$(find_compat_python); \
+	if [ -n "$$python" ]; then \
+		$(MAKE) --no-print-directory VENV=.venv-compat PYTHON="$$python" compat-unit; \
+	elif [ -n "$(COMPAT_PYTHON)" ]; then \
+		echo "$(COMPAT_PYTHON) not found." >&2; exit 1; \
+	else \
+		echo "Python 3.13 not found: skipped the tests with a second version."; \
+	fi
+
+compat-unit: $(VENV)/test.stamp
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal $(QUICK) $(ARGS)
 
 test-clients: $(VENV)/test.stamp ## run real clients against it; ARGS="-k codex" to choose
 	@$(MAKE) --no-print-directory --jobs 2 $(CLIENT_STAMPS)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m clients tests/clients $(ARGS)
 
-lint: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## ruff and Biome: format and lint
+lint: $(VENV)/test.stamp $(CLIENTS)/studio.stamp workflows ## ruff and Biome: format and lint; schemas of the workflows and the Compose file
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIOME) check --error-on-warnings
+
+workflows: $(VENV)/test.stamp
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema custom.github-workflows-require-timeout .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker/compose.yaml
 
 types: $(VENV)/test.stamp $(CLIENTS)/studio.stamp ## mypy --strict, and tsc for the studio's JavaScript
 	$(BIN)/mypy --strict app verify
@@ -151,6 +184,8 @@ vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs,
 lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked requirements of the clients and peers
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
 		--extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
+	echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url \
+		--no-annotate --custom-compile-command 'make lock' --output-file docker/build-requirements.txt -
 	for name in $(PYTHON_CLIENTS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' --output-file tests/clients/requirements/$$name.txt \
 		tests/clients/requirements/$$name.in || exit 1; done
@@ -166,8 +201,69 @@ audit: $(VENV)/serve.stamp ## look up known vulnerabilities of the image's depen
 wheel: $(VENV)/serve.stamp ## build dist/*.whl: the server, and openresponses-verify alone
 	$(PIP) wheel --no-deps --wheel-dir dist . ./verify
 
+dist: $(VENV)/test.stamp ## build wheels and source archives of both packages in dist/
+	rm -rf dist
+	$(BIN)/uv build --quiet --out-dir dist .
+	$(BIN)/uv build --quiet --out-dir dist verify
+
+dist-smoke: $(VENV)/test.stamp ## install each file of dist/ into an empty environment, and run its command
+	@for file in dist/*.whl dist/*.tar.gz; do \
+		rm -rf dist/smoke && $(BIN)/python -m venv --without-pip dist/smoke \
+			&& $(call install,dist/smoke,"$$file") \
+			&& if [ -x dist/smoke/bin/antiphon ]; then dist/smoke/bin/antiphon version; fi \
+			&& dist/smoke/bin/openresponses-verify --help >/dev/null && echo "$$file works" || exit 1; \
+	done; rm -rf dist/smoke
+
+dist-publish: $(VENV)/test.stamp ## upload dist/ by trusted publishing, from the release workflow
+	$(BIN)/uv publish --trusted-publishing always dist/*.whl dist/*.tar.gz
+
+# The image's name, and for `docker-push` its repository.
+IMAGE ?= antiphon
+# The tag of a release, such as v1.2.3.
+TAG ?= v$(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+VERSION = $(TAG:v%=%)
+
 docker: ## build the image antiphon
-	docker build --tag antiphon .
+	docker build --tag $(IMAGE) .
+
+docker-smoke: ## start the image with the demo backend, and send it a request
+	docker run --rm $(IMAGE) version
+	docker run --detach --name antiphon-smoke --publish 127.0.0.1:18080:8080 --env ANTIPHON_ALLOW_OPEN=true $(IMAGE)
+	@trap 'docker logs antiphon-smoke; docker rm --force antiphon-smoke >/dev/null' EXIT; \
+	test "$$(docker exec antiphon-smoke id -u)" != 0 \
+		&& curl --fail --silent --show-error --retry 20 --retry-all-errors --retry-delay 1 http://127.0.0.1:18080/readyz \
+		&& curl --fail --silent --show-error http://127.0.0.1:18080/v1/responses --json '{"model": "demo", "input": "Hello!"}' \
+			| grep '"status":"completed"'
+
+PLATFORMS ?= linux/amd64,linux/arm64
+BUILD_PUSH = docker buildx build --platform $(PLATFORMS) --sbom=true --provenance=mode=max --push
+# The tags are X.Y.Z and X.Y; images with the sandbox end in -sandbox.
+docker-push: ## build the images for amd64 and arm64, with SBOM and provenance, and push them
+	$(BUILD_PUSH) --tag $(IMAGE):$(VERSION) --tag $(IMAGE):$(basename $(VERSION)) .
+	$(BUILD_PUSH) --tag $(IMAGE):$(VERSION)-sandbox --tag $(IMAGE):$(basename $(VERSION))-sandbox --target sandbox .
+
+CHART := docker/helm/antiphon
+CHART_VALUES := --set secret.name=antiphon --set redis.enabled=true
+chart: ## lint and render the chart with Helm
+	helm lint --strict $(CHART) $(CHART_VALUES)
+	helm template antiphon $(CHART) $(CHART_VALUES) >/dev/null
+
+chart-push: ## package the chart, and push it to CHARTS=oci://...
+	helm package $(CHART) --destination dist
+	helm push dist/antiphon-[0-9]*.tgz $(CHARTS)
+
+release-check: $(VENV)/serve.stamp ## compare TAG with the versions in the code, the chart and the changelog
+	$(BIN)/python .ci/release.py check $(TAG)
+
+release-page: ## make the GitHub release of TAG from the changelog
+	python3 .ci/release.py notes $(TAG) > dist/notes.md
+	gh release create $(TAG) --verify-tag --title "Antiphon $(VERSION)" --notes-file dist/notes.md dist/*.whl dist/*.tar.gz
+
+# Machines of CI services have sudo, and some forbid the user namespaces of the sandbox.
+test-machine: ## install with apt the servers and programs that the tests use
+	sudo apt-get update -qq
+	sudo DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes postgresql redis-server bubblewrap nginx
+	sudo sysctl -q kernel.apparmor_restrict_unprivileged_userns=0 || true
 
 clean: ## remove the virtual environments and everything built
 	rm -rf $(VENV) $(CLIENTS) tests/clients/node_modules $(STUDIO_CHECKS)/node_modules dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
