@@ -4,22 +4,23 @@
 #
 #   docker build --target sandbox --tag antiphon:sandbox .
 
-FROM python:3.13-slim AS build
+FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /build
 RUN python -m venv /opt/antiphon
 # The locked dependencies come first: they change less often than the code.
-COPY docker/requirements.txt .
-RUN /opt/antiphon/bin/pip install --require-hashes --requirement requirements.txt
+COPY docker/requirements.txt docker/build-requirements.txt ./
+RUN /opt/antiphon/bin/pip install --require-hashes --requirement requirements.txt \
+    && pip install --require-hashes --requirement build-requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY app app
 COPY verify verify
-RUN pip wheel --no-deps --wheel-dir dist . \
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist . \
     && /opt/antiphon/bin/pip install --no-deps dist/*.whl \
     && /opt/antiphon/bin/pip check \
     && /opt/antiphon/bin/pip uninstall --yes pip
 
-FROM python:3.13-slim AS runtime
+FROM python:3.13-slim@sha256:7c61056e61ac89e852de05f3dc6fa51a6dd2181797bceed46aa725dd7cb2cd3b AS runtime
 LABEL org.opencontainers.image.title="Antiphon" \
       org.opencontainers.image.description="The Open Responses API, answered by any model server." \
       org.opencontainers.image.licenses="Apache-2.0"
