@@ -21,7 +21,7 @@ Every error that a client receives is one of these, over HTTP, in a stream and o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import TypedDict
 
@@ -210,6 +210,18 @@ class BackendError(APIError):
     def reason(self) -> str:
         """The message, or status and code if it is the backend's own, which may quote the caller's prompt."""
         return f"{self.status} {self.code}" if self.quoted else self.message
+
+
+class ImagesUndescribed(BackendError):
+    """The model accepts no images, and the question lacks descriptions of the images at `urls`."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "images_undescribed"
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        super().__init__("The model accepts no images.")
+        self.urls = urls
 
 
 class BackendBusy(TooManyRequests, BackendError):

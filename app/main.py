@@ -25,6 +25,7 @@ from app.assembly.parts import (
     build_metrics,
     build_store,
     build_tracing,
+    build_vision,
     generation_options,
 )
 from app.assembly.reloading import SettingsReload
@@ -102,6 +103,7 @@ def create_app(
         observers=[*observers, activity],
         tools=build_tools(settings),
     )
+    responses.vision = build_vision(settings, router, measured)
     accounting = build_accounting(settings, store, metrics)
     api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
 

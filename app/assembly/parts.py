@@ -25,6 +25,7 @@ from app.observability.metrics import MULTIPROCESS, Metrics
 from app.responses import GenerationOptions, Responses
 from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
+from app.responses.images.descriptions import Vision, VisionOptions
 from app.settings import BackendSettings, Settings
 from app.settings.loading import SettingsError, environment
 from app.settings.prompts import read_prompts
@@ -106,6 +107,13 @@ def build_store(settings: Settings) -> Store:
     if any(quotas) and not isinstance(store, MeasuringStore):
         raise SettingsError(["ANTIPHON_MAX_STORED_BYTES: the store of ANTIPHON_STORE_URL must have `stored_bytes`"])
     return store
+
+
+def build_vision(settings: Settings, router: Router, store: Store) -> Vision | None:
+    """Return what describes images for models that accept none; None without a table `[vision]`."""
+    if settings.vision is None:
+        return None
+    return Vision(VisionOptions(**settings.vision.model_dump()), router.named(settings.vision.backend), store)
 
 
 def build_memory(settings: Settings) -> Store:

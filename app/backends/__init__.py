@@ -289,6 +289,18 @@ class Backend(Protocol):
         """Return the number of tokens in the prompt of a question; None if the backend cannot count them."""
         return None
 
+    def undescribed_images(self, question: Question) -> list[str]:
+        """
+        Return the URLs of images that lack a description, if the model of a question is known to accept no images.
+
+        If it turns out later, entering the exchange raises `ImagesUndescribed`.
+        """
+        return []
+
+    def refuses_images(self, model: str) -> bool:
+        """Return whether a model is known to accept no images, by the profile or by an earlier refusal."""
+        return False
+
     def translation(self, question: Question) -> Translation:
         """Return a question as it would be sent, without sending it; raises the `APIError` that `open` would raise."""
         encoded = self.encode(question)

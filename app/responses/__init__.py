@@ -27,6 +27,7 @@ from app.responses.context.documents import PdfTexts
 from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Generation, NoAnswer, OneAnswer
+from app.responses.images.descriptions import ImageDescriber, Vision
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.questions import Questions
 from app.responses.quota import StorageQuota
@@ -65,6 +66,7 @@ class Responses:
         self.options = options or GenerationOptions()  # those of the responses that are created from now on
         self.tools = tools or {}
         self.observers = observers
+        self.vision: Vision | None = None  # describes images for models that accept none
         self.has_background = background is not None
         self._cipher = cipher or ContentCipher()
         self.quota = StorageQuota(store, self.options.max_stored_bytes)
@@ -115,6 +117,8 @@ class Responses:
         lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
         lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
         questions = self.questions(request, context, caller, model)
+        if self.vision:
+            questions.images = ImageDescriber(self.vision, caller, lifecycle, request.store)
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
         generation, storage = await self._translated(preparation, lifecycle, questions, profile, generate=generate)
         await preparation.decide()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
@@ -22,7 +22,7 @@ from app.core.stream.event_builder import EventBuilder
 from app.core.types import Item, JSONObject, Usage
 from app.core.usage import is_counted, usage_of
 from app.core.usage.token_estimate import estimate_prompt
-from app.errors import APIError, BackendError
+from app.errors import APIError, BackendError, ImagesUndescribed, Warnings
 from app.responses.delivery import EventWriter
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,22 @@ class Deadline:
             self.at = asyncio.get_running_loop().time() + self._seconds
 
 
+class ImageDescriptions(Protocol):
+    """The descriptions of a response's images, for models that accept no images."""
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """The descriptions so far, by the URL of the image."""
+        ...
+
+    @property
+    def warnings(self) -> Warnings: ...
+
+    async def describe(self, urls: Sequence[str]) -> None:
+        """Add a text for each of these images to `texts`."""
+        ...
+
+
 @dataclass(slots=True)
 class ModelQuery:
     """One question to a backend, and the reader of its answer."""
@@ -57,6 +73,7 @@ class ModelQuery:
     encoded: EncodedQuestion  # for the backend that is asked first
     reader: DeltaReader
     margin: float | None = None  # part (0 to 1) of the fitting share that is used of a long prompt; None: not truncated
+    images: ImageDescriptions | None = None  # None: images are not described
     exchange: BackendExchange | None = None  # once the backend is asked
     left_out: int = 0  # items, from the oldest on, since the prompt was too long
     _shorter: Iterator[list[Item]] | None = None  # shorter and shorter conversations
@@ -70,7 +87,10 @@ class ModelQuery:
     def warnings(self) -> list[str]:
         """What was left out or changed, one sentence each."""
         warnings = self.exchange.warnings if self.exchange else None
-        named = [*(self.encoded.warnings if warnings is None else warnings)]
+        named = [
+            *(self.encoded.warnings if warnings is None else warnings),
+            *(self.images.warnings if self.images else ()),
+        ]
         if self.left_out:
             count = self.left_out
             named.append(f"The conversation is too long for the model, so its oldest {count} items were left out.")
@@ -311,7 +331,13 @@ async def respond(
 
 
 async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: float | None) -> bool:
-    """Receive the answer of a query; return False if it has to be asked again, since its prompt was too long."""
+    """
+    Receive the answer of a query; return False if it has to be asked again.
+
+    That is so if its prompt was too long, or the model refused images, which are described meanwhile.
+    """
+    if query.images:
+        await query.images.describe(query.backend.undescribed_images(query.question))
     exchange = query.exchange = query.backend.open(query.question)
     try:
         async with exchange:
@@ -321,7 +347,9 @@ async def _received(query: ModelQuery, answer: DeliveredAnswer, open_after: floa
             query.question.attempts.broken_off = answer.reader.ended in (None, "error")
     except BackendError as error:
         # Some servers reject a prompt only in the first frame of a stream.
-        if answer.begun or not await query.shorten(error):
+        if query.images and isinstance(error, ImagesUndescribed):
+            await query.images.describe(error.urls)
+        elif answer.begun or not await query.shorten(error):
             raise
         return False
     return True

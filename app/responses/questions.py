@@ -28,7 +28,7 @@ from app.core.types.hosted import HostedTools
 from app.core.types.request import CreateResponse, Item
 from app.core.usage.token_estimate import conversation_of, estimate_prompt
 from app.responses import compaction
-from app.responses.generate import ModelQuery
+from app.responses.generate import ImageDescriptions, ModelQuery
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Questions:
         strict: bool = False,
     ) -> None:
         """`owner_key` is the caller's own API key, for backends that pass it through; for `strict` see `to_chat`."""
+        self.images: ImageDescriptions | None = None  # describes images for models that accept none
         self._context = context
         self._items: Sequence[Item] = context.items
         self._conversation = partial(_conversation, request, context)
@@ -149,6 +150,7 @@ class Questions:
             conversation=self._conversation,
             content_traceable=self._request.store,
             attempts=self.attempts,
+            descriptions=self.images.texts if self.images else None,
             **fields,
         )
 
@@ -174,4 +176,4 @@ class Questions:
             finish_required=options.finish_required,
         )
         margin = margin or self._margin
-        return ModelQuery(self._backend, question, encoded, reader, margin)
+        return ModelQuery(self._backend, question, encoded, reader, margin, self.images)

@@ -65,6 +65,7 @@ from app.settings.validation import (
     StoreURL,
     decode_json,
 )
+from app.settings.vision import VisionSettings
 from app.settings.webhooks import WebhookSettings
 from app.tools import ToolLimits
 
@@ -163,6 +164,10 @@ class Settings(BaseSettings):
     is the default, or `never`."""
     default_model: str | None = None
     """Model of requests that do not specify one."""
+    vision: Annotated[VisionSettings | None, NoDecode, BeforeValidator(decode_json)] = None
+    """The model that describes images for models that accept none, as a JSON object; easier to write as a table
+    `[vision]` in the TOML file, with `backend` and `model`. Unset: a note takes the place of such images. See
+    docs/backends.md."""
     prompts: Path | None = None
     """A folder of prompt templates, which requests name by `prompt`: text, or TOML with variables. See
     docs/prompts.md. `antiphon reload` reads it again."""
@@ -347,6 +352,8 @@ class Settings(BaseSettings):
             for other in backend.fallbacks or ():
                 if other not in self.backends and other != "default":
                     raise ValueError(f"backends.{name}.fallbacks: there is no backend {other!r}")
+        if self.vision and self.vision.backend not in self.served():
+            raise ValueError(f"vision.backend: there is no backend {self.vision.backend!r}")
         self._check_keys_differ()
         for name, key in self.keys.items():
             if key.budget.needs_prices and not self.prices:
@@ -480,7 +487,7 @@ def _problem(detail: Any) -> str:
     message = describe(detail, "table" if in_toml else "JSON object")
     if detail["type"] == "extra_forbidden":
         tables: dict[str, type[BaseModel]] = {"keys": KeySettings, "prices": PriceSettings, "webhooks": WebhookSettings}
-        table = tables.get(first, BackendSettings)
+        table = VisionSettings if first == "vision" else tables.get(first, BackendSettings)
         if rest[1:2] == ["budget"]:
             table = BudgetSettings
         message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"

@@ -27,6 +27,22 @@ _CONTEXT_FIELDS = (
     ("meta", "n_ctx_train"),
 )
 
+# Fields in which servers report the kinds of input of a model: a list that may have "image" (or another name of it),
+# a boolean for images, or a word for the type of the model.
+_MODALITY_FIELDS = (
+    ("input_modalities",),  # xAI
+    ("architecture", "input_modalities"),  # OpenRouter
+    ("capabilities", "vision"),  # Mistral
+    ("capabilities", "supports", "vision"),  # Copilot
+    ("capabilities", "image_input", "supported"),  # Anthropic
+    ("supports_image_in",),  # Moonshot
+    ("supports_vision",),  # LiteLLM
+    ("capabilities",),  # llama.cpp, Ollama
+    ("type",),  # LM Studio
+)
+_SEEING = frozenset({"image", "images", "vision", "multimodal", "vlm"})
+_BLIND = frozenset({"llm"})
+
 _OPENAI_FIELDS = ("object", "created", "owned_by")
 _LAST_SECOND = 253402300799  # of the year 9999
 
@@ -58,12 +74,16 @@ _ENTRY: dict[str, object] = {
 }
 
 
-def catalog(models: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """Return the list of `models`, which are OpenAI's model objects, with additional fields of their servers."""
+def catalog(models: Sequence[Mapping[str, object]], *, describes_images: bool = False) -> dict[str, object]:
+    """
+    Return the list of `models`, which are OpenAI's model objects, with additional fields of their servers.
+
+    `describes_images`: whether images are described for models that accept none, so that Codex may send them.
+    """
     return {
         "object": "list",
         "data": [*models],
-        "models": [_entry(model, priority) for priority, model in enumerate(models)],
+        "models": [_entry(model, priority, describes_images) for priority, model in enumerate(models)],
     }
 
 
@@ -86,27 +106,59 @@ def _timestamp(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _entry(model: Mapping[str, object], priority: int) -> dict[str, object]:
+def _entry(model: Mapping[str, object], priority: int, describes_images: bool) -> dict[str, object]:
     entry = {"slug": model["id"], "display_name": model["id"], "priority": priority, **_ENTRY}
-    context = context_window(model)
-    return entry | {"context_window": context} if context else entry
+    if context := context_window(model):
+        entry["context_window"] = context
+    if (modalities := input_modalities(model)) and not describes_images:
+        entry["input_modalities"] = modalities  # if it is missing, Codex sends images, too
+    return entry
 
 
 def context_window(model: Mapping[str, object]) -> int | None:
     """Return the context window of a model in tokens; None if its server does not report it."""
     for path in _CONTEXT_FIELDS:
-        value: object = model
-        for name in path:
-            value = value.get(name) if isinstance(value, Mapping) else None
+        value = _value_at(model, path)
         if isinstance(value, int) and value > 0 and value is not True:
             return value
     return None
 
 
+def input_modalities(model: Mapping[str, object]) -> list[str] | None:
+    """Return whether a model takes text alone, or text and images; None if its server does not report it."""
+    for path in _MODALITY_FIELDS:
+        value = _value_at(model, path)
+        if isinstance(value, str):
+            value = True if value in _SEEING else False if value in _BLIND else None
+        elif isinstance(value, list):
+            value = any(isinstance(name, str) and name.lower() in _SEEING for name in value)
+        if isinstance(value, bool):
+            return ["text", "image"] if value else ["text"]
+    return None
+
+
+def _value_at(model: Mapping[str, object], path: Sequence[str]) -> object:
+    value: object = model
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
 async def allowed_models(backend: Backend, caller: Caller) -> list[dict[str, object]]:
-    """Return the models of the backend's list that the caller's key may use."""
+    """
+    Return the models of the backend's list that the caller's key may use.
+
+    `input_modalities` has what is known of each: from the profile, a refusal of images, or the server's own fields.
+    """
     models = await backend.models(caller.key)
-    return [model for model in models if caller.access.allows_model(str(model["id"]))]
+    return [_with_modalities(model, backend) for model in models if caller.access.allows_model(str(model["id"]))]
+
+
+def _with_modalities(model: dict[str, object], backend: Backend) -> dict[str, object]:
+    if backend.refuses_images(str(model["id"])):
+        return {**model, "input_modalities": ["text"]}
+    known = input_modalities(model)
+    return {"input_modalities": known, **model} if known else model
 
 
 async def find_model(backend: Backend, name: str, caller: Caller) -> dict[str, object]:

@@ -101,7 +101,9 @@ def routes(api: ApiParts) -> APIRouter:
     @router.get("/models", summary="List the models of the backend")
     async def models(request: Request, caller: Caller = admitted_caller) -> Response:
         listed = await allowed_models(responses.backend, caller)
-        return json_response(messages_catalog(listed) if is_of_anthropic_api(request.scope) else catalog(listed))
+        if is_of_anthropic_api(request.scope):
+            return json_response(messages_catalog(listed))
+        return json_response(catalog(listed, describes_images=responses.vision is not None))
 
     @router.get("/models/{model:path}", summary="Retrieve a model")
     async def model(request: Request, model: str, caller: Caller = admitted_caller) -> Response:

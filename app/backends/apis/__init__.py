@@ -123,7 +123,14 @@ def encode(question: Question, profile: Profile) -> EncodedQuestion:
 
     This is `question.encoded` if it has this profile.
     """
+    if question.descriptions is not None and profile.request.content.images != "pass":
+        profile = _with_images(profile)  # the server's client replaces them
     encoded = question.encoded
     if encoded and (encoded.profile is profile or encoded.profile == profile):
         return encoded
     return APIS[profiles_by_api(profile)[0].transport.api].codec.encode(question, profile)
+
+
+def _with_images(profile: Profile) -> Profile:
+    content = profile.request.content.model_copy(update={"images": "pass"})
+    return profile.model_copy(update={"request": profile.request.model_copy(update={"content": content})})

@@ -161,6 +161,15 @@ class ReplicaPool:
         """Return a question as these servers take it."""
         return self.replicas[0].backend.encode(question)
 
+    def undescribed_images(self, question: Question) -> list[str]:
+        """Return the URLs of images that a server is known to refuse, and that lack a description."""
+        found = (replica.backend.undescribed_images(question) for replica in self.replicas)
+        return next(filter(None, found), [])
+
+    def refuses_images(self, model: str) -> bool:
+        """Return whether a model is known to accept no images."""
+        return any(replica.backend.refuses_images(model) for replica in self.replicas)
+
     def forwards(self, endpoint: str) -> bool:
         """Return whether these servers have an endpoint that is passed through."""
         return self.replicas[0].backend.forwards(endpoint)

@@ -34,7 +34,7 @@ from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
 from app.core.types import JSONObject
-from app.errors import APIError, BackendError, InvalidRequest, NotFound
+from app.errors import APIError, BackendError, ImagesUndescribed, InvalidRequest, NotFound
 from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
@@ -105,6 +105,16 @@ class Router(Backend):
     def encode(self, question: Question) -> EncodedQuestion:
         """Return a question as the first backend for its model takes it."""
         return self._route(question.model)[0].encode(question)
+
+    def undescribed_images(self, question: Question) -> list[str]:
+        return self._route(question.model)[0].undescribed_images(question)
+
+    def refuses_images(self, model: str) -> bool:
+        return self._route(model)[0].refuses_images(model)
+
+    def named(self, name: str) -> Backend:
+        """Return the backend with a name in the settings, for any model; each use raises `NotFound` if it is gone."""
+        return _NamedBackend(lambda: self._pools, name)
 
     def open(self, question: Question) -> FailoverExchange:
         return FailoverExchange(self._route(question.model), question)
@@ -208,6 +218,37 @@ class Router(Backend):
             first,
             *(pool for pool in others if not pool.served.passes_keys and not (specific and _claim(pool, model) == "*")),
         ]
+
+
+class _NamedBackend(Backend):
+    """One backend of a router, whatever models it serves."""
+
+    def __init__(self, pools: Callable[[], Mapping[str, ReplicaPool]], name: str) -> None:
+        self._pools = pools
+        self._name = name
+
+    def _pool(self) -> ReplicaPool:
+        if pool := self._pools().get(self._name):
+            return pool
+        raise NotFound(f"The backend '{self._name}' does not exist.", code="unknown_backend")
+
+    def profile(self, model: str) -> Profile:
+        return self._pool().profile(model)
+
+    def encode(self, question: Question) -> EncodedQuestion:
+        return self._pool().encode(question)
+
+    def open(self, question: Question) -> FailoverExchange:
+        return FailoverExchange([self._pool()], question)
+
+    async def models(self, caller_key: str | None = None) -> list[JSONObject]:
+        return await self._pool().models(caller_key)
+
+    async def check(self) -> None:
+        await self._pool().check()
+
+    async def aclose(self) -> None:
+        """Do nothing: the router closes its backends."""
 
 
 class _Failover(Generic[_Request, _Answer]):
@@ -315,6 +356,8 @@ class _Failover(Generic[_Request, _Answer]):
 
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Record a server's error; raises it if no other server can help."""
+        if isinstance(error, ImagesUndescribed):
+            raise error  # the caller describes the images, and asks again
         elsewhere = self._elsewhere(error)
         if pool is self._first:
             if not elsewhere:

@@ -14,6 +14,7 @@ of fields. A refusal that is misread does no harm, since nothing is remembered u
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -29,11 +30,18 @@ from app.backends.server.errors.unsupported_fields import (
     holds,
     unknown_fields,
 )
-from app.backends.server.image_parts import IMAGE_WARNING, REFUSED_IMAGE, holds_images, refuses_images, with_notes
+from app.backends.server.image_parts import (
+    IMAGE_WARNING,
+    REFUSED_IMAGE,
+    holds_images,
+    refuses_images,
+    undescribed,
+    with_notes,
+)
 from app.backends.server.schema_keywords import PARAMETERS, kept_keyword, refused_keywords, without_keywords
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.types import JSONMapping, JSONObject
-from app.errors import BackendError, label
+from app.errors import BackendError, ImagesUndescribed, label
 
 logger = logging.getLogger(__name__)
 
@@ -91,18 +99,33 @@ class FieldAdaptation:
         names = self._caller_fields
         return names.get(field) or names.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
-    def adapt(self, body: JSONObject) -> AdaptedRequest:
-        """Return the request without the fields that this server is known to reject."""
-        return AdaptedRequest(self, body, self._rejected(body))
+    def adapt(self, body: JSONObject, descriptions: Mapping[str, str] | None = None) -> AdaptedRequest:
+        """
+        Return the request without the fields that this server is known to reject.
 
-    def _rejected(self, body: JSONMapping) -> dict[str, float]:
-        if not self._models or (rejected := self._models.get(str(body.get("model")))) is None:
-            return {}
-        now = self._clock()
-        return {field: until for field, until in rejected.items() if now < until}
+        `descriptions` are those of `Question`; raises `ImagesUndescribed` if one is missing.
+        """
+        return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions)
+
+    def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
+        """Return the URLs of a request's images that lack a description, if the model accepts no images."""
+        return undescribed(body, descriptions) if self.refuses_images(str(body.get("model"))) else []
+
+    def refuses_images(self, model: str) -> bool:
+        """Return whether a model is known to accept no images, by the profile or by a refusal."""
+        return REFUSED_IMAGE in self._rejected(model)
+
+    def _rejected(self, model: str) -> dict[str, float]:
+        rejected = self._models.get(model, {}) if self._models else {}
+        if rejected:
+            now = self._clock()
+            rejected = {field: until for field, until in rejected.items() if now < until}
+        return rejected if self.content.images == "pass" else {**rejected, REFUSED_IMAGE: math.inf}
 
     def may_lack(self, body: JSONMapping, field: str) -> bool:
         """Return whether a request means the same without a field, or with the field's other name."""
+        if field == REFUSED_IMAGE and self.content.images != "pass":
+            return True
         if not self._adapts or field in self._fixed:
             return False
         if field == REASONING_OFF:
@@ -130,16 +153,27 @@ class AdaptedRequest:
     field that the caller had set.
     """
 
-    def __init__(self, adaptation: FieldAdaptation, body: JSONObject, rejected: dict[str, float]) -> None:
+    def __init__(
+        self,
+        adaptation: FieldAdaptation,
+        body: JSONObject,
+        rejected: dict[str, float],
+        descriptions: Mapping[str, str] | None = None,
+    ) -> None:
         self._adaptation = adaptation
         self._original = body
         self._rejected = rejected
+        self._descriptions = descriptions
         self._named: list[str] = []  # fields that refusals of this request named
         self._rounds = 0
         self.body, self.warnings = self._reduced() if rejected else (body, [])
 
     def drop_fields(self, error: BackendError) -> bool:
-        """Remove the fields that a refusal names; return False if it names none, or one that must not be removed."""
+        """
+        Remove the fields that a refusal names; return False if it names none, or one that must not be removed.
+
+        Raises `ImagesUndescribed` for a refusal of images that are to be described.
+        """
         fields = _refused(error, self.body)
         if not fields or self._rounds == _ROUNDS or not all(map(self._may_drop, fields)):
             return False
@@ -172,12 +206,21 @@ class AdaptedRequest:
         body, warnings = self._original, []
         fields = dict.fromkeys([*self._rejected, *self._named])
         for field in fields:
-            if _holds(body, field) and self._adaptation.may_lack(body, field):
+            if not (_holds(body, field) and self._adaptation.may_lack(body, field)):
+                continue
+            if field == REFUSED_IMAGE and self._descriptions is not None:
+                body = self._described(body, self._descriptions)
+            else:
                 warnings += self._warnings(body, field)
                 body = _without(body, field, self._adaptation.content)
         keywords = [each.removeprefix(PARAMETERS) for each in fields if each.startswith(PARAMETERS)]
         body, removed = without_keywords(body, keywords)
         return body, warnings + [_REJECTED_KEYWORD.format(keyword) for keyword in removed]
+
+    def _described(self, body: JSONObject, descriptions: Mapping[str, str]) -> JSONObject:
+        if missing := undescribed(body, descriptions):
+            raise ImagesUndescribed(missing)
+        return with_notes(body, self._adaptation.content, descriptions)
 
     def _warnings(self, body: JSONMapping, field: str) -> list[str]:
         """Return the warnings for the caller when a field is removed."""

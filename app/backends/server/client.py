@@ -172,6 +172,19 @@ class ModelServer(Backend):
         shown = str(url.copy_with(userinfo=b"", query=None, fragment=None))
         return Translation("default", self._profile.name, shown, endpoint.sent(adapted.body), adapted.warnings)
 
+    def undescribed_images(self, question: Question) -> list[str]:
+        """Return the URLs of images without a description, if the model is known to accept no images."""
+        if question.descriptions is None:
+            return []
+        endpoint = self._endpoints.current
+        body = encode(question, endpoint.profile).body
+        return endpoint.adaptation.undescribed_images(body, question.descriptions)
+
+    def refuses_images(self, model: str) -> bool:
+        """Return whether a model is known to accept no images."""
+        name = self._profile.request.model_map.get(model, model)
+        return self._endpoints.current.adaptation.refuses_images(name)
+
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
         """Return the available models, as entries of OpenAI's list."""
         return await self._list_models(caller_key, seconds=15)
@@ -254,7 +267,7 @@ class ModelServer(Backend):
 
         Raises `BackendError`, or the `BackendRefusal` of a server that lacks this endpoint and may have the next one.
         """
-        adapted = endpoint.adaptation.adapt(body)
+        adapted = endpoint.adaptation.adapt(body, question.descriptions)
         content = _json(endpoint.sent(adapted.body))
         url = endpoint.url(adapted.body.get("model"))
         headers = {**session_header(self._profile, question.conversation), **question.headers}

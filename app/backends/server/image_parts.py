@@ -1,8 +1,9 @@
-"""Recognises that a model takes no images, and puts a note in the place of each image of a request."""
+"""Recognises that a model takes no images, and puts a note or a description in the place of each image of a request."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from app.core.profile import ContentOptions
@@ -53,10 +54,17 @@ def holds_images(body: JSONMapping) -> bool:
     return any(_has_image(message) for name in _TEXT_TYPES for message in _list(body.get(name)))
 
 
-def with_notes(body: JSONObject, options: ContentOptions) -> JSONObject:
-    """Return a request with a note in the place of each image."""
+def undescribed(body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
+    """Return the URLs of a request's images without a description, each once."""
+    urls = (url for name in _TEXT_TYPES for message in _list(body.get(name)) for url in _urls(message))
+    return [url for url in dict.fromkeys(urls) if url not in descriptions]
+
+
+def with_notes(body: JSONObject, options: ContentOptions, descriptions: Mapping[str, str] | None = None) -> JSONObject:
+    """Return a request with the description of each image in its place, or a note where there is none."""
+    texts = descriptions or {}
     changed = {
-        name: [_noted(message, text_type, options) for message in body[name]]
+        name: [_noted(message, text_type, options, texts) for message in body[name]]
         for name, text_type in _TEXT_TYPES.items()
         if isinstance(body.get(name), list)
     }
@@ -76,16 +84,38 @@ def _has_image(part: object) -> bool:
     return part.get("type") in _TYPES or any(_has_image(inner) for name in _CONTENT for inner in _list(part.get(name)))
 
 
-def _noted(part: Any, text_type: str, options: ContentOptions) -> Any:
+def _urls(part: object) -> Iterator[str]:
+    if not isinstance(part, dict):
+        return
+    if part.get("type") in _TYPES:
+        yield _url(part)
+    for name in _CONTENT:
+        for inner in _list(part.get(name)):
+            yield from _urls(inner)
+
+
+def _url(part: JSONMapping) -> str:
+    """Return the URL of an image: the same for every API, so that a description fits all of them."""
+    image = part.get("image_url") or {}
+    if isinstance(image, str):  # of Responses
+        return image
+    source = part.get("source") or image  # of Messages, or of chat
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    return str(source.get("url") or "")
+
+
+def _noted(part: Any, text_type: str, options: ContentOptions, texts: Mapping[str, str]) -> Any:
     """Return a message or part with notes in the place of images; one without images is returned as it is."""
     if not _has_image(part):
         return part
     if part.get("type") in _TYPES:
-        return {"type": text_type, "text": _NOTE, **{name: part[name] for name in _KEPT if name in part}}
+        text = texts.get(_url(part), _NOTE) if texts else _NOTE
+        return {"type": text_type, "text": text, **{name: part[name] for name in _KEPT if name in part}}
     result = dict(part)
     for name in _CONTENT:
         if any(map(_has_image, inner := _list(part.get(name)))):
-            noted = [_noted(each, text_type, options) for each in inner]
+            noted = [_noted(each, text_type, options, texts) for each in inner]
             form = options.tool_content if part.get("role") == "tool" else options.parts
             of_chat = any(isinstance(each, dict) and each.get("type") == "image_url" for each in inner)
             result[name] = string_or_parts(noted, form) if of_chat else noted

@@ -66,6 +66,8 @@ class Question:
     retry_allowed: bool = True  # at the same server; false if there is another one to try
     headers: Mapping[str, str] = field(default_factory=dict)  # additional ones, such as the trace context
     attempts: Attempts = field(default_factory=Attempts, compare=False)
+    # Of images by URL, for models that accept no images. None: a note takes the place of such an image.
+    descriptions: Mapping[str, str] | None = None
     # Set by the owner of the question, which encodes it once, for the first server that is asked.
     encoded: EncodedQuestion | None = field(default=None, compare=False, repr=False)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.api.routes.models import catalog, context_window
+from app.api.routes.models import catalog, context_window, input_modalities
 
 MODEL = {"id": "qwen3", "object": "model", "created": 1, "owned_by": "vllm", "max_model_len": 32768}
 
@@ -55,3 +55,32 @@ def test_models_in_the_codex_catalog_have_all_its_fields() -> None:
 )
 def test_context_window_is_read_where_servers_list_it(model: dict[str, Any], tokens: int | None) -> None:
     assert context_window({"id": "m", **model}) == tokens
+
+
+@pytest.mark.parametrize(
+    "model, modalities",
+    [
+        ({"architecture": {"input_modalities": ["text", "image"]}}, ["text", "image"]),
+        ({"architecture": {"input_modalities": ["text"]}}, ["text"]),
+        ({"input_modalities": ["text"], "capabilities": {"vision": True}}, ["text"]),
+        ({"capabilities": {"vision": False, "function_calling": True}}, ["text"]),
+        ({"capabilities": {"image_input": {"supported": True}}}, ["text", "image"]),
+        ({"capabilities": ["completion", "vision"]}, ["text", "image"]),
+        ({"capabilities": ["completion", "multimodal"]}, ["text", "image"]),
+        ({"supports_image_in": False}, ["text"]),
+        ({"type": "vlm"}, ["text", "image"]),
+        ({"type": "llm"}, ["text"]),
+        ({"type": "model"}, None),
+        ({"capabilities": {"tools": True}}, None),
+        ({}, None),
+    ],
+)
+def test_input_modalities_are_read_where_servers_list_them(model: dict[str, Any], modalities: list[str] | None) -> None:
+    assert input_modalities({"id": "m", **model}) == modalities
+
+
+def test_codex_catalog_has_the_modalities_unless_images_are_described() -> None:
+    model = {"id": "m", "input_modalities": ["text"]}
+    assert catalog([model])["models"][0]["input_modalities"] == ["text"]
+    assert "input_modalities" not in catalog([model], describes_images=True)["models"][0]
+    assert "input_modalities" not in catalog([{"id": "m"}])["models"][0]
