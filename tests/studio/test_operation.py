@@ -157,10 +157,9 @@ async def test_run_with_tools_is_a_timeline_of_rounds_and_calls(studio: Studio) 
     await studio.go("Responses")
     await studio.page.locator("#recent a").first.click()
     rows = studio.page.locator(".gantt li")
-    await expect(rows).to_have_count(3)
-    await expect(rows.nth(0)).to_contain_text("Model, round 1")
-    await expect(rows.nth(1)).to_contain_text("echo")
-    await expect(rows.nth(2)).to_contain_text("Model, round 2")
+    await expect(rows).to_have_count(4)
+    for number, name in enumerate(("Opening tools", "Model, round 1", "echo", "Model, round 2")):
+        await expect(rows.nth(number)).to_contain_text(name)
     places = await rows.locator(".gantt-bar:not(.wait)").evaluate_all(
         "(bars) => bars.map((bar) => bar.getBoundingClientRect().left)"
     )

@@ -3,9 +3,11 @@
 import { About } from "./about.js";
 import { Compare } from "./compare.js";
 import { Files } from "./files.js";
+import { readAddress } from "./lib/address.js";
 import { getJson, key } from "./lib/api.js";
 import { askForKey } from "./lib/dialog.js";
 import { announce, button, byId, h } from "./lib/dom.js";
+import { setCurrency } from "./lib/tables.js";
 import { plain } from "./lib/text.js";
 import { Now } from "./now.js";
 import { Responses } from "./responses.js";
@@ -25,11 +27,11 @@ const responses = new Responses({
 const compare = new Compare({ parameters: () => talk.options.parameters() });
 
 // The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
-// show(argument or null), hide(), and reset(), for when there is another key.
+// show(argument or null, query), hide(), and reset(), for when there is another key.
 const VIEWS = { talk, compare, responses, usage: new Usage(), now: new Now(), files: new Files(), about: new About() };
 
 function route() {
-  const [, name = "", argument] = location.hash.split("/");
+  const { view: name, argument, query } = readAddress(location.hash);
   const view = Object.hasOwn(VIEWS, name) ? name : "talk";
   for (const each of Object.keys(VIEWS)) byId(each).hidden = each !== view;
   let title = "";
@@ -43,7 +45,7 @@ function route() {
   }
   document.title = view === "talk" ? "Antiphon studio" : `${title} – Antiphon studio`;
   for (const [each, { hide }] of Object.entries(VIEWS)) if (each !== view) hide.call(VIEWS[each]);
-  VIEWS[view].show(argument ? decodeURIComponent(argument) : null);
+  VIEWS[view].show(argument, query);
 }
 
 async function loadModels() {
@@ -81,6 +83,7 @@ function nameModel(named) {
 async function loadAbout() {
   try {
     const about = await getJson("antiphon/about");
+    setCurrency(about.currency);
     talk.options.offer(about);
     byId("hosted-none").hidden = about.tools.length > 0 || about.file_search;
     byId("hosted-problem").textContent = "";

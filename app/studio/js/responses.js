@@ -425,8 +425,8 @@ function timeline(response, measures) {
     ? measures.steps
     : [{ kind: "model", start: 0, end: whole, status: response.status }];
   const row = ({ kind, start, end, ...step }) => {
-    const name =
-      kind === "tool" ? step.function : measures.steps.length ? `Model, round ${count(step.round + 1)}` : "Model";
+    const round = measures.steps.length ? `Model, round ${count((step.round ?? 0) + 1)}` : "Model";
+    const name = { tool: step.function, tools: "Opening tools" }[kind] ?? round;
     const text = `${seconds(start * 1000)} to ${seconds(end * 1000)}`;
     const tokens = step.output_tokens ? `, ${many(step.output_tokens, "token")}` : "";
     const waits =

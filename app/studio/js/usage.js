@@ -4,7 +4,7 @@ import { getJson } from "./lib/api.js";
 import { askForKey } from "./lib/dialog.js";
 import { announce, byId, h } from "./lib/dom.js";
 import { plot } from "./lib/plot.js";
-import { bar, card, dataTable, money, short, tiles } from "./lib/tables.js";
+import { bar, card, dataTable, money, moneyTicks, short, tiles } from "./lib/tables.js";
 import { count, plain, seconds } from "./lib/text.js";
 
 const DAY = 86400;
@@ -80,7 +80,15 @@ function page({ used, hours, budgets, times, group }) {
   };
   const figures = [
     money_
-      ? plot({ title: "Cost by day", times, series: of("cost"), show: money, time: dayText, stacked: true })
+      ? plot({
+          title: "Cost by day",
+          times,
+          series: of("cost"),
+          show: money,
+          ticks: moneyTicks,
+          time: dayText,
+          stacked: true,
+        })
       : null,
     plot({
       title: "Tokens by day, in and out",

@@ -16,7 +16,7 @@ export const key = {
 export class ApiError extends Error {
   constructor(message, { status = 0, type = "", code = "", param = null, requestId = "", retryAfter = "" } = {}) {
     super(message);
-    Object.assign(this, { status, type, code, param, requestId, retryAfter });
+    Object.assign(this, { status, type, code, param, requestId, retryAfter, at: Date.now() });
   }
 }
 

@@ -10,14 +10,15 @@ const HEIGHT = 200;
 const COLOURS = 6;
 
 // A figure: `times` are Unix times, `series` [{ name, values }], where null is no value. With `stacked`, bars stand on
-// each other; else they are lines. `show(value)` is the text of a value, and `time(unix)`
-// that of a time. The figure is drawn when it is in the page.
+// each other; else they are lines. `show(value)` is the text of a value, `ticks(values)` are
+// those of an axis, and `time(unix)` is that of a time. The figure is drawn when it is in the page.
 export function plot({
   title,
   times,
   series,
   show,
   time,
+  ticks = (values) => values.map(show),
   stacked = false,
   wide = false,
   empty = "There is nothing in this time.",
@@ -37,7 +38,7 @@ export function plot({
     return figure;
   }
   figure.append(place, h("div", { class: "plot-foot" }, table(title, times, series, show, time), read));
-  const drawn = new Drawing(place, read, { times, series, show, time, stacked });
+  const drawn = new Drawing(place, read, { times, series, show, ticks, time, stacked });
   drawings.add(drawn);
   sizes.observe(place);
   placed.set(place, drawn);
@@ -99,7 +100,7 @@ class Drawing {
   draw() {
     this.plot?.destroy();
     this.place.replaceChildren();
-    const { times, series, show, time, stacked } = this.data;
+    const { times, series, ticks, time, stacked } = this.data;
     const colours = series.map((_, index) => colour(`--plot-${(index % COLOURS) + 1}`));
     const muted = colour("--muted");
     const grid = { stroke: colour("--line"), width: 1 };
@@ -132,7 +133,7 @@ class Drawing {
           ticks: { show: false },
           size: 64,
           space: 40,
-          values: (_, splits) => splits.map((value) => show(value)),
+          values: (_, splits) => ticks(splits),
         },
       ],
       series: [

@@ -66,18 +66,40 @@ export function bar(label, used, amount, text) {
 
 export const card = (title, ...body) => h("section", { class: "card" }, h("h3", {}, title), body);
 
+let currency = "";
+
+/** @param {string} sign that `money` shows: `$`, `€`, `CHF`; "" for none */
+export function setCurrency(sign) {
+  currency = sign && /\p{L}$/u.test(sign) ? `${sign}\u00a0` : (sign ?? "");
+}
+
+/** An amount of money with two significant digits, or two decimals. */
 export function money(amount) {
   if (amount === null || amount === undefined) return "–";
-  return amount === 0
-    ? "0"
-    : amount >= 100
-      ? count(Math.round(amount))
-      : amount >= 0.01
-        ? amount.toFixed(2)
-        : amount
-            .toPrecision(2)
-            .replace(/(\.\d*?)0+$/, "$1")
-            .replace(/\.$/, "");
+  if (amount === 0) return `${currency}0`;
+  if (amount >= 100) return `${currency}${count(Math.round(amount))}`;
+  if (amount >= 0.01) return `${currency}${amount.toFixed(2)}`;
+  return `${currency}${decimal(amount, 2)}`;
+}
+
+/** The texts of an axis of costs, with as many digits as tell them apart. */
+export function moneyTicks(amounts) {
+  const steps = amounts.slice(1).map((amount, index) => Math.abs(amount - amounts[index]));
+  const step = Math.min(...steps.filter(Boolean), 1);
+  let digits = 0;
+  while (digits < 8 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits++;
+  return amounts.map((amount) =>
+    amount >= 1000 && !digits ? `${currency}${short(amount)}` : `${currency}${amount.toFixed(digits)}`,
+  );
+}
+
+// Without an exponent: 1.2e-7 is 0.00000012.
+function decimal(amount, digits) {
+  const places = Math.min(20, digits - 1 - Math.floor(Math.log10(amount)));
+  return amount
+    .toFixed(places)
+    .replace(/(\.\d*?)0+$/, "$1")
+    .replace(/\.$/, "");
 }
 
 export function bytes(number) {
