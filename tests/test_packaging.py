@@ -223,7 +223,7 @@ def test_compose_publishes_everything_for_this_machine_only() -> None:
 
 
 def test_index_of_the_docs_has_every_page() -> None:
-    linked = set(re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "README.md").read_text()))
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text()))
     assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 

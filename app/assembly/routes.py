@@ -58,9 +58,9 @@ def add_routes(
     """Add all endpoints and pages; return the routes of the backend's endpoints, for `add_middleware`."""
     _add_endpoints(app, settings, api, backends)
     _add_pages(app, api.responses, settings, metrics)
-    passed = passthrough_routes(api, "/v1", "") if settings.passthrough else []
+    passed = passthrough_routes(api, "/v1", "", translated_only=not settings.passthrough)
     app.router.routes.extend(passed)
-    app.more_paths = passthrough_operations("/v1") if settings.passthrough else {}
+    app.more_paths = passthrough_operations("/v1", translated_only=not settings.passthrough)
     errors.install(app, _absent(settings, api.responses.tools))
     return passed
 
@@ -133,7 +133,9 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
         provider = "with the provider bubblewrap"
         absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"
     if not settings.passthrough:
-        absent |= dict.fromkeys(passthrough_operations(""), "those of backends are off (ANTIPHON_PASSTHROUGH)")
+        translated = passthrough_operations("", translated_only=True)
+        off = [path for path in passthrough_operations("") if path not in translated]
+        absent |= dict.fromkeys(off, "those of backends are off (ANTIPHON_PASSTHROUGH)")
     absent |= {f"/v1{path}": reason for path, reason in absent.items()}
     if not settings.studio:
         absent["/studio"] = "the studio is off (ANTIPHON_STUDIO)"

@@ -306,8 +306,8 @@ class Backend(Protocol):
         encoded = self.encode(question)
         return Translation("default", self.profile(question.model).name, None, encoded.body, [])
 
-    def forwards(self, endpoint: str) -> bool:
-        """Return whether `forward` passes on requests to an endpoint of the backend, such as `/embeddings`."""
+    def forwards(self, endpoint: str, model: str) -> bool:
+        """Return whether `forward` passes on requests for a model to an endpoint, such as `/embeddings`."""
         return False
 
     def forward(self, request: RawRequest) -> RawExchange:

@@ -42,6 +42,9 @@ DIALECTS = {
     "openai-both": Dialect(event_types.OPENAI_BOTH_REASONING, event_types.OPENAI_BOTH_REASONING, "keepalive"),
 }
 
+# For client APIs other than Responses, whose writers know the spec's names; raw reasoning is never shown twice.
+TRANSLATED = Dialect(event_types.CONTENT_REASONING, event_types.CONTENT_REASONING, "comment", tool_usage=False)
+
 # By user agent; the first match counts.
 _CLIENTS = tuple(
     (re.compile(words, re.IGNORECASE), name)

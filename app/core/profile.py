@@ -28,6 +28,9 @@ class TransportOptions(_Options):
     # auto: by the Responses API, or by chat for an hour where the server has none.
     api: str = "chat"
     messages: bool = False  # whether it has Anthropic's `/messages`, which is then passed through
+    # Whether requests of other client APIs than Responses are passed through (auto: if the server speaks the client's
+    # API and the request names no hosted tool of this server) or translated. `[backends.NAME] passthrough` sets it.
+    passthrough: Literal["auto", "always", "never"] = "auto"
     path: str | None = None  # None: that of the API; `{model}` is replaced by the backend's name of the model
     model_in_body: bool = True  # false: only the path has it
     query: dict[str, str] = {}

@@ -95,6 +95,16 @@ class Run:
         """What was left out or changed, one sentence each."""
         return [*self._context.warnings, *self._generation.warnings]
 
+    @property
+    def failure(self) -> APIError | None:
+        """The error with which the response has failed; None if it has not."""
+        return self._builder.failure
+
+    @property
+    def stop_sequence(self) -> str | None:
+        """The stop sequence that ended the text, if known."""
+        return self._builder.stop_sequence
+
     async def generate(self, delivery: EventWriter, open_after: float | None = None) -> None:
         """
         Generate the response and deliver its events.

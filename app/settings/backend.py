@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -95,6 +95,10 @@ class BackendSettings(BaseModel):
     passes: list[Annotated[str, AfterValidator(_passable)]] = []
     """Types of tools that only this server has, such as `web_search`: they are declared to it as they are, and their
     items and events are passed on. For servers of the Responses API (`transport.api`)."""
+    passthrough: Literal["auto", "always", "never"] = "auto"
+    """Whether requests to `/chat/completions` and `/messages` are passed through to this backend or translated into
+    responses. `auto`: passed through if the backend has the endpoint and the request names no hosted tool of this
+    server."""
     retries: int = Field(2, ge=0)
     """Number of retries when the backend fails before it starts to answer."""
     replicas: list[Annotated[str, AfterValidator(check_backend_url)]] = []
@@ -172,6 +176,8 @@ class BackendSettings(BaseModel):
         transport: dict[str, object] = {"transport.base_url": self.url} if self.url else {}
         if self.key and not self.passes_keys:
             transport["transport.api_key"] = self.key.get_secret_value()
+        if self.passthrough != "auto":
+            transport["transport.passthrough"] = self.passthrough
         passes: dict[str, object] = {"request.passes": self.passes} if self.passes else {}
         profile = merged_profile(self.profile, {**transport, **passes, **self.overrides})
         if not self.aliases:

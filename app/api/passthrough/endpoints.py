@@ -15,14 +15,15 @@ class PassedEndpoint(NamedTuple):
     free: bool = False  # whether it only counts, so that nothing is charged
     anthropic: bool = False  # whether it is of Anthropic's API
     responses: bool = False  # whether clients send it the bodies of `/responses`, too, which are answered as such
+    client: str = ""  # the endpoint of its client API, whose requests are translated for other backends
     of_deployments: bool = False  # whether it is also an endpoint of Azure's deployments, whose name is the model
 
 
 ENDPOINTS = (
-    PassedEndpoint("/chat/completions", prompts=True, responses=True, of_deployments=True),
+    PassedEndpoint("/chat/completions", prompts=True, responses=True, client="/chat/completions", of_deployments=True),
     PassedEndpoint("/completions", prompts=True, of_deployments=True),
-    PassedEndpoint("/messages", prompts=True, anthropic=True),
-    PassedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True),
+    PassedEndpoint("/messages", prompts=True, anthropic=True, client="/messages"),
+    PassedEndpoint("/messages/count_tokens", prompts=True, free=True, anthropic=True, client="/messages"),
     PassedEndpoint("/embeddings", of_deployments=True),
     PassedEndpoint("/rerank"),
     PassedEndpoint("/moderations"),

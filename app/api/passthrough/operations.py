@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.api.client_apis import CLIENT_APIS
 from app.api.openapi import ANTHROPIC_ERRORS, ERRORS
 from app.api.passthrough.endpoints import ENDPOINTS
 from app.core.types import JSONObject
@@ -26,12 +27,14 @@ _OPERATIONS: dict[str, tuple[str, str, dict[str, object]]] = {
     "/audio/translations": ("Translate speech", _FORM, {"file": "file"}),
 }
 _ANTHROPIC = {endpoint.path for endpoint in ENDPOINTS if endpoint.anthropic}
+_TRANSLATED = {endpoint.path for endpoint in ENDPOINTS if endpoint.client in CLIENT_APIS}
 _ANSWER = {"200": {"description": "The backend's answer, byte for byte", "content": {"*/*": {"schema": {}}}}}
 
 
-def passthrough_operations(prefix: str) -> dict[str, dict[str, object]]:
-    """Return the operations, as paths of an OpenAPI document."""
-    return {f"{prefix}{path}": {"post": _operation(path)} for path in _OPERATIONS}
+def passthrough_operations(prefix: str, *, translated_only: bool = False) -> dict[str, dict[str, object]]:
+    """Return the operations, as paths of an OpenAPI document; `translated_only`: those of client APIs alone."""
+    paths = [path for path in _OPERATIONS if not translated_only or path in _TRANSLATED]
+    return {f"{prefix}{path}": {"post": _operation(path)} for path in paths}
 
 
 def _operation(path: str) -> JSONObject:
@@ -49,7 +52,8 @@ def _operation(path: str) -> JSONObject:
     return {
         "tags": ["passed through"],
         "summary": summary,
-        "description": "Passed through to the backend of the model; other fields are the backend's.",
+        "description": "Passed through to the backend of the model; other fields are the backend's."
+        + (" Translated for backends without this API." if path in _TRANSLATED else ""),
         "operationId": f"pass_through{path.replace('/', '_')}",
         "requestBody": {"required": True, "content": {media_type: content}},
         "responses": {**_ANSWER, **(ANTHROPIC_ERRORS if path in _ANTHROPIC else ERRORS)},

@@ -13,6 +13,8 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.api.auth import header_values
+from app.api.client_apis import client_api
+from app.api.client_apis.translation import counted, is_translated, translated
 from app.api.parts import ApiParts
 from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_of
@@ -45,19 +47,26 @@ class FastRoute(Route):
         return match, {**child_scope, "route": self}
 
 
-def passthrough_routes(api: ApiParts, *prefixes: str) -> list[FastRoute]:
-    """Return the routes under each prefix."""
+def passthrough_routes(api: ApiParts, *prefixes: str, translated_only: bool = False) -> list[FastRoute]:
+    """Return the routes under each prefix; `translated_only`: those of client APIs alone, and nothing is forwarded."""
+    endpoints = [endpoint for endpoint in ENDPOINTS if client_api(endpoint.client) or not translated_only]
     own = [
-        FastRoute(f"{prefix}{endpoint.path}", Passthrough(api, endpoint, prefix), methods=["POST"])
+        FastRoute(
+            f"{prefix}{endpoint.path}",
+            Passthrough(api, endpoint, prefix, forwards=not translated_only),
+            methods=["POST"],
+        )
         for prefix in prefixes
-        for endpoint in ENDPOINTS
+        for endpoint in endpoints
     ]
     of_deployments = [
         FastRoute(
-            f"{prefix}/deployments/{{deployment:path}}{endpoint.path}", Passthrough(api, endpoint), methods=["POST"]
+            f"{prefix}/deployments/{{deployment:path}}{endpoint.path}",
+            Passthrough(api, endpoint, forwards=not translated_only),
+            methods=["POST"],
         )
         for prefix in prefixes
-        for endpoint in ENDPOINTS
+        for endpoint in endpoints
         if endpoint.of_deployments
     ]
     return own + of_deployments
@@ -67,13 +76,18 @@ class Passthrough:
     """
     An ASGI application that forwards requests for an endpoint to the backend that serves their model.
 
-    With a `prefix`, the path after it is that of the endpoint.
+    Requests of a client API that the backend does not speak are translated: see `app.api.client_apis`. With a `prefix`,
+    the path after it is that of the endpoint. Without `forwards`, all requests are translated.
     """
 
-    def __init__(self, api: ApiParts, endpoint: PassedEndpoint, prefix: str | None = None) -> None:
+    def __init__(
+        self, api: ApiParts, endpoint: PassedEndpoint, prefix: str | None = None, *, forwards: bool = True
+    ) -> None:
         self._api = api
         self._prefix = prefix
         self._endpoint = endpoint
+        self._client = client_api(endpoint.client)
+        self._forwards = forwards
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._serve(scope, receive, send, self._api.auth.caller(header_values(scope)))
@@ -94,22 +108,16 @@ class Passthrough:
         path = self._endpoint.path if prefix is None else scope["path"].removeprefix(prefix)
         if not _SAFE.fullmatch(path):
             raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
-        backend = api.responses.backend
-        forwarded = backend.forwards(path)
-        if not (forwarded or self._endpoint.responses):
-            raise NotFound(f"The backend has no {path}.", code="unknown_url")
         admission = admitted or await api.admit(caller)
         request.state.limit_headers = admission.headers()
         content_types = [value for name, value in scope["headers"] if name == b"content-type"]
         boundary = None if self._endpoint.prompts else form_boundary(content_types)
+        backend = api.responses.backend
         if boundary is None:
             body = await JSONBody.read(request, api.body_limits)
-            if self._endpoint.responses and "input" in body.fields and "messages" not in body.fields:
-                response = await self._respond(request, body, caller, admission)
+            if response := await self._answered(request, body, caller, admission):
                 await response(scope, receive, send)
                 return
-            if not forwarded:
-                raise NotFound(f"The backend has no {path}.", code="unknown_url")
             raw = self._request(request, path, body, body.fields, caller)
             async with admission.slot():
                 exchange = self._exchange(backend, raw, body.fields, caller, admission)
@@ -125,27 +133,44 @@ class Passthrough:
         finally:
             await form.aclose()
 
-    async def _respond(
+    async def _answered(
         self, request: Request, body: JSONBody, caller: Caller, admission: Admission
-    ) -> StarletteResponse:
-        """Return the answer to a body of `/responses`, as that endpoint does; raises `APIError`."""
-        if deployment := request.path_params.get("deployment"):
-            body = body.with_model(deployment)
-        parsed = await parse_off_loop(body.content(), CreateResponse, self._api.body_limits)
-        return await respond_to(self._api, request, parsed, caller, admission)
+    ) -> StarletteResponse | None:
+        """Return the answer to a request that is not forwarded, None to one that is; raises `APIError`."""
+        api, client, fields = self._api, self._client, body.fields
+        if client is None:
+            return None
+        deployment = request.path_params.get("deployment")
+        if self._endpoint.responses and "input" in fields and "messages" not in fields:
+            body = body.with_model(deployment) if deployment else body
+            parsed = await parse_off_loop(body.content(), CreateResponse, api.body_limits)
+            return await respond_to(api, request, parsed, caller, admission)
+        model = self._model(request, body)
+        caller.access.check_model(model)
+        if self._forwards and not is_translated(api, client, self._endpoint.path, model, fields):
+            return None
+        caller.access.check_fields(fields)
+        fields = {**fields, "model": model}
+        if self._endpoint.free:
+            return await counted(api, client, request, fields, caller)
+        return await translated(api, client, request, fields, caller, admission)
+
+    def _model(self, request: Request, body: JSONBody | FormBody) -> str:
+        """Return the model of a request; raises `InvalidRequest` if it needs one and there is no default."""
+        model: str = request.path_params.get("deployment") or body.model
+        if not model and self._endpoint.prompts:
+            model = self._api.responses.options.default_model or ""
+            if not model:
+                raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+        return model
 
     def _request(
         self, request: Request, path: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
     ) -> RawRequest:
         """Return the request to forward; raises `InvalidRequest` if it needs a model and there is no default."""
         responses = self._api.responses
-        model = body.model
-        if (deployment := request.path_params.get("deployment")) and deployment != model:
-            body, model = body.with_model(deployment), deployment
-        if not model and self._endpoint.prompts:
-            model = responses.options.default_model or ""
-            if not model:
-                raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+        model = self._model(request, body)
+        if model != body.model:
             body = body.with_model(model)
         caller.access.check_model(model)
         caller.access.check_fields(fields)

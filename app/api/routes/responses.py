@@ -241,10 +241,17 @@ async def complete_response(run: Run) -> Response:
     return json_response(response, warning_headers(run.warnings))
 
 
-async def beating_response(run: Run, heartbeat: float) -> Response:
-    """Return the finished response as JSON, with white space before it every `heartbeat` seconds."""
+async def beating_response(
+    run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]] | None = None
+) -> EventStream[bytes]:
+    """
+    Return the finished response as JSON, with white space before it every `heartbeat` seconds.
+
+    `document` returns the JSON once the run has ended; by default this is its response.
+    """
+    document = document or (lambda: run.response)
     encoding = StreamEncoding[bytes](bytes, lambda: WHITE_SPACE)
-    make, farewell = partial(_drain, run, heartbeat), partial(_json_farewell, run)
+    make, farewell = partial(_drain, run, heartbeat, document), partial(_json_farewell, run, document)
     headers = {"Content-Type": "application/json"}
     stream = EventStream[bytes](make, encoding, heartbeat=heartbeat, farewell=farewell, headers=headers)
     await stream.begin()
@@ -252,8 +259,10 @@ async def beating_response(run: Run, heartbeat: float) -> Response:
     return stream
 
 
-async def _drain(run: Run, heartbeat: float, stream: EventStream[bytes]) -> None:
-    """Send white space after `heartbeat` seconds, which begins the answer, and the response once it has ended."""
+async def _drain(
+    run: Run, heartbeat: float, document: Callable[[], Mapping[str, object]], stream: EventStream[bytes]
+) -> None:
+    """Send white space after `heartbeat` seconds, which begins the answer, and the document once the run has ended."""
 
     def begin() -> None:
         run.answering = True
@@ -261,15 +270,15 @@ async def _drain(run: Run, heartbeat: float, stream: EventStream[bytes]) -> None
 
     timer = asyncio.get_running_loop().call_later(heartbeat, begin)
     try:
-        response = await run.drain()
+        await run.drain()
     finally:
         timer.cancel()
-    stream.send(dumps(response))
+    stream.send(dumps(document()))
 
 
-async def _json_farewell(run: Run) -> bytes:
+async def _json_farewell(run: Run, document: Callable[[], Mapping[str, object]]) -> bytes:
     events = await run.stop(stopped())
-    return dumps(run.response) if events.entries else b""  # none: the response was sent
+    return dumps(document()) if events.entries else b""  # none: the document was sent
 
 
 async def compacted_response(run: Run) -> Response:

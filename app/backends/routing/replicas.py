@@ -170,9 +170,9 @@ class ReplicaPool:
         """Return whether a model is known to accept no images."""
         return any(replica.backend.refuses_images(model) for replica in self.replicas)
 
-    def forwards(self, endpoint: str) -> bool:
-        """Return whether these servers have an endpoint that is passed through."""
-        return self.replicas[0].backend.forwards(endpoint)
+    def forwards(self, endpoint: str, model: str) -> bool:
+        """Return whether requests to an endpoint are passed through to these servers."""
+        return self.replicas[0].backend.forwards(endpoint, model)
 
     def others(self, exclude: Collection[Replica]) -> bool:
         """Return whether a server other than those in `exclude` is ready."""

@@ -119,14 +119,14 @@ class Router(Backend):
     def open(self, question: Question) -> FailoverExchange:
         return FailoverExchange(self._route(question.model), question)
 
-    def forwards(self, endpoint: str) -> bool:
-        """Return True: for a model whose backends cannot do it, `forward` raises `NotFound`."""
-        return True
+    def forwards(self, endpoint: str, model: str) -> bool:
+        """Return whether the first backend for a model has an endpoint; raises as `profile`."""
+        return self._route(model)[0].forwards(endpoint, model)
 
     def forward(self, request: RawRequest) -> RawExchange:
         """Return the exchange of a raw request with the backends that have its endpoint: see `Backend.forward`."""
         pools = self._route(request.model)
-        if not (able := [pool for pool in pools if pool.forwards(request.endpoint)]):
+        if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
             message = f"The backend '{pools[0].name}' has no {request.endpoint}, by its profile."
             raise NotFound(message, code="unknown_url")
         return RawFailoverExchange(able, request)

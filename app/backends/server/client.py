@@ -38,7 +38,7 @@ from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
-from app.backends.server.forwarding import ForwardedAnswer, Forwarding, is_of_messages, session_header
+from app.backends.server.forwarding import ForwardedAnswer, Forwarding, forwards_to, session_header
 from app.backends.server.retries import BackendRefusal, Retries
 from app.backends.transport import HTTPToolsTransport
 from app.core.profile import Profile
@@ -115,9 +115,9 @@ class ModelServer(Backend):
     def open(self, question: Question) -> ServerExchange:
         return ServerExchange(self, question)
 
-    def forwards(self, endpoint: str) -> bool:
-        """Return whether this server may have an endpoint: Anthropic's, by its profile; all others."""
-        return self._profile.transport.messages or not is_of_messages(endpoint)
+    def forwards(self, endpoint: str, model: str) -> bool:
+        """Return whether requests to an endpoint are passed through: see `forwards_to`."""
+        return forwards_to(endpoint, self._profile.transport)
 
     def forward(self, request: RawRequest) -> ForwardedExchange:
         """Return the exchange of a raw request: see `Backend.forward`."""

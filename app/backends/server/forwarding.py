@@ -24,7 +24,7 @@ from app.backends.server.errors import scrubbed
 from app.backends.server.errors.classification import failure
 from app.backends.server.forwarded_headers import answer_headers, request_headers
 from app.core.affinity import session_id
-from app.core.profile import Profile
+from app.core.profile import Profile, TransportOptions
 from app.core.redaction import redact
 from app.core.types import JSONObject
 from app.core.usage import is_token_count
@@ -33,6 +33,7 @@ from app.errors import BackendError
 CHAT = "/chat/completions"
 MESSAGES = "/messages"  # Anthropic's, and what is below it
 _BELOW_MESSAGES = f"{MESSAGES}/"
+_SPEAK_CHAT = frozenset({"chat", "auto"})  # values of `transport.api`
 MODEL = "{model}"  # in `transport.path`: the model's name at the backend
 
 _DEFAULTS = frozenset({b"anthropic-version"})  # headers for which a profile has the default of callers that send none
@@ -214,6 +215,19 @@ def _read_failures() -> Iterator[None]:
 def is_of_messages(endpoint: str) -> bool:
     """Return whether an endpoint belongs to Anthropic's API."""
     return endpoint == MESSAGES or endpoint.startswith(_BELOW_MESSAGES)
+
+
+def forwards_to(endpoint: str, options: TransportOptions) -> bool:
+    """
+    Return whether requests to an endpoint are passed through to a server with these options.
+
+    Those to the endpoints of client APIs are translated if the server does not speak the API, or as `passthrough` says.
+    """
+    if endpoint != CHAT and not is_of_messages(endpoint):
+        return True
+    if options.passthrough != "auto":
+        return options.passthrough == "always"
+    return options.api in _SPEAK_CHAT if endpoint == CHAT else options.messages
 
 
 def session_header(profile: Profile, conversation: Callable[[], str]) -> dict[str, str]:

@@ -81,6 +81,7 @@ class EventBuilder:
             str, Upstream
         ] = {}  # by the id of the item; values may be callables: see `resolve_upstream`
         self.failure: APIError | None = None
+        self.stop_sequence: str | None = None  # the one that ended the text, if known
         self.framework_events = False  # whether the caller has requested `antiphon:*` events
         self._reasoning = reasoning
         self._clock = clock

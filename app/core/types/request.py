@@ -239,7 +239,7 @@ Integer = Annotated[
 ]
 
 
-class _Body(BaseModel):
+class RequestBody(BaseModel):
     """A request body: null fields count as not set; unknown fields are in `model_extra`."""
 
     # Errors that quote the input would put secrets into tracebacks.
@@ -288,7 +288,7 @@ def undeclared_fields(
                 yield from undeclared_fields(entry, path=f"{path}{name}[{index}].")
 
 
-class JsonSchemaFormat(_Body):
+class JsonSchemaFormat(RequestBody):
     type: Literal["json_schema"]
     name: Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")] = "response"
     description: str | None = None
@@ -296,7 +296,7 @@ class JsonSchemaFormat(_Body):
     strict: StrictBool = False
 
 
-class PlainFormat(_Body):
+class PlainFormat(RequestBody):
     type: Literal["text", "json_object"]
 
 
@@ -306,7 +306,7 @@ TextFormat = Annotated[
 ]
 
 
-class TextOptions(_Body):
+class TextOptions(RequestBody):
     format: TextFormat = PlainFormat(type="text")
     verbosity: Literal["low", "medium", "high"] | None = None
 
@@ -314,7 +314,7 @@ class TextOptions(_Body):
 _PLAIN_TEXT = TextOptions()  # of all requests without `text`
 
 
-class ReasoningOptions(_Body):
+class ReasoningOptions(RequestBody):
     effort: Effort | None = None
     summary: Literal["concise", "detailed", "auto"] | None = None
     generate_summary: Literal["concise", "detailed", "auto"] | None = None  # the earlier name of `summary`
@@ -326,22 +326,22 @@ class ReasoningOptions(_Body):
         return self
 
 
-class StreamOptions(_Body):
+class StreamOptions(RequestBody):
     include_obfuscation: StrictBool | None = None
 
 
-class ContextManagement(_Body):
+class ContextManagement(RequestBody):
     """Compact the conversation where its prompt is longer than the threshold; OpenAI's API, not the spec's."""
 
     type: Literal["compaction"]
     compact_threshold: Annotated[Integer, Field(ge=1)] | None = None  # tokens; None: the server's own
 
 
-class PromptCacheOptions(_Body):
+class PromptCacheOptions(RequestBody):
     prewarm: StrictBool = False  # only store the input; the model is not called
 
 
-class BackgroundOptions(_Body):
+class BackgroundOptions(RequestBody):
     completion_window: Literal["soonest", "2h", "8h"] = "soonest"  # how soon a background response has to be there
 
 
@@ -369,7 +369,7 @@ Conversation = Annotated[
 ]
 
 
-class PromptReference(_Body):
+class PromptReference(RequestBody):
     """A prompt template of the server, and the values of its variables; OpenAI's API, not the spec's."""
 
     id: Annotated[str, StringConstraints(max_length=128), WITHOUT_NUL]
@@ -377,7 +377,7 @@ class PromptReference(_Body):
     variables: dict[str, object] | None = None
 
 
-class CreateResponse(_Body):
+class CreateResponse(RequestBody):
     """`CreateResponseBody` of the spec, with the fields that OpenAI's API and its clients have beyond it."""
 
     model: str | None = None  # checked by `KeyAccess.check_model`, as for all other endpoints

@@ -588,13 +588,13 @@ async def test_conversation_turns_go_to_one_replica() -> None:
 
 async def test_passthrough_switched_off_is_not_found(up: Upstream) -> None:
     async with antiphon(backend_url=up.url, passthrough=False) as url, httpx.AsyncClient() as client:
-        response = await client.post(f"{url}/v1/chat/completions", json=CHAT)
+        response = await client.post(f"{url}/v1/embeddings", json=CHAT)
     assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_url")
 
 
 async def test_demo_other_endpoints_are_not_found() -> None:
     async with antiphon() as url, httpx.AsyncClient() as client:
-        response = await client.post(f"{url}/v1/chat/completions", json=CHAT)
+        response = await client.post(f"{url}/v1/embeddings", json=CHAT)
         assert (response.status_code, response.json()["error"]["code"]) == (404, "unknown_url")
         response = await client.get(f"{url}/v1/chat/completions")
         assert (response.status_code, response.headers["allow"]) == (405, "POST")
@@ -606,7 +606,7 @@ async def test_log_line_of_a_request_has_its_outcome(up: Upstream, caplog: pytes
     up.say(sse(chunk("x"), CLOSE))
     async with antiphon(backend_url=up.url) as url, httpx.AsyncClient() as client:
         for _ in range(2):
-            await client.post(f"{url}/v1/chat/completions", json=CHAT)
+            await client.post(f"{url}/v1/embeddings", json=CHAT)
     first, second = (vars(record) for record in caplog.records if record.name == "app.access")
     assert (first["status"], first["http_status"], first["model"], first["usage"]["total_tokens"]) == (
         "completed",

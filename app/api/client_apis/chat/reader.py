@@ -1,0 +1,307 @@
+"""Read a Chat Completions request as the fields of a Responses request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from app.api.client_apis import ClientRequest
+from app.api.client_apis.chat.request import ChatRequest, WebSearchOptions
+from app.api.request_body import validate
+from app.core.types import JSONMapping, JSONObject
+from app.core.types.request import CreateResponse
+from app.errors import Warnings, label
+
+
+class ChatOptions(NamedTuple):
+    """The fields of a request that its answer depends on."""
+
+    include_usage: bool = False  # whether a stream has the usage
+    metadata: Mapping[str, str] | None = None  # returned in the JSON answer
+
+
+# Fields with the same name and meaning in both APIs.
+_SAME = frozenset(
+    {
+        "model",
+        "metadata",
+        "temperature",
+        "top_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "parallel_tool_calls",
+        "service_tier",
+        "user",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "top_logprobs",
+        # Not of Chat Completions, but without another meaning there.
+        "max_tool_calls",
+        "truncation",
+        "reasoning",
+    }
+)
+_NOT_OF_CHAT = frozenset(CreateResponse.model_fields) - _SAME
+
+# Parameters that the Responses API lacks, as extra fields of its requests.
+_EXTRA = ("stop", "seed", "logit_bias")
+
+# Types of tools whose calls the client would have to run, for which Chat Completions has no form.
+_WITHOUT_CALLS = frozenset(
+    {"apply_patch", "computer", "computer_use", "computer_use_preview", "local_shell", "namespace", "shell"}
+)
+
+
+def read_chat(fields: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
+    """Return the request of a body; raises `InvalidRequest`, which names the invalid field."""
+    return _Reading(validate(fields, ChatRequest, 0)).request()
+
+
+def hosted_types(fields: JSONObject) -> set[str]:
+    """Return the types of hosted tools that a body, which is not validated, names."""
+    tools = fields.get("tools")
+    entries = tools if isinstance(tools, list) else []
+    named = {tool.get("type") for tool in entries if isinstance(tool, dict)}
+    if fields.get("web_search_options") is not None:
+        named.add("web_search")
+    return {type_ for type_ in named if isinstance(type_, str)} - {"function", "custom"}
+
+
+class _Reading:
+    """The translation of one request."""
+
+    def __init__(self, body: ChatRequest) -> None:
+        self._body = body
+        self._warnings = Warnings()
+        self._places: dict[str, str] = {"text.verbosity": "verbosity", "reasoning.effort": "reasoning_effort"}
+        self._items: list[JSONObject] = []
+        self._custom: set[str] = set()  # ids of calls of custom tools
+        self._called: dict[str, str] = {}  # ids of calls in the earlier form, by the function's name
+
+    def request(self) -> ClientRequest:
+        body = self._body
+        for index, message in enumerate(body.messages):
+            self._read_message(f"messages[{index}]", message)
+        fields: JSONObject = {**self._parameters(), "input": self._items}
+        self._add_tools(fields)
+        options = body.stream_options
+        usage = bool(options and options.include_usage)
+        return ClientRequest(
+            fields, [*self._warnings], self._places, ChatOptions(usage, (body.model_extra or {}).get("metadata"))
+        )
+
+    def _parameters(self) -> JSONObject:
+        body = self._body
+        fields: JSONObject = {"stream": body.stream}
+        for name, value in (body.model_extra or {}).items():
+            if name in _NOT_OF_CHAT:
+                self._warnings.add(f"{label(name)} is not a parameter of Chat Completions and was left out.")
+            else:
+                fields[name] = value
+        fields |= {name: value for name in _EXTRA if (value := getattr(body, name)) is not None}
+        for name in ("max_completion_tokens", "max_tokens"):
+            if (limit := getattr(body, name)) is not None and "max_output_tokens" not in fields:
+                fields["max_output_tokens"] = limit
+                self._places["max_output_tokens"] = name
+        if body.reasoning_effort:
+            reasoning = fields.get("reasoning")
+            fields["reasoning"] = {
+                **(reasoning if isinstance(reasoning, dict) else {}),
+                "effort": body.reasoning_effort,
+            }
+        if body.logprobs:
+            fields["include"] = ["message.output_text.logprobs"]
+        elif fields.pop("top_logprobs", None):
+            self._warnings.add("The parameter 'top_logprobs' was left out, because 'logprobs' is not true.")
+        if any(modality != "text" for modality in body.modalities):
+            self._warnings.add("The parameter 'modalities' was left out: the answer is text.")
+        if body.store:
+            self._warnings.add("The parameter 'store' was left out: translated chat completions are not stored.")
+        if body.stream_options and body.stream_options.include_obfuscation:
+            fields["stream_options"] = {"include_obfuscation": True}
+        if text := self._text():
+            fields["text"] = text
+        return fields
+
+    def _text(self) -> JSONObject:
+        body = self._body
+        text: JSONObject = {"verbosity": body.verbosity} if body.verbosity else {}
+        if form := body.response_format:
+            text["format"] = {**(form.get("json_schema") or {}), "type": form["type"]}
+            self._places["text.format"] = "response_format.json_schema" if "json_schema" in form else "response_format"
+        return text
+
+    # Tools.
+
+    def _add_tools(self, fields: JSONObject) -> None:
+        body = self._body
+        tools: list[JSONObject] = []
+        for index, tool in enumerate(body.tools):
+            self._add_tool(tools, f"tools[{index}]", tool)
+        for index, function in enumerate(body.functions):
+            self._add_tool(tools, f"functions[{index}]", {"type": "function", **function})
+        if body.web_search_options:
+            self._add_tool(tools, "web_search_options", _web_search(body.web_search_options))
+        if tools:
+            fields["tools"] = tools
+        earlier = body.function_call
+        choice: Any = {"type": "function", **earlier} if isinstance(earlier, dict) else earlier
+        if body.tool_choice is not None:
+            choice = _flat_choice(body.tool_choice)
+        elif choice is not None:
+            self._places["tool_choice"] = "function_call"
+        if choice is not None:
+            fields["tool_choice"] = choice
+
+    def _add_tool(self, tools: list[JSONObject], place: str, tool: Any) -> None:
+        type_ = tool["type"]
+        if type_ in _WITHOUT_CALLS:
+            self._warnings.add(f"Chat Completions has no calls of tools of the type {label(type_)}: left out.")
+            return
+        if type_ in ("function", "custom") and type_ in tool:
+            place += f".{type_}"
+        self._places[f"tools[{len(tools)}]"] = place
+        tools.append(_FLAT.get(type_, dict)(tool))
+
+    # Messages.
+
+    def _read_message(self, place: str, message: Any) -> None:
+        role = message["role"]
+        self._warn_of_unread(message, role)
+        if role == "assistant":
+            self._read_assistant(place, message)
+        elif role == "tool":
+            call_id = message.get("tool_call_id") or ""
+            kind = "custom_tool_call_output" if call_id in self._custom else "function_call_output"
+            self._add_output(place, {"type": kind, "call_id": call_id}, message)
+        elif role == "function":
+            call_id = self._called.get(message["name"], "")
+            self._add_output(place, {"type": "function_call_output", "call_id": call_id}, message)
+        else:
+            content = _content(message["content"], "input_text")
+            self._add({"type": "message", "role": role, "content": content}, place)
+
+    def _read_assistant(self, place: str, message: Any) -> None:
+        reasoning = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(reasoning, str) and reasoning:
+            content = [{"type": "reasoning_text", "text": reasoning}]
+            self._add({"type": "reasoning", "summary": [], "content": content}, place)
+        content = _content(message.get("content"), "output_text")
+        if refusal := message.get("refusal"):
+            text = [{"type": "output_text", "text": content}] if isinstance(content, str) and content else content or []
+            content = [*text, {"type": "refusal", "refusal": refusal}] if isinstance(text, list) else text
+        if content:
+            self._add({"type": "message", "role": "assistant", "content": content}, place)
+        for index, call in enumerate(message.get("tool_calls") or ()):
+            self._add_call(f"{place}.tool_calls[{index}]", call)
+        if function := message.get("function_call"):
+            call_id = self._called[function["name"]] = f"call_{len(self._items)}"
+            self._add(_function_call(call_id, function), f"{place}.function_call")
+
+    def _add_call(self, place: str, call: Any) -> None:
+        if call.get("type") == "custom":
+            self._custom.add(call["id"])
+            custom = call["custom"]
+            item = {"type": "custom_tool_call", "call_id": call["id"], "name": custom["name"], "input": custom["input"]}
+            self._add(item, f"{place}.custom")
+        else:
+            self._add(_function_call(call["id"], call["function"]), f"{place}.function")
+
+    def _add_output(self, place: str, item: JSONObject, message: Any) -> None:
+        output = _content(message["content"], "input_text")
+        self._places[f"input[{len(self._items)}].output"] = f"{place}.content"
+        self._places[f"input[{len(self._items)}].call_id"] = f"{place}.tool_call_id"
+        self._add({**item, "output": "" if output is None else output}, place)
+
+    def _add(self, item: JSONObject, place: str) -> None:
+        self._places[f"input[{len(self._items)}]"] = place
+        self._items.append(item)
+
+    def _warn_of_unread(self, message: JSONMapping, role: str) -> None:
+        known = _READ.get(role, _READ["user"])
+        for name, value in message.items():
+            if name not in known and value not in (None, [], {}, ""):
+                self._warnings.add(f"The parameter {label(f'messages[].{name}')} is not sent and was left out.")
+
+
+# The fields of messages that are read, and those that need no warning, by role.
+_READ = {
+    "user": frozenset({"role", "content"}),
+    "assistant": frozenset(
+        {"role", "content", "refusal", "tool_calls", "function_call", "reasoning_content", "reasoning", "annotations"}
+    ),
+    "tool": frozenset({"role", "content", "tool_call_id", "name"}),
+    "function": frozenset({"role", "content", "name"}),
+}
+
+
+def _function_call(call_id: str, function: JSONMapping) -> JSONObject:
+    arguments = function.get("arguments") or ""
+    return {"type": "function_call", "call_id": call_id, "name": function["name"], "arguments": arguments}
+
+
+def _content(content: Any, text_type: str) -> Any:
+    """Return the content of a message, with parts of text as the Responses API names them."""
+    if not isinstance(content, list):
+        return content
+    return [_part(part, text_type) for part in content]
+
+
+def _part(part: Any, text_type: str) -> Any:
+    if not isinstance(part, dict):
+        return part
+    part = {**part, "type": text_type} if part.get("type") == "text" else part
+    if isinstance(mark := part.get("cache_control"), dict):
+        ttl = {"ttl": mark["ttl"]} if mark.get("ttl") else {}
+        part = {name: value for name, value in part.items() if name != "cache_control"}
+        part["prompt_cache_breakpoint"] = {"mode": "explicit", **ttl}
+    return part
+
+
+def _web_search(options: WebSearchOptions) -> JSONObject:
+    tool: JSONObject = {"type": "web_search"}
+    if options.search_context_size:
+        tool["search_context_size"] = options.search_context_size
+    if location := options.user_location:
+        nested = location.get("approximate")
+        tool["user_location"] = {"type": "approximate", **(nested if isinstance(nested, dict) else location)}
+    return tool
+
+
+def _flat_function(tool: JSONMapping) -> JSONObject:
+    """Return a function with its fields not nested; it is not strict by default, as in Chat Completions."""
+    nested = tool.get("function", tool)
+    return {"strict": False, **{name: value for name, value in nested.items() if value is not None}, "type": "function"}
+
+
+def _flat_custom(tool: JSONMapping) -> JSONObject:
+    nested = tool.get("custom", tool)
+    flat = {**nested, "type": "custom"}
+    form = nested.get("format")
+    if isinstance(form, dict) and isinstance(grammar := form.get("grammar"), dict):
+        flat["format"] = {"type": "grammar", **grammar}
+    return flat
+
+
+# By the type of the tool. Others are declared as on `/v1/responses`.
+_FLAT: Mapping[str, Callable[[Any], JSONObject]] = {"function": _flat_function, "custom": _flat_custom}
+
+
+def _flat_choice(choice: Any) -> Any:
+    if isinstance(choice, str):
+        return choice
+    if allowed := choice.get("allowed_tools"):
+        return {**allowed, "type": "allowed_tools", "tools": _flat_choices(allowed["tools"])}
+    return next(iter(_flat_choices([choice])))
+
+
+def _flat_choices(choices: Iterable[JSONMapping]) -> list[JSONObject]:
+    """Return choices of tools, each with the name of the tool not nested."""
+    flat = []
+    for choice in choices:
+        nested = choice.get(str(choice.get("type")))
+        name = {"name": nested.get("name")} if isinstance(nested, dict) else {}
+        flat.append({name_: value for name_, value in choice.items() if value is not nested} | name)
+    return flat

@@ -1,0 +1,240 @@
+"""
+Write Responses events as the chunks of a chat completion, and a finished response as its JSON.
+
+Both have the same text: the messages of a response (several with hosted tools) are joined by an empty line, and so are
+the parts of its reasoning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from app.api.client_apis import ClientRequest, Ending
+from app.api.client_apis.chat.reader import ChatOptions
+from app.core.bounded_json import dumps
+from app.core.sse.encoder import DONE_FRAME
+from app.core.types import JSONMapping, JSONObject
+from app.core.types.request import Event, Item, Response
+
+_BETWEEN = "\n\n"  # between messages, and between parts of the reasoning
+
+
+class ChatWriter:
+    """Writes one response."""
+
+    def __init__(self, request: ClientRequest, response: Response) -> None:
+        self._options: ChatOptions = request.options
+        self._head = {
+            "id": f"chatcmpl-{response['id'].partition('_')[2]}",
+            "object": "chat.completion.chunk",
+            "created": response["created_at"],
+            "model": response["model"],
+        }
+        # A chunk is one of these around the JSON of its delta.
+        chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
+        self._before, self._after = (b"data: " + dumps(chunk) + b"\n\n").split(b'"\\\\"')
+        self._content = _Joined()
+        self._reasoning = _Joined()
+        self._calls: dict[str, int] = {}  # the index of each call, by the id of its item
+
+    def _chunk(self, *choices: JSONObject) -> JSONObject:
+        usage = {"usage": None} if self._options.include_usage else {}
+        return {**self._head, "choices": [*choices], **usage}
+
+    def event(self, event: Event) -> bytes:
+        """Return the chunks for an event."""
+        write = self._events.get(event["type"])
+        return write(self, event) if write else b""
+
+    def _delta(self, delta: JSONObject) -> bytes:
+        return self._before + dumps(delta) + self._after
+
+    def _created(self, event: Event) -> bytes:
+        return self._delta({"role": "assistant", "content": ""})
+
+    def _text(self, event: JSONMapping) -> bytes:
+        text = self._content.add(event["item_id"], event["delta"])
+        if not (logprobs := event.get("logprobs")):
+            return self._delta({"content": text})
+        choice = {"index": 0, "delta": {"content": text}, "logprobs": _logprobs(logprobs), "finish_reason": None}
+        return b"data: " + dumps(self._chunk(choice)) + b"\n\n"
+
+    def _refusal(self, event: JSONMapping) -> bytes:
+        return self._delta({"refusal": event["delta"]})
+
+    def _thought(self, event: JSONMapping) -> bytes:
+        part = event["item_id"], event.get("summary_index"), event.get("content_index")
+        return self._delta({"reasoning_content": self._reasoning.add(part, event["delta"])})
+
+    def _item_added(self, event: Event) -> bytes:
+        item = event["item"]
+        if (call := _CALLS.get(item["type"])) is None:
+            return b""
+        index = self._calls[item["id"]] = len(self._calls)
+        return self._delta({"tool_calls": [{"index": index, **call(item)}]})
+
+    def _arguments(self, event: JSONMapping) -> bytes:
+        function = {"arguments": event["delta"]}
+        return self._delta({"tool_calls": [{"index": self._calls[event["item_id"]], "function": function}]})
+
+    def _input(self, event: JSONMapping) -> bytes:
+        custom = {"input": event["delta"]}
+        return self._delta({"tool_calls": [{"index": self._calls[event["item_id"]], "custom": custom}]})
+
+    def end(self, ending: Ending) -> bytes:
+        """Return the last chunks: annotations, the finish reason, the usage if requested, and `[DONE]`."""
+        response = ending.response
+        frames = []
+        if annotations := _annotations(response["output"]):
+            frames.append(self._delta({"annotations": annotations}))
+        choice = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": _finish_reason(response)}
+        frames.append(b"data: " + dumps({**self._chunk(choice), **_service_tier(response)}) + b"\n\n")
+        if self._options.include_usage:
+            frames.append(b"data: " + dumps({**self._chunk(), "usage": _usage(response)}) + b"\n\n")
+        return b"".join([*frames, DONE_FRAME])
+
+    def document(self, ending: Ending) -> JSONObject:
+        """Return the chat completion."""
+        response = ending.response
+        output = response["output"]
+        content, refusal, logprobs = _text_of(output)
+        message: JSONObject = {"role": "assistant", "content": content, "refusal": refusal}
+        if annotations := _annotations(output):
+            message["annotations"] = annotations
+        if reasoning := _reasoning_of(output):
+            message["reasoning_content"] = reasoning
+        if calls := [call(item) for item in output if (call := _CALLS.get(item["type"]))]:
+            message["tool_calls"] = calls
+        choice = {
+            "index": 0,
+            "message": message,
+            "logprobs": _logprobs(logprobs) if logprobs else None,
+            "finish_reason": _finish_reason(response),
+        }
+        metadata = {"metadata": self._options.metadata} if self._options.metadata else {}
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(response),
+            **_service_tier(response),
+            **metadata,
+        }
+
+    _events: ClassVar[Mapping[str, Callable[[Any, Any], bytes]]] = {
+        "response.created": _created,
+        "response.output_text.delta": _text,
+        "response.refusal.delta": _refusal,
+        "response.reasoning.delta": _thought,
+        "response.reasoning_summary_text.delta": _thought,
+        "response.output_item.added": _item_added,
+        "response.function_call_arguments.delta": _arguments,
+        "response.custom_tool_call_input.delta": _input,
+    }
+
+
+class _Joined:
+    """Texts that are joined by an empty line."""
+
+    def __init__(self) -> None:
+        self._last: object = None  # what the last text belongs to; None: there is no text
+
+    def add(self, part: object, text: str) -> str:
+        """Return a text of a part as it continues what was written before."""
+        last, self._last = self._last, part
+        return text if last in (None, part) else _BETWEEN + text
+
+
+def _function_call(item: Item) -> JSONObject:
+    function = {"name": item["name"], "arguments": item["arguments"]}
+    return {"id": item["call_id"], "type": "function", "function": function}
+
+
+def _custom_call(item: Item) -> JSONObject:
+    return {"id": item["call_id"], "type": "custom", "custom": {"name": item["name"], "input": item["input"]}}
+
+
+_CALLS: Mapping[str, Callable[[Item], JSONObject]] = {
+    "function_call": _function_call,
+    "custom_tool_call": _custom_call,
+}
+
+
+def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[object]]:
+    """Return the text of the messages, their refusals, and the log probabilities; None without any."""
+    texts, refusals = [], []
+    logprobs: list[object] = []
+    for parts in _message_parts(output):
+        if text := "".join(part["text"] for part in parts if part["type"] == "output_text"):
+            texts.append(text)
+        refusals += [part["refusal"] for part in parts if part["type"] == "refusal"]
+        for part in parts:
+            logprobs += part.get("logprobs") or ()
+    return _BETWEEN.join(texts) if texts else None, "".join(refusals) or None, logprobs
+
+
+def _message_parts(output: Iterable[Item]) -> list[Any]:
+    return [item["content"] for item in output if item["type"] == "message"]
+
+
+def _reasoning_of(output: Iterable[Item]) -> str:
+    texts = []
+    for item in output:
+        if item["type"] == "reasoning":
+            parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
+            texts += [part["text"] for part in parts if isinstance(part, dict) and part.get("text")]
+    return _BETWEEN.join(texts)
+
+
+def _annotations(output: Iterable[Item]) -> list[JSONObject]:
+    """Return the citations of web pages, with their places in the joined text."""
+    annotations, start = [], 0
+    for parts in _message_parts(output):
+        texts = [part for part in parts if part["type"] == "output_text"]
+        for part in texts:
+            for annotation in part.get("annotations") or ():
+                if annotation.get("type") == "url_citation":
+                    annotations.append(_citation(annotation, start))
+            start += len(part["text"])
+        if any(part["text"] for part in texts):
+            start += len(_BETWEEN)
+    return annotations
+
+
+def _citation(annotation: JSONMapping, start: int) -> JSONObject:
+    citation = {
+        "start_index": annotation["start_index"] + start,
+        "end_index": annotation["end_index"] + start,
+        "title": annotation.get("title") or "",
+        "url": annotation["url"],
+    }
+    return {"type": "url_citation", "url_citation": citation}
+
+
+def _logprobs(logprobs: Iterable[object]) -> JSONObject:
+    return {"content": [*logprobs], "refusal": None}
+
+
+def _finish_reason(response: Response) -> str:
+    if response["status"] == "incomplete":
+        details = response.get("incomplete_details")
+        return "content_filter" if details and details["reason"] == "content_filter" else "length"
+    return "tool_calls" if any(item["type"] in _CALLS for item in response["output"]) else "stop"
+
+
+def _usage(response: Response) -> JSONObject:
+    usage = response.get("usage") or {}
+    prompt, completion = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": usage.get("total_tokens", prompt + completion),
+        "prompt_tokens_details": {**usage.get("input_tokens_details", {})},
+        "completion_tokens_details": {**usage.get("output_tokens_details", {})},
+    }
+
+
+def _service_tier(response: Response) -> JSONObject:
+    tier = response.get("service_tier")
+    return {"service_tier": tier} if tier and tier != "auto" else {}

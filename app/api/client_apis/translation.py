@@ -1,0 +1,206 @@
+"""
+Answer the requests of client APIs with responses.
+
+    if is_translated(api, client, path, model, fields):
+        response = await translated(api, client, request, fields, caller, admission)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+from starlette.requests import Request
+from starlette.responses import Response as HTTPResponse
+from starlette.types import Scope
+
+from app.api import idempotency
+from app.api.auth import header_values
+from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter, Ending
+from app.api.client_apis.places import renamed_error, renamed_warnings
+from app.api.errors import error_body, error_event, stopped
+from app.api.idempotency import KeyClaim
+from app.api.json_response import json_response
+from app.api.parts import ApiParts
+from app.api.rate_limits import Admission
+from app.api.request_body import validate, warning_headers
+from app.api.routes.responses import beating_response, unless_disconnected
+from app.api.sse_response import EventStream, StreamEncoding
+from app.core.dialects import TRANSLATED
+from app.core.stream.event_batch import EventBatch
+from app.core.types import JSONObject
+from app.core.types.request import CreateResponse
+from app.errors import APIError, InvalidRequest
+from app.responses import Caller, Run
+from app.responses.inspection import Inspection
+from app.runtime.threads import run_in_thread_if_large
+
+
+def is_translated(api: ApiParts, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
+    """
+    Return whether a request is translated; it is passed through otherwise.
+
+    It is passed through if the model's first backend speaks the client's API and the request names no hosted tool of
+    this server, unless the backend's `passthrough` setting says otherwise.
+    """
+    backend = api.responses.backend
+    if not backend.forwards(path, model):
+        return True
+    if not (named := client.hosted_types(fields)):
+        return False
+    served = {type_ for tool in api.responses.tools.values() for type_ in tool.types}
+    return not named.isdisjoint(served) and backend.profile(model).transport.passthrough == "auto"
+
+
+async def translated(
+    api: ApiParts, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
+) -> HTTPResponse:
+    """Return the answer to a client's request with this JSON body; raises `APIError`."""
+    read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
+    caller = replace(caller, dialect=TRANSLATED)
+    try:
+        body = await run_in_thread_if_large(create_request, read)
+        claim = await _claim(api, request, fields, caller)
+        try:
+            async with admission.slot():
+                observers = [admission, claim] if claim else [admission]
+                run = await api.responses.create(body, caller, observers=observers)
+                answer = _Answer(api, client, read, run, request.scope)
+                response = await unless_disconnected(request, answer.response(stream=body.stream))
+        except BaseException:
+            if claim:
+                claim.end(None)
+            raise
+        if claim and not isinstance(response, EventStream):
+            claim.end(None)  # unless the response has ended the claim: the client disconnected before it began
+        return response
+    except APIError as error:
+        raise renamed_error(error, read.places) from error.__cause__
+
+
+async def counted(
+    api: ApiParts, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller
+) -> HTTPResponse:
+    """Return the number of tokens in a client's request with this JSON body; raises `APIError`."""
+    assert client.counted
+    read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
+    try:
+        body = await run_in_thread_if_large(create_request, read)
+        count, exact = await Inspection(api.responses).count_tokens(body, caller)
+    except APIError as error:
+        raise renamed_error(error, read.places) from error.__cause__
+    headers = {} if exact else {"x-antiphon-estimated": "true"}
+    return json_response(client.counted(count), {**headers, **warning_headers(read.warnings), **client.headers()})
+
+
+def create_request(read: ClientRequest) -> CreateResponse:
+    """
+    Return a client's request as `CreateResponse`, not stored; raises `InvalidRequest`.
+
+    Other APIs allow fewer output tokens than the Responses API.
+    """
+    fields = {**read.fields, "store": False, "background": False}
+    limit = fields.pop("max_output_tokens", None)
+    body = validate(fields, CreateResponse, 0)
+    if limit is not None:
+        body.max_output_tokens = limit
+    return body
+
+
+async def _claim(api: ApiParts, request: Request, fields: JSONObject, caller: Caller) -> KeyClaim | None:
+    """
+    Claim the request's `Idempotency-Key`; None if it has none.
+
+    Raises `InvalidRequest` for a key whose response has ended: it was not stored, so it cannot be sent again.
+    """
+    key = request.headers.get(idempotency.HEADER)
+    if not key:
+        return None
+    claimed = await api.idempotency.claim(caller.owner, key, idempotency.digest(fields))
+    if isinstance(claimed, KeyClaim):
+        return claimed
+    message = "The answer to this 'Idempotency-Key' was not stored, and cannot be sent again. Use a new key."
+    raise InvalidRequest(message, param="Idempotency-Key", code="idempotent_response_not_found", status=409)
+
+
+class _Answer:
+    """The answer to one request."""
+
+    def __init__(self, api: ApiParts, client: ClientAPI, read: ClientRequest, run: Run, scope: Scope) -> None:
+        self._api = api
+        self._client = client
+        self._read = read
+        self._run = run
+        self._scope = scope
+        self._writer: ClientWriter = client.writer(read, run.response)
+
+    async def response(self, *, stream: bool) -> HTTPResponse:
+        """Return the HTTP response, once its first bytes are known."""
+        heartbeat = self._api.json_heartbeat
+        if stream:
+            response: HTTPResponse = await self._stream()
+        elif heartbeat:
+            response = await beating_response(self._run, heartbeat, self._document)
+        else:
+            await self._run.drain()
+            response = json_response(self._document())
+        response.headers.update({**self._warnings(), **self._client.headers()})
+        return response
+
+    def _warnings(self) -> Mapping[str, str]:
+        warnings = dict.fromkeys([*self._read.warnings, *renamed_warnings(self._run.warnings, self._read.places)])
+        return warning_headers(warnings)
+
+    def _document(self) -> JSONObject:
+        """Return the JSON answer; raises the run's failure unless the head of the answer was sent."""
+        if failure := self._run.failure:
+            error = renamed_error(failure, self._read.places)
+            if not self._run.answering:
+                raise error
+            return error_body(error, self._scope)
+        return self._writer.document(Ending(self._run.response, self._run.stop_sequence))
+
+    async def _stream(self) -> EventStream[EventBatch]:
+        run, api = self._run, self._api
+
+        async def farewell() -> bytes:
+            return self._encode(await run.stop(stopped()))
+
+        async def broken_off(error: Exception) -> bytes:
+            return self._encode(await run.break_off(error))
+
+        stream = EventStream[EventBatch](
+            partial(run.generate, open_after=api.open_after),
+            StreamEncoding(self._encode, lambda: self._client.beat),
+            heartbeat=api.heartbeat,
+            farewell=farewell,
+            breaks=broken_off,
+        )
+        await stream.begin()
+        return stream
+
+    def _encode(self, events: EventBatch) -> bytes:
+        """Return the bytes of the client's stream for events."""
+        write, last = self._writer.event, self._last
+        return b"".join([last[type_](self) if (type_ := event["type"]) in last else write(event) for event in events])
+
+    def _none(self) -> bytes:
+        return b""
+
+    def _end(self) -> bytes:
+        return self._writer.end(Ending(self._run.response, self._run.stop_sequence))
+
+    def _failure(self) -> bytes:
+        failure = self._run.failure or APIError("The response failed.")
+        return error_event(renamed_error(failure, self._read.places), self._scope)
+
+    # Events that the writer does not write.
+    _last: ClassVar[Mapping[str, Callable[[_Answer], bytes]]] = {
+        "error": _none,  # `response.failed` follows
+        "keepalive": _none,
+        "response.completed": _end,
+        "response.incomplete": _end,
+        "response.failed": _failure,
+    }
