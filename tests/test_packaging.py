@@ -143,13 +143,29 @@ def test_compose_server_accepts_the_host_that_prometheus_scrapes() -> None:
 def test_compose_services_wait_for_healthy_dependencies() -> None:
     services = COMPOSE["services"]
     healthy = {"condition": "service_healthy"}
+    optional = {**healthy, "required": False}
     waits = {name: service["depends_on"] for name, service in services.items() if "depends_on" in service}
     assert waits == {
-        "antiphon": {"redis": healthy, "postgres": {**healthy, "required": False}},  # only in a profile
+        "antiphon": {"redis": optional, "postgres": optional},  # only in a profile
         "model": {"ollama": healthy},
     }
     dependencies = {name for wait in waits.values() for name in wait}
     assert {name for name, service in services.items() if "healthcheck" in service} == dependencies
+
+
+def test_compose_without_a_profile_starts_the_server_alone_with_a_stored_file() -> None:
+    assert [name for name, service in COMPOSE["services"].items() if "profiles" not in service] == ["antiphon"]
+    server = COMPOSE["services"]["antiphon"]
+    store = re.fullmatch(r"\$\{ANTIPHON_STORE_URL:-(.+)\}", server["environment"]["ANTIPHON_STORE_URL"])
+    assert store and store[1].startswith("sqlite:////data/") and "data:/data" in server["volumes"]
+    assert server["env_file"] == [{"path": ".env", "required": False}]
+
+
+def test_compose_images_have_a_version() -> None:
+    images = [service["image"] for name, service in COMPOSE["services"].items() if name != "antiphon"]
+    assert len(images) == 7
+    for image in images:
+        assert re.search(r":v?\d+\.\d+", image), image
 
 
 def test_compose_declares_the_volumes_that_it_uses() -> None:
@@ -170,6 +186,20 @@ def test_image_without_a_target_is_the_server_without_the_sandbox() -> None:
     names = [re.match(r"\S+(?: AS (\S+))?", stage)[1] for stage in stages]  # type: ignore[index]
     assert names == ["build", "runtime", "sandbox", "server"]
     assert ["bubblewrap" in stage for stage in stages] == [False, False, True, False]
+
+
+def test_image_builds_from_a_pinned_base_with_a_locked_build_backend() -> None:
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    bases = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    assert [base.partition("@")[0] for base in bases] == ["python:3.13-slim"] * 2 + ["runtime"] * 2
+    assert all(re.search(r"@sha256:[0-9a-f]{64}$", base) for base in bases[:2])
+    assert "pip install --require-hashes --requirement build-requirements.txt" in dockerfile
+    assert "--no-build-isolation" in dockerfile
+    locked = (ROOT / "docker" / "build-requirements.txt").read_text()
+    backend = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    for wanted in map(Requirement, backend):
+        (version,) = re.findall(rf"^{wanted.name}==([\w.]+)", locked, re.MULTILINE)
+        assert wanted.specifier.contains(version)
 
 
 def test_image_runs_as_a_numbered_user_without_privileges() -> None:

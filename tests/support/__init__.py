@@ -39,5 +39,5 @@ Stores
     usage_journal   whether usage is not stored yet
 
 Deployment
-    gotemplate      renders the Helm chart where there is no `helm`
+    helm            renders the Helm chart with Helm as a library
 """

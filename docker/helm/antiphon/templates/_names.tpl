@@ -11,7 +11,11 @@
 {{- end }}
 
 {{- define "antiphon.hosts" -}}
-{{ include "antiphon.fullname" . }},{{ include "antiphon.service" . }},{{ include "antiphon.service" . }}.svc,{{ include "antiphon.service" . }}.svc.cluster.local
+{{- $service := include "antiphon.service" . }}
+{{- $hosts := list (include "antiphon.fullname" .) $service (printf "%s.svc" $service) (printf "%s.svc.cluster.local" $service) }}
+{{- if .Values.ingress.enabled }}{{ $hosts = concat $hosts .Values.ingress.hosts }}{{ end }}
+{{- if .Values.httpRoute.enabled }}{{ $hosts = concat $hosts .Values.httpRoute.hostnames }}{{ end }}
+{{- $hosts | uniq | join "," }}
 {{- end }}
 
 {{- define "antiphon.selector" -}}
