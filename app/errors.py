@@ -6,6 +6,7 @@ The errors of the API, and the warnings beside a successful answer.
      |   +- PreviousResponseNotFound
      |   +- UnstorableValue       a store cannot hold it, whatever its own state
      +- Unauthorized          401  the API key is missing or wrong
+     |   +- InvalidToken           the token or the identity is invalid
      +- PermissionDenied      403  the API key may not do this
      +- NotFound              404  the object does not exist, or belongs to another caller
      +- TooManyRequests       429  always with `Retry-After`
@@ -137,6 +138,16 @@ class Unauthorized(APIError):
     status = 401
     type = "invalid_request"
     code = "invalid_api_key"
+
+
+class InvalidToken(Unauthorized):
+    """A token or an identity is invalid (RFC 6750, 3.1). The message reveals only what helps an honest caller."""
+
+    code = "invalid_token"
+
+    def headers(self) -> dict[str, str]:
+        """The headers of the HTTP response; clients fetch a new token when they read `invalid_token`."""
+        return {"WWW-Authenticate": 'Bearer error="invalid_token"'}
 
 
 class PermissionDenied(APIError):

@@ -131,6 +131,7 @@ async def _running(
             stack.push_async_callback(observer.aclose)
         stack.push_async_callback(responses.store.aclose)
         await stack.enter_async_context(purging(responses.store, responses.purge))
+        stack.push_async_callback(api.auth.aclose)
         stack.push_async_callback(api.idempotency.aclose)
         stack.push_async_callback(api.limits.aclose)
         api.accounting.start()

@@ -20,7 +20,7 @@ from app.api.middleware.origins import check_site
 from app.api.rate_limits import Admission, KeyAccount, Limits
 from app.api.request_body import BodyLimits
 from app.core.types.request import CreateResponse
-from app.errors import APIError, Unauthorized
+from app.errors import APIError
 from app.observability import log_context
 from app.observability.activity import Activity
 from app.observability.activity.hours import Refusal
@@ -100,7 +100,7 @@ class ApiParts:
 
     def request_refused(self, scope: Scope, path: str, error: APIError) -> None:
         """Note that an HTTP request was refused, if its caller is known."""
-        with suppress(Unauthorized):
+        with suppress(APIError):
             caller = self.auth.caller(Headers(scope=scope))
             self.refused(caller, f"{scope['method']} {path}", error)
 

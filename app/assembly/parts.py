@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from app.api.accounting import Accounting, AccountingHooks
 from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
+from app.api.auth.jwks import MAX_KEY_SET_BYTES, SigningKeys, key_file, key_url
+from app.api.auth.proxy import ProxyIdentity
+from app.api.auth.tokens import TokenVerifier
 from app.api.batches import BatchWorker
 from app.api.batches.requests import LineRequests
 from app.api.idempotency import Idempotency
@@ -27,6 +30,7 @@ from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.responses.images.descriptions import Vision, VisionOptions
 from app.settings import BackendSettings, Settings
+from app.settings.auth import JWTSettings
 from app.settings.loading import SettingsError, environment
 from app.settings.prompts import read_prompts
 from app.stores import STORES, MeasuringStore, Store
@@ -184,13 +188,31 @@ def _usage_journal(settings: Settings) -> UsageJournal | None:
     return UsageJournal(directory.expanduser()) if isinstance(directory, Path) else None
 
 
+def build_auth(settings: Settings) -> Auth:
+    """Return the authentication of callers: by keys, tokens of an identity provider, and the header of a proxy."""
+    keys = (key.get_secret_value() for key in settings.api_keys)
+    jwt, proxy = (settings.auth.jwt, settings.auth.proxy) if settings.auth else (None, None)
+    tokens = TokenVerifier(jwt, build_signing_keys(jwt)) if jwt else None
+    return Auth(keys, settings.dialect, settings.keys, tokens=tokens, proxy=ProxyIdentity(proxy) if proxy else None)
+
+
+def build_signing_keys(settings: JWTSettings) -> SigningKeys:
+    """Return the keys of a token issuer, which are loaded when the first token comes."""
+    if settings.jwks_file:
+        return SigningKeys(key_file(settings.jwks_file))
+    from app.tools.guard import GuardedTransport  # imports httpx
+
+    http = GuardedTransport("any", max_bytes=MAX_KEY_SET_BYTES)
+    return SigningKeys(key_url(settings.jwks_url or "", http), close=http.aclose)
+
+
 def build_api(
     settings: Settings, responses: Responses, limits: Limits, accounting: Accounting, activity: Activity
 ) -> ApiParts:
     """Return the objects and limits that all routes share."""
     return ApiParts(
         responses,
-        Auth((key.get_secret_value() for key in settings.api_keys), settings.dialect, settings.keys),
+        build_auth(settings),
         settings.open_after,
         settings.heartbeat,
         settings.json_heartbeat,

@@ -16,6 +16,7 @@ from app.api import errors
 from app.api.activity import activity_routes
 from app.api.middleware.cors import Cors
 from app.api.middleware.host import AllowedHosts
+from app.api.middleware.identity import IdentityCheck
 from app.api.middleware.key_required import KeyRequired
 from app.api.middleware.origins import Origins
 from app.api.middleware.paths import path_normalizer
@@ -170,6 +171,8 @@ def add_middleware(
     app.add_middleware(response_routes.FastPath, api=api, prefixes=["/v1", ""], others=passed)
     if tracing:
         app.add_middleware(tracing.middleware)
+    if api.auth.has_identities:
+        app.add_middleware(IdentityCheck, auth=api.auth)
     paths = [route.path for route in app.router.routes if isinstance(route, Route | WebSocketRoute)]
     normalize = path_normalizer([*paths, *_absent(settings, api.responses.tools)])
     app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused, hosts=hosts, normalize=normalize)

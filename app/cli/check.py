@@ -13,6 +13,7 @@ from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
 from app.settings import Settings, SettingsError
+from app.settings.auth import JWTSettings
 from app.tools import DetailedTool
 
 CHECK_TIMEOUT = 15  # seconds for each check
@@ -20,7 +21,7 @@ CHECK_TIMEOUT = 15  # seconds for each check
 
 async def reach(settings: Settings) -> bool:
     """Check every backend, the store and every hosted tool, print the results, and return whether all work."""
-    from app.assembly.parts import build_backend, build_store
+    from app.assembly.parts import build_backend, build_signing_keys, build_store
 
     async def check_backend(settings: Settings, api: str) -> str:
         async with aclosing(build_backend(settings)) as backend:
@@ -36,6 +37,11 @@ async def reach(settings: Settings) -> bool:
             await store.delete("check", "record")
         return "reads and writes"
 
+    async def check_signing_keys(jwt: JWTSettings) -> str:
+        async with aclosing(build_signing_keys(jwt)) as keys:
+            count = await keys.check()
+        return f"{count} public key{'s' * (count != 1)}"
+
     works = []
     for name, backend in settings.served().items():
         for server in backend.each():
@@ -44,6 +50,10 @@ async def reach(settings: Settings) -> bool:
             api = " or else ".join(each.transport.api for each in profiles_by_api(server.options()))
             works.append(await _try("backend", label, check_backend(alone, api)))
     works.append(await _try("store", without_password(settings.store_url), check_store()))
+    if settings.auth and settings.auth.jwt:
+        jwt = settings.auth.jwt
+        source = jwt.jwks_url or str(jwt.jwks_file)
+        works.append(await _try("auth", source, check_signing_keys(jwt)))
     return all([*works, await _check_tools(settings)])
 
 

@@ -52,6 +52,7 @@ class KeyAccess:
     expires: float = math.inf  # Unix time
     admin: bool = False  # whether it may see what all keys use and do
     configured: bool = False  # whether the settings have a table for it
+    table: str = ""  # of a caller without a key of its own: the name of the table from which it has its rights
 
     def allows_model(self, model: str) -> bool:
         """Return whether the key may use this model."""

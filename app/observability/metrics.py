@@ -178,8 +178,8 @@ class Metrics(Observer):
         _count_kinds(self._tokens, (model,), counts)
 
     def used(self, access: KeyAccess, row: UsageRow) -> None:
-        """Count what responses of a key used. Only keys with a table in the settings have a label of their own."""
-        key = access.name if access.configured or access is UNRESTRICTED else "unnamed"
+        """Count what responses of a key used. Labels are the names of tables in the settings, for people too."""
+        key = access.table or (access.name if access.configured or access is UNRESTRICTED else "unnamed")
         labels = (key, row.backend)
         self._key_responses(*labels).inc(row.requests)
         counts = row.input_tokens, row.cached_tokens, row.output_tokens, row.reasoning_tokens

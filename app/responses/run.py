@@ -47,7 +47,7 @@ class Caller:
     @property
     def key_names(self) -> frozenset[str]:
         """What the settings may call the key: the name of its table, if it has one, and `sha256:` with its SHA-256."""
-        names = {self.access.name} if self.access.configured else set()
+        names = {self.access.table or self.access.name} if self.access.configured else set()
         return frozenset(names if self.key is None else {*names, hash_of(self.key)})
 
 

@@ -43,6 +43,7 @@ from app.core.prices import PriceList
 from app.core.types import JSONObject
 from app.loading.optional_dependencies import require_packages
 from app.loading.validation_messages import describe
+from app.settings.auth import AuthSettings, JWTSettings, ProxySettings
 from app.settings.backend import BackendSettings, merged_profile
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
@@ -204,6 +205,9 @@ class Settings(BaseSettings):
     keys: Annotated[dict[KeyName, KeySettings], NoDecode, BeforeValidator(decode_json)] = {}
     """API keys with names, rights, limits and an owner, as a JSON object; easier to write as tables `[keys.NAME]` in
     the TOML file, with the hash of the key, which `antiphon key new NAME` makes. See docs/keys.md."""
+    auth: Annotated[AuthSettings | None, NoDecode, BeforeValidator(decode_json)] = None
+    """Callers without a key, as a JSON object; easier to write as tables in the TOML file: `[auth.jwt]` verifies tokens
+    of an identity provider, `[auth.proxy]` trusts a header of a reverse proxy. See docs/keys.md."""
     prices: Annotated[dict[str, PriceSettings], NoDecode, BeforeValidator(decode_json)] = {}
     """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
     `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first glob that matches
@@ -356,7 +360,11 @@ class Settings(BaseSettings):
         if self.vision and self.vision.backend not in self.served():
             raise ValueError(f"vision.backend: there is no backend {self.vision.backend!r}")
         self._check_keys_differ()
+        for name in sorted(self.auth.tables - self.keys.keys()) if self.auth else ():
+            raise ValueError(f"auth: there is no table [keys.{name}]")
         for name, key in self.keys.items():
+            if not (key.digests or self.auth):
+                raise ValueError(f"keys.{name}: must have `hash` or `env`; `antiphon key new NAME` prints a table")
             if key.budget.needs_prices and not self.prices:
                 raise ValueError(f'keys.{name}.budget: money needs prices, in tables [prices."GLOB"]')
         return self
@@ -370,8 +378,8 @@ class Settings(BaseSettings):
 
     @property
     def has_keys(self) -> bool:
-        """Whether callers need a key."""
-        return bool(self.api_keys or self.keys)
+        """Whether callers need a key, or an identity."""
+        return bool(self.api_keys or self.keys or self.auth)
 
     @classmethod
     def settings_customise_sources(
@@ -477,6 +485,9 @@ def load_settings(**values: Any) -> Settings:
         raise SettingsError(list(dict.fromkeys(map(_problem, error.errors(include_url=False))))) from None
 
 
+_AUTH_TABLES: dict[str, type[BaseModel]] = {"jwt": JWTSettings, "proxy": ProxySettings}
+
+
 def _problem(detail: Any) -> str:
     """Return the message for an error of pydantic, with the variable or the TOML key that is invalid."""
     if not detail["loc"]:
@@ -491,6 +502,8 @@ def _problem(detail: Any) -> str:
         table = VisionSettings if first == "vision" else tables.get(first, BackendSettings)
         if rest[1:2] == ["budget"]:
             table = BudgetSettings
+        if first == "auth":
+            table = _AUTH_TABLES.get(rest[0], AuthSettings)
         message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"
     return f"{'.'.join([first if in_toml else variable, *rest])}: {message}"
 

@@ -108,7 +108,8 @@ class KeySettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     hash: Annotated[list[Annotated[str, AfterValidator(_hash)]], BeforeValidator(_list)] = []
-    """`sha256:` and the SHA-256 of the key, as `antiphon key new NAME` prints it; a list, while a key is rotated."""
+    """`sha256:` and the SHA-256 of the key, as `antiphon key new NAME` prints it; a list, while a key is rotated. With
+    `[auth.jwt]` or `[auth.proxy]`, a table without `hash` and `env` has the rights of people."""
     env: str | None = None
     """Name of the variable, in the environment or `.env`, that holds the key; in place of `hash`. Several keys in it
     are separated by commas."""
@@ -157,8 +158,8 @@ class KeySettings(BaseModel):
     @model_validator(mode="after")
     def _with_keys(self) -> KeySettings:
         """Read the keys once, so that a later change of `.env` does not affect a running server."""
-        if bool(self.hash) == bool(self.env):
-            raise ValueError("should have either `hash` or `env`; `antiphon key new NAME` prints a table")
+        if self.hash and self.env:
+            raise ValueError("must have either `hash` or `env`; `antiphon key new NAME` prints a table")
         if self.env:
             keys = [SecretStr(key.strip()) for key in variable(self.env).split(",") if key.strip()]
             self._keys = tuple(check_header_value(key) for key in keys)

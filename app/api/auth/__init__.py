@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -10,12 +11,17 @@ from datetime import UTC, datetime
 
 from starlette.types import Scope
 
+from app.api.auth.identity import IDENTIFIED, NO_TABLE, Identity
+from app.api.auth.proxy import ProxyIdentity
+from app.api.auth.tokens import TokenVerifier, is_token
 from app.core.access import UNRESTRICTED, KeyAccess, digest_of
 from app.core.dialects import dialect_of
-from app.errors import Unauthorized
+from app.errors import APIError, InvalidToken, PermissionDenied, Unauthorized
 from app.observability import log_context
 from app.responses import Caller
 from app.settings.keys import KeySettings
+
+SUBPROTOCOL_KEY = "openai-insecure-api-key."  # followed by the key
 
 
 class Auth:
@@ -31,8 +37,16 @@ class Auth:
         dialect: str = "auto",
         named: Mapping[str, KeySettings] | None = None,
         clock: Callable[[], float] = time.time,
+        tokens: TokenVerifier | None = None,
+        proxy: ProxyIdentity | None = None,
     ) -> None:
-        """`keys` may do everything; `named` are the tables `[keys.NAME]`; `clock` gives the Unix time."""
+        """
+        `keys` may do everything; `named` are the tables `[keys.NAME]`; `clock` gives the Unix time.
+
+        `tokens` and `proxy` identify callers without a key, by the middleware `IdentityCheck`.
+        """
+        self.tokens = tokens
+        self._proxy = proxy
         self._dialect = dialect
         self._clock = clock
         self.replace_keys(keys, named)
@@ -42,21 +56,47 @@ class Auth:
         accesses = {digest: _plain_access(digest) for digest in map(digest_of, keys)}
         for name, settings in (named or {}).items():
             accesses |= dict.fromkeys(settings.digests, settings.access(name))
+        self._tables = {name: settings.access(name) for name, settings in (named or {}).items()}
         # With the digest itself, to be compared in constant time. (A caller cannot choose the digest of what it sends,
         # so the time that the lookup takes tells nothing of a key.)
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
 
     @property
     def required(self) -> bool:
-        """Whether requests need a key."""
-        return bool(self._accesses)
+        """Whether requests need a key or an identity."""
+        return bool(self._accesses) or self.has_identities
+
+    @property
+    def has_identities(self) -> bool:
+        """Whether callers without a key can be identified."""
+        return self.tokens is not None or self._proxy is not None
+
+    async def identified(self, scope: Scope) -> Identity | APIError | None:
+        """
+        Return the identity of a request without a known key, the reason why it is refused, or None if it has none.
+
+        A credential that the request has must be valid: a proxy's header does not replace it.
+        """
+        key = _key(handshake_headers(scope))
+        try:
+            if not key:
+                return self._proxy.identify(scope) if self._proxy else None
+            if self.tokens and digest_of(key) not in self._accesses and is_token(key):
+                return await self.tokens.identify(key)
+        except APIError as error:
+            return error
+        return None
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller that sent these headers; raises `Unauthorized`."""
+        """Return the caller that sent these headers; raises `Unauthorized`, and `PermissionDenied` for an identity."""
         key = _key(headers)
-        if not self._accesses:
+        if not self.required:
             return Caller(key=key or None, dialect=dialect_of(headers, self._dialect))
         access = self._access(digest_of(key))
+        if access is None and self.has_identities and (found := IDENTIFIED.get()):
+            if isinstance(found, APIError):
+                raise found
+            access, key = self._access_of(found), ""  # a token is never passed on to a backend
         if access is None:
             raise Unauthorized(
                 "Incorrect API key provided."
@@ -64,30 +104,70 @@ class Auth:
                 else "Send your API key as `Authorization: Bearer <key>`, or in `x-api-key`."
             )
         log_context.bind(caller=access.name)
-        return Caller(access.owner, key, dialect_of(headers, self._dialect), access)
+        return Caller(access.owner, key or None, dialect_of(headers, self._dialect), access)
 
     def verify(self, caller: Caller) -> Caller:
         """Return a caller with what its key may do now; raises `Unauthorized` if it has been revoked or has expired."""
-        if not self._accesses:
+        if not self.required:
             return caller
+        if caller.access.table:
+            return self._verified(caller)
         access = self._access(digest_of(caller.key or ""))
         if access is None:
             raise Unauthorized("This API key is no longer accepted.")
         return caller if access is caller.access else replace(caller, access=access, owner=access.owner)
 
+    def _verified(self, caller: Caller) -> Caller:
+        """Return a caller without a key with what its table allows now; raises as `verify`."""
+        access = caller.access
+        if access.expires <= self._clock():
+            raise InvalidToken("The token has expired.", code="expired_token")
+        return replace(caller, access=self._access_of(identity_of(access.name, access.owner, access.expires)))
+
+    def _access_of(self, identity: Identity) -> KeyAccess:
+        """
+        Return what an identity may do: what its table allows, for this caller alone.
+
+        Raises `PermissionDenied` if there is no such table, and `Unauthorized` if it has expired.
+        """
+        table = _NO_RIGHTS_BEYOND if identity.table is None else self._tables.get(identity.table)
+        if table is None:
+            raise PermissionDenied("Your identity is valid, but the key that is assigned to it does not exist.")
+        self._check_expiry(table)
+        return replace(
+            table,
+            name=identity.usage_name,
+            owner=identity.owner,
+            counted_as=f"key:{identity.usage_name}",
+            expires=min(identity.expires, table.expires),
+            table=identity.table or NO_TABLE,
+        )
+
     def access_of(self, name: str) -> KeyAccess:
         """Return what the key with a name in usage may do; a key that is gone has no limits, and may be charged."""
-        if not self._accesses:
+        if not self.required:
             return UNRESTRICTED
-        accesses = (access for _, access in self._accesses.values() if access.name == name)
-        return next(accesses, KeyAccess(name, counted_as=name))
+        return self._by_name(name, "") or KeyAccess(name, counted_as=name)
 
-    def accepted_access(self, name: str) -> KeyAccess | None:
-        """Return what the key with a name in usage may do now; None if it is gone or has expired."""
-        if not self._accesses:
+    def accepted_access(self, name: str, owner: str) -> KeyAccess | None:
+        """
+        Return what the key with a name in usage may do now; None if it is gone or has expired.
+
+        `owner` is the one that the key or the identity had when it was accepted.
+        """
+        if not self.required:
             return UNRESTRICTED
-        accesses = (access for _, access in self._accesses.values() if access.name == name)
-        return next((access for access in accesses if access.expires > self._clock()), None)
+        access = self._by_name(name, owner)
+        return access if access and access.expires > self._clock() else None
+
+    def _by_name(self, name: str, owner: str) -> KeyAccess | None:
+        if ":" not in name:
+            accesses = (access for _, access in self._accesses.values() if access.name == name)
+            return next(accesses, None)
+        try:
+            return self._access_of(identity_of(name, owner)) if self.has_identities else None
+        except APIError:
+            return None
 
     def accesses(self) -> list[KeyAccess]:
         """Return what each key may do, each name once."""
@@ -98,11 +178,27 @@ class Auth:
         known, access = self._accesses.get(digest, ("", UNRESTRICTED))
         if not hmac.compare_digest(known, digest):
             return None
+        self._check_expiry(access)
+        return access
+
+    def _check_expiry(self, access: KeyAccess) -> None:
         if access.expires <= self._clock():
             expired = datetime.fromtimestamp(access.expires, UTC).isoformat(timespec="seconds")
             message = f"The API key '{access.name}' expired at {expired.replace('+00:00', 'Z')}. Ask for a new one."
             raise Unauthorized(message, code="expired_api_key")
-        return access
+
+    async def aclose(self) -> None:
+        if self.tokens:
+            await self.tokens.keys.aclose()
+
+
+_NO_RIGHTS_BEYOND = KeyAccess(configured=True)  # of identities without a table: all models and tools, not an admin's
+
+
+def identity_of(usage_name: str, owner: str, expires: float = math.inf) -> Identity:
+    """Return the identity with a name in usage."""
+    table, _, name = usage_name.partition(":")
+    return Identity(None if table == NO_TABLE else table, name, owner, expires)
 
 
 def _plain_access(digest: str) -> KeyAccess:
@@ -118,6 +214,19 @@ def _alias(digest: str) -> str:
 def header_values(scope: Scope) -> dict[str, str]:
     """Return the first value of each header of a request; one pass over them takes less than a few look-ups."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+
+
+def handshake_headers(scope: Scope) -> dict[str, str]:
+    """
+    Return the headers of a request, with a key from the subprotocols of a WebSocket handshake as `Authorization`.
+
+    Browsers cannot set headers on a WebSocket, so OpenAI accepts the key as a subprotocol.
+    """
+    headers = header_values(scope)
+    keys = [
+        name.removeprefix(SUBPROTOCOL_KEY) for name in scope.get("subprotocols", []) if name.startswith(SUBPROTOCOL_KEY)
+    ]
+    return {"authorization": f"Bearer {keys[0]}", **headers} if keys else headers
 
 
 def _key(headers: Mapping[str, str]) -> str:

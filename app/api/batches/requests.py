@@ -84,7 +84,7 @@ class LineRequests:
 
     def _caller(self, batch: RequestBatch) -> Caller:
         """Return the caller that created a batch; raises `Unauthorized` if its key is not accepted any more."""
-        access = self._api.auth.accepted_access(batch.key)
+        access = self._api.auth.accepted_access(batch.key, batch.owner)
         if access is None or (self._api.auth.required and access.owner != batch.owner):
             raise Unauthorized("The API key of this batch is no longer accepted.")
         return Caller(batch.owner, None, DIALECTS["openai"], access)

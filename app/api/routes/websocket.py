@@ -19,6 +19,7 @@ from typing import Any
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
+from app.api.auth import SUBPROTOCOL_KEY, handshake_headers
 from app.api.errors import refuse, report
 from app.api.parts import ApiParts
 from app.api.request_body import body_too_large
@@ -44,9 +45,6 @@ GOING_AWAY = 1001
 INTERNAL_ERROR = 1011
 CLOSING_TIMEOUT = 5  # seconds for a client to receive the last frame and the close frame
 
-# Browsers cannot set headers on a WebSocket, so OpenAI accepts the key as a subprotocol.
-_KEY_PREFIX = "openai-insecure-api-key."
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
@@ -64,27 +62,17 @@ def routes(api: ApiParts, limits: ConnectionLimits, memory: Callable[[], Store])
     @router.websocket("/responses")
     async def responses(websocket: WebSocket) -> None:
         try:
-            caller = api.auth.caller(_headers(websocket))
+            caller = api.auth.caller(handshake_headers(websocket.scope))
         except APIError as error:
             await refuse(error, websocket.scope, websocket.receive, websocket.send)
             return
         offered = websocket.scope.get("subprotocols", [])
-        await websocket.accept(subprotocol=next((name for name in offered if not name.startswith(_KEY_PREFIX)), None))
+        await websocket.accept(
+            subprotocol=next((name for name in offered if not name.startswith(SUBPROTOCOL_KEY)), None)
+        )
         await WebSocketConnection(websocket, caller, api, limits, memory()).serve()
 
     return router
-
-
-def _headers(websocket: WebSocket) -> Mapping[str, str]:
-    """Return the headers of the handshake, with a key from the subprotocols as `Authorization`."""
-    keys = [
-        name.removeprefix(_KEY_PREFIX)
-        for name in websocket.scope.get("subprotocols", [])
-        if name.startswith(_KEY_PREFIX)
-    ]
-    if not keys or "authorization" in websocket.headers:
-        return websocket.headers
-    return {**websocket.headers, "authorization": f"Bearer {keys[0]}"}
 
 
 class Lane:

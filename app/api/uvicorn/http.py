@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.api.errors import error_response
 from app.api.uvicorn.disconnect import CONNECTION_KEY
+from app.api.uvicorn.peer import PEER_KEY
 from app.api.uvicorn.shutdown import begin_shutdown
 from app.errors import APIError, InvalidRequest
 
@@ -47,6 +48,7 @@ class Http(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.app_state = {**self.app_state, PEER_KEY: self.client}
         _set_timeouts(transport.get_extra_info("socket"), self.unread)
         self._close_after(HEAD_TIMEOUT)
 

@@ -1,0 +1,194 @@
+"""The public keys of a token issuer (a JSON Web Key Set, RFC 7517): fetched, cached and refreshed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+
+from app.errors import APIError
+from app.runtime.tasks import end
+
+if TYPE_CHECKING:
+    import httpx
+
+logger = logging.getLogger(__name__)
+
+KEYS_MAX_AGE = 3600.0  # seconds after which the keys are fetched again, so that a removed key is not accepted for ever
+MIN_INTERVAL = 30.0  # seconds between two fetches that unknown keys cause: tokens with invented ids cause no more
+FETCH_RETRY = 5.0  # seconds after a failed fetch
+FETCH_TIMEOUT = 5.0  # seconds for one fetch
+MAX_KEY_SET_BYTES = 1024 * 1024
+MAX_KEYS = 100
+
+
+class KeySetError(ValueError):
+    """The key set could not be loaded; the message says why."""
+
+
+class SigningKey(NamedTuple):
+    """A public key. `algorithm` is the only one that it is meant for; None: any that fits its type."""
+
+    key_id: str | None
+    algorithm: str | None
+    public_key: Any  # of `cryptography`
+
+
+class SigningKeys:
+    """
+    The issuer's public keys.
+
+    `load` returns the JSON of the key set, or raises `KeySetError`. A failure keeps the keys of the last success.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Awaitable[bytes]],
+        clock: Callable[[], float] = time.monotonic,
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`close` closes what `load` uses."""
+        self._close = close
+        self.generation = 0  # changes whenever the keys do
+        self._load = load
+        self._clock = clock
+        self._source = b""
+        self._keys: list[SigningKey] = []
+        self._fetched = 0.0
+        self._due = clock()  # when the next fetch is allowed
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str | None) -> SigningKey | None:
+        """
+        Return the key with an id, or, without an id, the only key; None if there is none.
+
+        An unknown id causes a fetch, unless one was made in the last `MIN_INTERVAL` seconds. Raises `APIError` (503) as
+        long as no keys could be fetched.
+        """
+        key = self._find(key_id)
+        if key is None:
+            await self._refresh()
+            key = self._find(key_id)
+        elif self._clock() - self._fetched > KEYS_MAX_AGE:
+            self._begin()
+        if not self._keys:
+            message = "The keys of the identity provider cannot be fetched at the moment."
+            raise APIError(message, code="identity_provider_unavailable", status=503, retry_after=FETCH_RETRY)
+        return key
+
+    def _find(self, key_id: str | None) -> SigningKey | None:
+        if key_id is None:
+            return self._keys[0] if len(self._keys) == 1 else None
+        return next((key for key in self._keys if key.key_id == key_id), None)
+
+    async def check(self) -> int:
+        """Fetch the keys and return their number; raises `KeySetError`."""
+        self._use(await self._load())
+        return len(self._keys)
+
+    async def aclose(self) -> None:
+        await end(self._fetching)
+        if self._close:
+            await self._close()
+
+    async def _refresh(self) -> None:
+        if task := self._begin():
+            await asyncio.shield(task)
+
+    def _begin(self) -> asyncio.Task[None] | None:
+        """Return the fetch in progress, or begin one if it is allowed now."""
+        if self._fetching is None and self._clock() >= self._due:
+            self._fetching = asyncio.create_task(self._fetch())
+        return self._fetching
+
+    async def _fetch(self) -> None:
+        wait = FETCH_RETRY
+        try:
+            self._use(await self._load())
+            wait = MIN_INTERVAL
+        except KeySetError as error:
+            logger.warning("signing keys not fetched", extra={"reason": str(error)})
+        except Exception:
+            logger.exception("signing keys not fetched")
+        finally:
+            self._due = self._clock() + wait
+            self._fetching = None
+
+    def _use(self, source: bytes) -> None:
+        if source != self._source:
+            self._keys = parsed_keys(source)
+            self._source = source
+            self.generation += 1
+        self._fetched = self._clock()
+
+
+def parsed_keys(source: bytes) -> list[SigningKey]:
+    """Return the public signature keys in the JSON of a key set; raises `KeySetError` if there are none."""
+    from jwt import PyJWK
+    from jwt.exceptions import PyJWTError
+
+    try:
+        document = orjson.loads(source)
+    except orjson.JSONDecodeError:
+        raise KeySetError("the key set is not JSON") from None
+    listed = document.get("keys") if isinstance(document, dict) else None
+    keys: list[SigningKey] = []
+    for entry in listed[:MAX_KEYS] if isinstance(listed, list) else ():
+        # A symmetric key is a secret, and would not be published: whoever reads it could sign.
+        if not isinstance(entry, dict) or entry.get("kty") == "oct" or entry.get("use", "sig") != "sig":
+            continue
+        try:
+            keys.append(SigningKey(_text(entry, "kid"), _text(entry, "alg"), PyJWK(entry).key))
+        except (PyJWTError, ValueError, TypeError, AttributeError):
+            continue  # an algorithm that is not supported
+    if not keys:
+        raise KeySetError("the key set has no public key for signatures")
+    return keys
+
+
+def _text(entry: dict[str, Any], name: str) -> str | None:
+    return value if isinstance(value := entry.get(name), str) else None
+
+
+def key_file(path: Path) -> Callable[[], Awaitable[bytes]]:
+    """Return a function that reads a key set from a file."""
+
+    path = path.expanduser()
+
+    async def load() -> bytes:
+        try:
+            return await asyncio.to_thread(path.read_bytes)
+        except OSError as error:
+            raise KeySetError(f"cannot read {str(path)!r}: {error.strerror}") from None
+
+    return load
+
+
+def key_url(url: str, http: httpx.AsyncBaseTransport) -> Callable[[], Awaitable[bytes]]:
+    """Return a function that fetches a key set. `http` limits the size of answers and follows no redirects."""
+
+    async def load() -> bytes:
+        import httpx
+
+        request = httpx.Request("GET", url, headers={"Accept": "application/json", "User-Agent": "antiphon"})
+        try:
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                response = await http.handle_async_request(request)
+                try:
+                    source = await response.aread()
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise KeySetError(f"no answer within {FETCH_TIMEOUT:g} seconds") from None
+        except Exception as error:  # of the transport, or of the guard around it
+            raise KeySetError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
+        if response.status_code != 200:
+            raise KeySetError(f"HTTP {response.status_code}")
+        return source
+
+    return load

@@ -1,0 +1,128 @@
+"""Bearer tokens that are JSON Web Tokens (RFC 7519): verified by PyJWT, then cached until they expire."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from app.api.auth.identity import Identity, checked_name, namespaced_owner, table_of
+from app.api.auth.jwks import SigningKeys
+from app.core.access import digest_of
+from app.errors import InvalidToken
+from app.settings.auth import JWTSettings
+
+logger = logging.getLogger(__name__)
+
+MAX_TOKEN = 16 * 1024  # characters
+MAX_VERIFIED = 10_000  # tokens in the cache, of some 500 bytes each
+MAX_GROUPS = 1000  # of one token
+
+_TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")  # `{"` in base64, and two more parts
+
+
+def is_token(credential: str) -> bool:
+    """Return whether a bearer token has the form of a JSON Web Token."""
+    return _TOKEN.fullmatch(credential) is not None
+
+
+class TokenVerifier:
+    """
+    Verifies tokens. The header of a token chooses among the issuer's keys by its `kid`, and nothing else: keys and URLs
+    in it (`jwk`, `jku`, `x5c`, `x5u`) are ignored.
+    """
+
+    def __init__(self, settings: JWTSettings, keys: SigningKeys, clock: Callable[[], float] = time.time) -> None:
+        """`clock` gives the Unix time at which cached tokens expire."""
+        self.keys = keys
+        self._settings = settings
+        self._clock = clock
+        self._verified: OrderedDict[str, Identity] = OrderedDict()  # by the SHA-256 of the token, oldest first
+        self._generation = 0  # of the keys by which they were verified
+
+    async def identify(self, token: str) -> Identity:
+        """
+        Return the identity of a token.
+
+        Raises `InvalidToken` if it is not valid here, `PermissionDenied` if no key is assigned to it, and `APIError`
+        (503) if it cannot be verified since the issuer's keys were never fetched.
+        """
+        if len(token) > MAX_TOKEN:
+            raise InvalidToken("The token is too long.")
+        digest = digest_of(token)
+        known = self._verified.get(digest)
+        if known and known.expires > self._clock() and self._generation == self.keys.generation:
+            return known
+        identity = self._identity(await self._claims(token))
+        if self._generation != self.keys.generation:  # a key may have been removed
+            self._verified.clear()
+            self._generation = self.keys.generation
+        self._verified[digest] = identity
+        if len(self._verified) > MAX_VERIFIED:
+            self._verified.popitem(last=False)
+        return identity
+
+    async def _claims(self, token: str) -> dict[str, Any]:
+        """Return the claims of a token that is valid now."""
+        import jwt
+
+        settings = self._settings
+        try:
+            header = jwt.get_unverified_header(token)
+            algorithm = header.get("alg")
+            if algorithm not in settings.algorithms:
+                raise jwt.InvalidAlgorithmError
+            key = await self.keys.find(header.get("kid"))
+            if key is None or key.algorithm not in (None, algorithm):
+                raise jwt.InvalidKeyError
+            claims: dict[str, Any] = jwt.decode(
+                token,
+                key.public_key,
+                algorithms=[algorithm],
+                audience=settings.audience,
+                issuer=settings.issuer,
+                leeway=settings.leeway,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+            return {**claims, "exp": int(claims["exp"])}
+        except jwt.ExpiredSignatureError:
+            raise InvalidToken("The token has expired.", code="expired_token") from None
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            logger.info("token refused", extra={"reason": type(error).__name__})
+            raise InvalidToken("The token is not valid for this server.") from None
+
+    def _identity(self, claims: Mapping[str, Any]) -> Identity:
+        settings = self._settings
+        owner = checked_name(claim_at(claims, settings.owner_claim), settings.owner_claim)
+        name_claim = settings.name_claim or settings.owner_claim
+        namespace = settings.issuer if settings.namespace is None else settings.namespace
+        identity = Identity(
+            table=self._table(claims),
+            name=checked_name(claim_at(claims, name_claim), name_claim),
+            owner=namespaced_owner(namespace, owner),
+        )
+        return replace(identity, expires=claims["exp"] + settings.leeway)
+
+    def _table(self, claims: Mapping[str, Any]) -> str | None:
+        settings = self._settings
+        named = claim_at(claims, settings.key_claim) if settings.key_claim else None
+        if isinstance(named, str) and named:
+            return named
+        groups = claim_at(claims, settings.groups_claim) if settings.groups else None
+        found = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
+        restricts = bool(settings.key_claim or settings.groups)
+        return table_of(settings.groups, found[:MAX_GROUPS], settings.key, restricts=restricts)
+
+
+def claim_at(claims: Mapping[str, Any], path: str) -> Any:
+    """Return a claim by its name, or by a path such as `realm_access.roles`; None if it is absent."""
+    if path in claims:  # names can contain dots: https://example.com/groups
+        return claims[path]
+    value: Any = claims
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
