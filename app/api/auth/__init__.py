@@ -130,7 +130,7 @@ class Auth:
 
         Raises `PermissionDenied` if there is no such table, and `Unauthorized` if it has expired.
         """
-        table = _NO_RIGHTS_BEYOND if identity.table is None else self._tables.get(identity.table)
+        table = _WITHOUT_TABLE if identity.table is None else self._tables.get(identity.table)
         if table is None:
             raise PermissionDenied("Your identity is valid, but the key that is assigned to it does not exist.")
         self._check_expiry(table)
@@ -192,7 +192,7 @@ class Auth:
             await self.tokens.keys.aclose()
 
 
-_NO_RIGHTS_BEYOND = KeyAccess(configured=True)  # of identities without a table: all models and tools, not an admin's
+_WITHOUT_TABLE = KeyAccess(configured=True)  # of identities without a table: all models and tools, not an admin's
 
 
 def identity_of(usage_name: str, owner: str, expires: float = math.inf) -> Identity:
