@@ -107,7 +107,9 @@ class RequestOptions(_Options):
     tool_choice: ToolChoiceOptions = ToolChoiceOptions()
     parallel_tool_calls: Literal["send", "drop", "drop_false"] = "send"
     strict: Literal["send", "drop", "force"] = "send"
-    schema_drop: list[str] = []  # keywords to remove from the schemas of tools
+    schema_drop: list[str] = []  # keywords to remove from the schemas of tools that are not strict
+    # mfjs: rewrite the schemas of tools as Moonshot's validator accepts them, with the same meaning.
+    schema_form: Literal["any", "mfjs"] = "any"
     # Tell the model of keywords that Claude's servers do not enforce, in place of sending them (messages).
     schema_reduce: bool = False
     # The grammar of a custom tool is always described to the model. pattern: it is also sent as a regular expression in

@@ -40,6 +40,7 @@ from app.backends.server.image_parts import (
 )
 from app.backends.server.schema_keywords import PARAMETERS, kept_keyword, refused_keywords, without_keywords
 from app.core.profile import ContentOptions, RequestOptions
+from app.core.request.tool_types import REJECTED_KEYWORD
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, ImagesUndescribed, label
 
@@ -215,7 +216,7 @@ class AdaptedRequest:
                 body = _without(body, field, self._adaptation.content)
         keywords = [each.removeprefix(PARAMETERS) for each in fields if each.startswith(PARAMETERS)]
         body, removed = without_keywords(body, keywords)
-        return body, warnings + [_REJECTED_KEYWORD.format(keyword) for keyword in removed]
+        return body, warnings + [REJECTED_KEYWORD.format(keyword) for keyword in removed]
 
     def _described(self, body: JSONObject, descriptions: Mapping[str, str]) -> JSONObject:
         if missing := undescribed(body, descriptions):
@@ -241,7 +242,6 @@ _CHANGED = {
     READABLE: "The backend could not read reasoning of earlier answers, so it was left out.",
     REFUSED_IMAGE: IMAGE_WARNING,
 }
-_REJECTED_KEYWORD = "This backend rejects the keyword '{}' in schemas of tools, so it was left out."
 
 
 def _refused(error: BackendError, body: JSONMapping) -> list[str]:

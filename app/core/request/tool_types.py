@@ -50,14 +50,18 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
         function["description"] = description
     parameters = tool.get("parameters")
     parameters = object_schema(parameters) if isinstance(parameters, dict) and parameters else NO_PARAMETERS
-    dropped = frozenset((*options.schema_drop, *_SEALING)) if _is_sealed(parameters) else frozenset(options.schema_drop)
-    function["parameters"] = stripped(parameters, dropped) if dropped else parameters
     strict = _STRICT[options.strict](tool.get("strict"))
+    dropped = frozenset(() if strict is True else options.schema_drop)
+    if _is_sealed(parameters):
+        dropped |= _SEALING
+    function["parameters"] = stripped(parameters, dropped) if dropped else parameters
+    if options.schema_form == "mfjs":
+        function["parameters"] = mfjs(function["parameters"])
     return {**function, "strict": strict} if isinstance(strict, bool) else function
 
 
 # OpenAI encrypts what the model writes for such a parameter; other servers reject the keyword. Codex's agents use it.
-_SEALING = ("encrypted",)
+_SEALING = frozenset({"encrypted"})
 
 
 def _is_sealed(parameters: ToolFields) -> bool:
@@ -246,6 +250,8 @@ TOOL_TYPES: dict[str, ToolType] = {
     "computer_use_preview": ToolType(COMPUTER_ACTION, _computer_preview, "computer"),
 }
 
+REJECTED_KEYWORD = "This backend rejects the keyword '{}' in schemas of tools, so it was left out."
+
 # Under these the keys are names that the schema gives, and under those the values are data: no keywords in either.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _DATA = frozenset({"enum", "const", "default", "example", "examples"})
@@ -285,6 +291,36 @@ def placed_keywords(schema: object, place: str = "") -> Iterator[tuple[str, str]
             yield from placed_keywords(value, inside)
 
 
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
+
+
+def mfjs(schema: object) -> object:
+    """
+    Return a JSON Schema with the same meaning that Moonshot's validator accepts (Moonshot Flavored JSON Schema).
+
+    It rejects a `type` beside `anyOf`, lists of `items`, and annotations beside a `$ref` to a schema that has the same:
+    https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
+    """
+    if isinstance(schema, list):
+        return [mfjs(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result: dict[str, object] = {}
+    for keyword, value in schema.items():
+        if keyword in _NAMED and isinstance(value, dict):
+            result[keyword] = {name: mfjs(inner) for name, inner in value.items()}
+        elif not (keyword in _ANNOTATIONS and "$ref" in schema):
+            result[keyword] = value if keyword in _DATA else mfjs(value)
+    choices = result.get("anyOf")
+    if "type" in result and isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
+        outer = result.pop("type")
+        result["anyOf"] = [choice if choice.keys() & _TYPED else {"type": outer, **choice} for choice in choices]
+    if isinstance(result.get("items"), list):
+        result["prefixItems"] = result.pop("items")
+    return result
+
+
+_TYPED = frozenset({"type", "$ref", "anyOf"})
 _ALTERNATIVES = ("anyOf", "oneOf")
 _COMBINED = frozenset({"$ref", "allOf", *_ALTERNATIVES})
 _LOCAL = re.compile(r"#/(\$defs|definitions)/([^/]+)")  # references to a definition of the same schema

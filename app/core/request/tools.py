@@ -22,7 +22,7 @@ from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.json_values import json_list, json_object
 from app.core.profile import Profile, RequestOptions
 from app.core.request.question import TranslationState
-from app.core.request.tool_types import TOOL_NAME, TOOL_TYPES, ToolFields
+from app.core.request.tool_types import REJECTED_KEYWORD, TOOL_NAME, TOOL_TYPES, ToolFields, placed_keywords
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject, list_field
 from app.core.types.hosted import (
@@ -296,6 +296,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         )
     offered.describe_search([*_to_find(filter(lambda entry: entry.place, deferred)), *_hosted_to_find(hosted)])
     offered.move_to_end(added)
+    _name_dropped_keywords(offered.functions.values(), state)
     return offered
 
 
@@ -314,6 +315,18 @@ def _to_find(entries: Iterable[_Entry]) -> Iterator[DeferredTool]:
 
 def _hosted_to_find(hosted: HostedTools) -> Iterator[DeferredTool]:
     return (DeferredTool.of_hosted(function) for function, _ in hosted.functions if function.deferred)
+
+
+def _name_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
+    """Warn of the keywords that `request.schema_drop` removes; `$schema` restricts nothing."""
+    drops = {*state.options.schema_drop} - {"$schema"}
+    for function in functions if drops else ():
+        if function.tool["function"].get("strict") is not True:
+            tool = function.source.tool if function.source else None
+            hosted = function.binding.hosted
+            parameters = tool.get("parameters") if tool else hosted.parameters if hosted else None
+            for keyword in sorted({name for name, _ in placed_keywords(parameters)} & drops):
+                state.warnings.add(REJECTED_KEYWORD.format(keyword))
 
 
 def _check_strict(entry: _Entry) -> None:

@@ -174,6 +174,51 @@ def test_schemas_of_the_caller_are_unchanged() -> None:
     assert "$schema" in parameters
 
 
+DAY = {"type": "object", "properties": {"day": {"type": "string", "pattern": "^x$"}}, "required": ["day"]}
+
+
+def test_dropped_schema_keyword_is_named_in_a_warning() -> None:
+    chat = ask([function("a", parameters=DAY)], {"schema_drop": ["pattern", "format"]})
+    assert chat.body["tools"] == [sent("a", parameters={**DAY, "properties": {"day": {"type": "string"}}})]
+    assert chat.warnings == ("This backend rejects the keyword 'pattern' in schemas of tools, so it was left out.",)
+
+
+def test_dropped_schema_keyword_stays_in_strict_tools() -> None:
+    chat = ask([function("a", parameters=DAY, strict=True)], {"schema_drop": ["pattern"]})
+    assert chat.body["tools"] == [sent("a", parameters=DAY, strict=True)]
+    assert chat.warnings == ()
+
+
+def test_dropped_schema_keyword_stays_in_the_text_format() -> None:
+    text = {"format": {"type": "json_schema", "name": "x", "schema": DAY, "strict": True}}
+    chat = ask([function("a", parameters=DAY)], {"schema_drop": ["pattern"]}, text=text)
+    assert chat.body["response_format"]["json_schema"]["schema"] == DAY
+
+
+def test_moonshot_schema_keeps_its_meaning() -> None:
+    properties = {
+        "type": {
+            "type": "object",
+            "anyOf": [{"required": ["a"]}, {"type": "object", "title": "x"}, {"$ref": "#/$defs/b"}],
+        },
+        "pair": {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]},
+        "who": {"$ref": "#/$defs/b", "description": "Somebody."},
+        "plain": {"type": ["string", "null"], "description": "As it was.", "default": {"anyOf": [1], "type": 2}},
+    }
+    parameters = {"type": "object", "properties": properties, "$defs": {"b": {"type": "object"}}}
+    chat = ask([function("a", parameters=parameters)], {"schema_form": "mfjs"})
+    changed = {
+        "type": {
+            "anyOf": [{"type": "object", "required": ["a"]}, {"type": "object", "title": "x"}, {"$ref": "#/$defs/b"}]
+        },
+        "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]},
+        "who": {"$ref": "#/$defs/b"},
+        "plain": properties["plain"],
+    }
+    assert chat.body["tools"] == [sent("a", parameters={**parameters, "properties": changed})]
+    assert chat.warnings == ()
+
+
 def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
     chat = ask([A, {"type": "web_search"}, {"type": "shell", "environment": {"type": "container_auto"}}, {"type": "x"}])
     assert names(chat) == ["a"]
