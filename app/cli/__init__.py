@@ -13,6 +13,7 @@ The command line.
     antiphon codex -- exec "Mend the tests."
     antiphon key new alice >> antiphon.toml
     antiphon usage --group key,model
+    antiphon backup antiphon-backup.db
     antiphon version
 
 Options are set as variables of the environment, where worker processes read them, too.
@@ -413,6 +414,23 @@ def usage(
     query = {"from": first, "to": last, "key": key, "model": model, "group": group}
     with _client(url, api_key) as (client, *_):
         show_usage(client, Console(), query, as_json=as_json)
+
+
+@cli.command(short_help="Back up the SQLite files of the settings.")
+def backup(
+    file: Annotated[Path, typer.Argument(help="The copy to write; files and vector stores go to FILE-files.")],
+    config: ConfigFile = None,
+) -> None:
+    """Back up the SQLite files of the settings, while the server runs. Other stores have tools of their own."""
+    from app.cli.backup import BackupError, back_up
+
+    if config is not None:
+        os.environ["ANTIPHON_CONFIG"] = config
+    try:
+        for path in back_up(_settings(status=2), file):
+            typer.echo(f"{path}  {path.stat().st_size} bytes")
+    except BackupError as error:
+        _refuse(str(error), status=1)
 
 
 @contextmanager
