@@ -13,7 +13,15 @@ from app.tools.search import ToolSearch
 
 
 def build_tools(settings: Settings) -> dict[str, HostedTool]:
-    """Return the configured hosted tools by the names of their tables; raises `SettingsError`."""
+    """Return the configured hosted tools by the names of their tables; raises `SettingsError` with every problem."""
+    tools, problems = try_to_build_tools(settings)
+    if problems:
+        raise SettingsError(problems)
+    return tools
+
+
+def try_to_build_tools(settings: Settings) -> tuple[dict[str, HostedTool], list[str]]:
+    """Return the valid tools by the names of their tables, and the problems of the other tables."""
     limits = settings.tool_limits()
     host = ToolHost(
         backends=settings.served(),
@@ -25,20 +33,24 @@ def build_tools(settings: Settings) -> dict[str, HostedTool]:
         workers_directory=Path(directory) if (directory := environment().get(WORKERS_DIRECTORY)) else None,
     )
     tools: dict[str, HostedTool] = {}
+    problems: list[str] = []
     for name, table in settings.tool_tables().items():
         table = dict(table)
         path = table.pop("tool", TOOLS.get(name))
         if not isinstance(path, str):
-            raise SettingsError([f"tools.{name}: there is no such tool; known are {', '.join(sorted(TOOLS))}"])
+            problems.append(
+                f"tools.{name}: must be one of {', '.join(sorted(TOOLS))}, or have an import path in `tool`"
+            )
+            continue
         try:
             tools[name] = import_object(path).from_settings(table, host)
         except (ValueError, ImportError, AttributeError) as error:
-            raise SettingsError([f"tools.{name}: {error}"]) from None
+            problems.append(f"tools.{name}: {error}")
     tools.setdefault("tool_search", ToolSearch())  # needs no settings
     for tool in tools.values():
         if isinstance(tool, LinkedTool):
             tool.link(tools)
-    return tools
+    return tools, problems
 
 
 async def prepare_tools(settings: Settings) -> list[str]:

@@ -12,7 +12,7 @@ from app.backends.apis import profiles_by_api
 from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
-from app.settings import Settings, SettingsError
+from app.settings import Settings
 from app.settings.auth import JWTSettings
 from app.tools import DetailedTool
 
@@ -59,13 +59,10 @@ async def reach(settings: Settings) -> bool:
 
 async def _check_tools(settings: Settings) -> bool:
     """Check the dependencies of each hosted tool, such as every declared MCP server."""
-    from app.assembly.tools import build_tools
+    from app.assembly.tools import try_to_build_tools
 
-    try:
-        tools = build_tools(settings)
-    except (SettingsError, ValueError, ImportError) as error:
-        return _print("tool", False, str(error))
-    works = []
+    tools, problems = try_to_build_tools(settings)
+    works = [_print("tool", False, problem) for problem in problems]
     for name, tool in tools.items():
         async with aclosing(tool):
             parts = await tool.check()

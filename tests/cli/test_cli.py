@@ -439,6 +439,26 @@ def test_serve_says_that_the_program_of_an_mcp_server_does_not_exist(tmp_path: P
         assert "tools.mcp: servers.typo: there is no program 'no-such-program' in the PATH" in log_of(tmp_path)
 
 
+def test_check_with_several_invalid_tools_names_each_and_checks_the_others(tmp_path: Path) -> None:
+    (tmp_path / "antiphon.toml").write_text(
+        """
+        [tools.laboratory]
+        [tools.own]
+        tool = "missing_package:Tool"
+        [tools.web_search]
+        provider = "searxng"
+        url = "http://127.0.0.1:1"
+        """
+    )
+    checked = run(tmp_path, "check", ANTIPHON_CONFIG="antiphon.toml")
+    assert checked.returncode == 1
+    failed = [line for line in checked.stdout.splitlines() if line.startswith("fail")]
+    assert len(failed) == 3
+    assert "tools.laboratory: must be one of " in failed[0]
+    assert "tools.own: No module named 'missing_package'" in failed[1]
+    assert "web_search" in failed[2]
+
+
 def test_check_names_what_does_not_work_and_fails(tmp_path: Path) -> None:
     nobody = f"127.0.0.1:{free_port()}"
     checked = run(

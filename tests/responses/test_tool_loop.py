@@ -553,7 +553,7 @@ async def test_tool_table_that_is_invalid_is_named_at_start() -> None:
 
     with pytest.raises(SettingsError, match=r"tools\.lab: this table is wrong"):
         create_app(settings(tools={"lab": {**TABLES["lab"], "wrong": True}}), backend=Scripted([]))
-    with pytest.raises(SettingsError, match=r"tools\.laboratory: there is no such tool"):
+    with pytest.raises(SettingsError, match=r"tools\.laboratory: must be one of code_interpreter, "):
         create_app(settings(tools={"laboratory": {}}), backend=Scripted([]))
 
 
