@@ -42,6 +42,9 @@ _MESSAGES_TYPES = {
     504: "timeout_error",
 }
 
+# Codes that Anthropic's SDKs read in `error.details.error_code`, to send the request in another form.
+_DETAILED = frozenset({"thread_unsupported_request"})
+
 
 def stopped() -> APIError:
     """Return the error for a response that the server's shutdown cut off."""
@@ -81,8 +84,13 @@ def _messages_body(error: APIError) -> dict[str, object]:
     message = error.message
     if error.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"  # Claude Code shortens the conversation if it reads this
+    elif error.status == 400 and error.param and error.param not in message:
+        message = f"{error.param}: {message}"  # the shape has no field for it
     kind = _MESSAGES_TYPES.get(error.status) or ("api_error" if error.status >= 500 else "invalid_request_error")
-    body: dict[str, object] = {"type": "error", "error": {"type": kind, "message": message}}
+    fields: dict[str, object] = {"type": kind, "message": message}
+    if error.code in _DETAILED:
+        fields["details"] = {"error_code": error.code}
+    body: dict[str, object] = {"type": "error", "error": fields}
     return {**body, "request_id": request_id} if (request_id := log_context.request_id()) else body
 
 

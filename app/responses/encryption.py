@@ -41,6 +41,10 @@ ContentKind: TypeAlias = Literal["reasoning", "compaction"]
 
 _ID, _NONCE, _KEY, _TAG = 4, 12, 32, 16  # bytes
 
+# Marks an item whose encrypted content is the signature of a thinking block. An invalid one is left out, because agents
+# send it again with every turn.
+FROM_SIGNATURE = "antiphon:from_signature"
+
 # The maximum size, in bytes, of one request's encrypted content when decompressed: far more than any model can read.
 MAX_CONTENT = 32 * 1024 * 1024
 
@@ -165,6 +169,7 @@ def decrypt_items(
 
     What was encrypted elsewhere, or with a lost key, is not decrypted: agents send it with every turn, and could never
     continue if it were rejected. Such reasoning is left out with a warning, such a compaction is translated to a note.
+    Content of an item marked `FROM_SIGNATURE` is also left out if it was changed, or made for another owner.
     """
     decrypted: list[Item] = []
     upstream: dict[str, Upstream] = {}
@@ -175,7 +180,13 @@ def decrypt_items(
         row = ITEM_TYPES.get(item["type"])
         if row and row.encrypted and encrypted and item.get("id") not in known:
             param = f"{field}[{index}].encrypted_content"
-            content = _decrypted(cipher, row.encrypted, owner, encrypted, param, warnings, budget)
+            try:
+                content = _decrypted(cipher, row.encrypted, owner, encrypted, param, warnings, budget)
+            except _InvalidContent:
+                if FROM_SIGNATURE not in item:
+                    raise
+                warnings.add("A thinking block's signature that is invalid, or another caller's, was left out.")
+                content = None
             if content is not None:
                 item = _with_id(item, key)
                 earlier: Upstream = content.get(EARLIER_UPSTREAM, content)
@@ -214,11 +225,16 @@ def _decrypted(
             warnings.add("Encrypted reasoning that this server cannot read was left out.")
         return None
     except TamperedError:
-        raise InvalidRequest(
-            f"Invalid '{param}': it was changed, or made for another caller.",
-            param=param,
-            code="invalid_encrypted_content",
-        ) from None
+        raise _InvalidContent(param) from None
+
+
+class _InvalidContent(InvalidRequest):
+    """The encrypted content of an item was changed, or belongs to another owner."""
+
+    code = "invalid_encrypted_content"
+
+    def __init__(self, param: str) -> None:
+        super().__init__(f"Invalid '{param}': it was changed, or made for another caller.", param=param)
 
 
 def _with_id(item: Item, key: str) -> Item:

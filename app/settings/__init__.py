@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     passthrough: bool = True
     """Serve the backend's other endpoints, too: chat completions, completions, Anthropic's messages, embeddings,
     rerank, moderations, images and audio, byte for byte, with the same keys and limits. See docs/passthrough.md.
-    Chat completions are translated instead if this is false or their backend has none."""
+    Chat completions and messages are translated instead if this is false or their backend has none."""
 
     backend: SingleBackendName = "auto"
     """Kind of backend: `demo`, `openai` (any model server; its profile names the API), or an import path

@@ -76,6 +76,7 @@ class ClientAPI(NamedTuple):
 # By the endpoint's path: the import paths of the rows.
 CLIENT_APIS = {
     "/chat/completions": "app.api.client_apis.chat:CHAT_API",
+    "/messages": "app.api.client_apis.messages:MESSAGES_API",
 }
 
 

@@ -98,7 +98,13 @@ def messages_model(model: Mapping[str, object]) -> dict[str, object]:
     """Return a model as clients of Anthropic's API read it, with the additional fields of its server."""
     created = model.get("created")
     seconds = created if isinstance(created, int) and 0 <= created < _LAST_SECOND else 0
-    known = {"type": "model", "display_name": model["id"], "created_at": _timestamp(seconds)}
+    known: dict[str, object] = {
+        "type": "model",
+        "display_name": model["id"],
+        "created_at": _timestamp(seconds),
+        "lifecycle": "active",  # which SDKs since 2.14 require
+        **({"max_input_tokens": context} if (context := context_window(model)) else {}),
+    }
     return {**known, **{name: value for name, value in model.items() if name not in _OPENAI_FIELDS}}
 
 

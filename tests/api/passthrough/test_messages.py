@@ -253,13 +253,11 @@ async def test_refusals_are_errors_in_its_shape(
 
 async def test_error_needs_no_header_of_the_clients(up: Upstream) -> None:
     async with server_of(up, backend_overrides={}) as url, httpx.AsyncClient(base_url=url) as client:
-        refused = await client.post("/messages", json=HI)
-        assert failed(refused) == (404, "not_found_error")
-        assert "/messages" in refused.json()["error"]["message"]
+        refused = await client.post("/messages", json={})
+        assert failed(refused) == (400, "invalid_request_error")
+        assert "'model'" in refused.json()["error"]["message"]
         from_a_page = await client.post("/v1/messages", json=HI, headers={"origin": "https://elsewhere.example"})
         assert failed(from_a_page) == (403, "permission_error")
-    async with server_of(up, passthrough=False) as url, httpx.AsyncClient(base_url=url) as client:
-        assert failed(await client.post("/v1/messages", json=HI)) == (404, "not_found_error")
     assert not up.requests
 
 
@@ -319,14 +317,18 @@ async def test_error_that_a_text_quotes_is_none(up: Upstream, http: httpx.AsyncC
 # Backends.
 
 
-async def test_backend_that_has_the_endpoint_is_asked(up: Upstream) -> None:
+async def test_first_backend_of_the_model_is_asked(up: Upstream) -> None:
+    """Also if it does not have the endpoint: then the request is translated."""
     up.always(message("Hi."))
     async with Upstream() as chat:
-        chat.always(completion())
-        backends = {"chat": {"url": chat.url}, "messages": {"url": up.url, "overrides": OVERRIDES}}
-        async with antiphon(backends=backends) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
-            assert (await client.post("/messages", json=HI)).json()["content"][0]["text"] == "Hi."
-            assert (await client.post("/chat/completions", json=HI)).json()["choices"]
+        chat.always(completion("Hello."))
+        by_chat, by_messages = {"url": chat.url}, {"url": up.url, "overrides": OVERRIDES}
+        for backends, text in (
+            ({"chat": by_chat, "messages": by_messages}, "Hello."),
+            ({"messages": by_messages, "chat": by_chat}, "Hi."),
+        ):
+            async with antiphon(backends=backends) as url, httpx.AsyncClient(base_url=f"{url}/v1") as client:
+                assert (await client.post("/messages", json=HI)).json()["content"][0]["text"] == text
         assert (len(up.requests), len(chat.requests)) == (1, 1)
 
 
@@ -351,10 +353,11 @@ async def test_models_are_listed_in_the_shape_of_the_client(up: Upstream, http: 
         {"id": "two", "type": "model", "display_name": "Two", "created_at": "2025-01-01T00:00:00Z"},
     ]
     listed = (await http.get("/v1/models?limit=1000")).json()
-    one = {"type": "model", "id": "one", "display_name": "one", "created_at": "2023-11-14T22:13:20Z"}
-    two = {"type": "model", "id": "two", "display_name": "Two", "created_at": "2025-01-01T00:00:00Z"}
+    model = {"type": "model", "lifecycle": "active"}
+    one = {**model, "id": "one", "display_name": "one", "created_at": "2023-11-14T22:13:20Z"}
+    two = {**model, "id": "two", "display_name": "Two", "created_at": "2025-01-01T00:00:00Z"}
     assert listed == {
-        "data": [{**one, "max_model_len": 4096}, two],
+        "data": [{**one, "max_model_len": 4096, "max_input_tokens": 4096}, two],
         "has_more": False,
         "first_id": "one",
         "last_id": "two",

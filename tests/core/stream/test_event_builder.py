@@ -124,6 +124,7 @@ _chunk = st.one_of(
     _fragment,
     _fragment,
 )
+CHUNKS = st.lists(_chunk, max_size=25)
 _bindings = st.sampled_from(
     [
         {},
@@ -141,7 +142,7 @@ _reasoning = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(
-    chunks=st.lists(_chunk, max_size=25),
+    chunks=CHUNKS,
     done=st.booleans(),
     reasoning=_reasoning,
     bindings=_bindings,

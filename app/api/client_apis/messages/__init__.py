@@ -1,0 +1,31 @@
+"""Anthropic's Messages API, for clients of any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from app.api.client_apis import ClientAPI, ClientRequest, ClientWriter
+from app.api.client_apis.messages.hosted import named_types
+from app.api.client_apis.messages.reader import read_messages
+from app.api.client_apis.messages.writer import PING, MessagesWriter
+from app.core.types.request import Response
+from app.observability import log_context
+
+
+def _writer(request: ClientRequest, response: Response) -> ClientWriter:
+    return MessagesWriter(request.options)
+
+
+def _headers() -> Mapping[str, str]:
+    """Return the header that Anthropic's SDKs show in errors."""
+    return {"request-id": request_id} if (request_id := log_context.request_id()) else {}
+
+
+MESSAGES_API = ClientAPI(
+    read=read_messages,
+    writer=_writer,
+    hosted_types=named_types,
+    beat=PING,
+    headers=_headers,
+    counted=lambda tokens: {"input_tokens": tokens},
+)

@@ -1,0 +1,241 @@
+"""
+Read the content blocks of Anthropic's messages as items of the Responses API.
+
+    reader = ItemReader(warnings, names)
+    reader.read(0, {"role": "user", "content": [{"type": "text", "text": "Hello!"}]})
+    reader.items    # [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}]
+    reader.places   # {"input[0].content[0]": "messages[0].content[0]"}, for errors about an item
+
+A message with calls, results or thinking becomes several items, in the order of its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from app.api.client_apis.messages.hosted import hosted_item
+from app.core.bounded_json import to_json
+from app.core.history.compaction import CONTENT_MARK
+from app.core.json_values import json_text
+from app.core.types import JSONMapping, JSONObject
+from app.errors import Warnings, label
+from app.responses.encryption import FROM_SIGNATURE
+
+FOREIGN_THINKING = "The signature of a thinking block that this server did not make was left out."
+_FAILED = ("error", "<tool_use_error>")  # beginnings of results that tell the model of a failure
+
+
+class ItemReader:
+    """Reads messages one by one."""
+
+    def __init__(self, warnings: Warnings, called: Callable[[str], str]) -> None:
+        """`called` returns the name under which a tool is declared."""
+        self.items: list[JSONObject] = []
+        self.places: dict[str, str] = {}  # the place of each item and part in the body
+        self._warnings = warnings
+        self._called = called
+        self._parts: list[JSONObject] = []  # of the message that is being read
+        self._part_places: list[str] = []
+        self._results: dict[str, JSONObject] = {}  # results of hosted tools in the message, by the id of the call
+
+    def read(self, index: int, message: JSONMapping) -> None:
+        """Read a message of the request."""
+        role, content, place = message["role"], message["content"], f"messages[{index}]"
+        if isinstance(content, str):
+            self._add({"type": "message", "role": role, "content": content}, place)
+            return
+        self.read_blocks(role, content, f"{place}.content")
+
+    def read_blocks(self, role: str, blocks: list[JSONObject], place: str) -> None:
+        """Read the blocks of a message, or of the system prompt."""
+        self._results = {block["tool_use_id"]: block for block in blocks if _is_hosted_result(block)}
+        for number, block in enumerate(blocks):
+            self._block(role, block, f"{place}[{number}]")
+        self._end_message(role)
+
+    def _block(self, role: str, block: JSONObject, place: str) -> None:
+        kind = block["type"]
+        if kind in _PARTS:
+            parts = _parts(block, "output_text" if role == "assistant" else "input_text")
+            self._parts += parts
+            self._part_places += [place] * len(parts)
+        elif _is_hosted_result(block):
+            pass  # read with its call
+        elif kind in _ITEMS:
+            self._end_message(role)
+            if item := _ITEMS[kind](self, block):
+                self._add(item, place)
+        else:
+            self._warnings.add(f"Content of type {label(kind)} is not known and was left out.")
+
+    def _end_message(self, role: str) -> None:
+        """Add the message with the parts so far."""
+        if not self._parts:
+            return
+        parts, places = self._parts, self._part_places
+        self._parts, self._part_places = [], []
+        self._add({"type": "message", "role": role, "content": parts}, places[0], places)
+
+    def _add(self, item: JSONObject, place: str, parts: Sequence[str] = ()) -> None:
+        own = f"input[{len(self.items)}]"
+        self.places[own] = place
+        self.places |= {f"{own}.content[{number}]": part for number, part in enumerate(parts)}
+        if item["type"] == "function_call_output":
+            self.places[f"{own}.output"] = f"{place}.content"
+        self.items.append(item)
+
+    def _tool_use(self, block: JSONObject) -> JSONObject:
+        name = self._called(block["name"])
+        return {
+            "type": "function_call",
+            "call_id": block["id"],
+            "name": name,
+            "arguments": to_json(block["input"]),
+        }
+
+    def _hosted_use(self, block: JSONObject) -> JSONObject | None:
+        item = hosted_item(block, self._results.get(block["id"], {}))
+        if item is None:
+            self._warnings.add(f"Calls of the tool {label(block['name'])} are not known and were left out.")
+        return item
+
+    def _tool_result(self, block: JSONObject) -> JSONObject:
+        output = self._output(block.get("content") or "", bool(block.get("is_error")))
+        if mark := _breakpoint(block):
+            output = [{"type": "input_text", "text": output}] if isinstance(output, str) else output
+            if output:
+                output[-1] = {**output[-1], **mark}
+        return {"type": "function_call_output", "call_id": block["tool_use_id"], "output": output}
+
+    def _output(self, content: str | list[JSONObject], failed: bool) -> str | list[JSONObject]:
+        if isinstance(content, str):
+            return _as_error(content) if failed else content
+        parts: list[JSONObject] = []
+        for block in content:
+            if block["type"] in _PARTS:
+                parts += _parts(block, "input_text")
+            else:
+                self._warnings.add(f"Content of type {label(block['type'])} in tool results was left out.")
+        if failed:
+            texts = [part for part in parts if part["type"] == "input_text"]
+            if texts:
+                texts[0]["text"] = _as_error(texts[0]["text"])
+            else:
+                parts.insert(0, {"type": "input_text", "text": _as_error("")})
+        return parts
+
+    def _thinking(self, block: JSONObject) -> JSONObject | None:
+        text, signature = block["thinking"], json_text(block.get("signature"))
+        item: JSONObject = {"type": "reasoning", "summary": []}
+        if text:
+            item["content"] = [{"type": "reasoning_text", "text": text}]
+        return self._signed(item, signature) or (item if text else None)
+
+    def _redacted(self, block: JSONObject) -> JSONObject | None:
+        return self._signed({"type": "reasoning", "summary": []}, block["data"])
+
+    def _signed(self, item: JSONObject, signature: str) -> JSONObject | None:
+        """Return a reasoning item with its encrypted content; None for the signature of another server."""
+        if signature.startswith(CONTENT_MARK):
+            return {**item, "encrypted_content": signature, FROM_SIGNATURE: True}
+        if signature:
+            self._warnings.add(FOREIGN_THINKING)
+        return None
+
+    def _summary(self, block: JSONObject) -> JSONObject | None:
+        text = json_text(block.get("content"))
+        return {"type": "message", "role": "user", "content": f"{_SUMMARY}\n\n{text}"} if text else None
+
+
+_SUMMARY = "This is a summary of the conversation so far:"
+
+_ITEMS: dict[str, Callable[[ItemReader, JSONObject], JSONObject | None]] = {
+    "tool_use": ItemReader._tool_use,
+    "server_tool_use": ItemReader._hosted_use,
+    "mcp_tool_use": ItemReader._hosted_use,
+    "tool_result": ItemReader._tool_result,
+    "thinking": ItemReader._thinking,
+    "redacted_thinking": ItemReader._redacted,
+    "compaction": ItemReader._summary,
+}
+
+
+def _is_hosted_result(block: JSONMapping) -> bool:
+    kind = block["type"]
+    return kind != "tool_result" and kind.endswith("_tool_result") and isinstance(block.get("tool_use_id"), str)
+
+
+def _as_error(text: str) -> str:
+    """Return a result as that of a failed call: the Responses API has no field for it."""
+    return text if text.lower().startswith(_FAILED) else f"Error: {text or 'the call failed.'}"
+
+
+# Blocks that are parts of a message.
+
+_LONG = "12h"  # OpenAI's shortest lifetime of at least an hour
+
+
+def _parts(block: JSONObject, text_type: str) -> list[JSONObject]:
+    """Return the parts for a block, the last of them with its breakpoint."""
+    parts = _PARTS[block["type"]](block, text_type)
+    return [*parts[:-1], {**parts[-1], **_breakpoint(block)}] if parts else []
+
+
+def _breakpoint(block: JSONMapping) -> JSONObject:
+    if not (mark := block.get("cache_control")):
+        return {}
+    ttl = {"ttl": _LONG} if mark.get("ttl") == "1h" else {}
+    return {"prompt_cache_breakpoint": {"mode": "explicit", **ttl}}
+
+
+def _text(block: JSONObject, text_type: str) -> list[JSONObject]:
+    return [{"type": text_type, "text": block["text"]}]
+
+
+def _image(block: JSONObject, text_type: str) -> list[JSONObject]:
+    source = block["source"]
+    place = {"file_id": source["file_id"]} if source["type"] == "file" else {"image_url": _url(source)}
+    return [{"type": "input_image", **place}]
+
+
+def _url(source: JSONMapping) -> str:
+    if source["type"] == "url":
+        url: str = source["url"]
+        return url
+    return f"data:{source['media_type']};base64,{source['data']}"
+
+
+def _document(block: JSONObject, text_type: str) -> list[JSONObject]:
+    source, title = block["source"], json_text(block.get("title"))
+    kind = source["type"]
+    if kind in ("text", "content"):
+        content = source["data"] if kind == "text" else source["content"]
+        head = "\n".join(filter(None, (title and f"Document: {title}", json_text(block.get("context")))))
+        return _inner([{"type": "text", "text": content}] if isinstance(content, str) else content, head, text_type)
+    named = {"filename": title} if title else {}
+    if kind == "file":
+        return [{"type": "input_file", "file_id": source["file_id"], **named}]
+    if kind == "url":
+        return [{"type": "input_file", "file_url": source["url"], **named}]
+    name = "document.pdf" if source["media_type"] == "application/pdf" else "document"
+    return [{"type": "input_file", "filename": name, "file_data": _url(source), **named}]
+
+
+def _search_result(block: JSONObject, text_type: str) -> list[JSONObject]:
+    return _inner(block["content"], f"[{block['title']}]({block['source']})", text_type)
+
+
+def _inner(blocks: list[JSONObject], head: str, text_type: str) -> list[JSONObject]:
+    """Return the parts for the blocks of a document, with `head` before the first text."""
+    parts = [part for block in blocks for part in _PARTS[block["type"]](block, text_type)]
+    if head and parts and parts[0]["type"] == text_type:
+        return [{**parts[0], "text": f"{head}\n\n{parts[0]['text']}"}, *parts[1:]]
+    return [*([{"type": text_type, "text": head}] if head else []), *parts]
+
+
+_PARTS: Mapping[str, Callable[[JSONObject, str], list[JSONObject]]] = {
+    "text": _text,
+    "image": _image,
+    "document": _document,
+    "search_result": _search_result,
+}

@@ -1,0 +1,251 @@
+"""
+Hosted tools of this server in Anthropic's blocks: declarations, calls and results, in both directions.
+
+    server_tool_use web_search        web_search_call, action search
+    server_tool_use web_fetch         web_search_call, action open_page or find_in_page
+    server_tool_use code_execution    code_interpreter_call
+    mcp_tool_use                      mcp_call
+
+The result of each is in a second block. A block has the id of its item, by which a later turn finds the result that the
+model was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from app.core.bounded_json import to_json
+from app.core.items import as_object
+from app.core.items.readings import mcp_result
+from app.core.json_values import json_list, json_object, json_objects, json_text
+from app.core.types import Item, JSONMapping, JSONObject
+
+# Values of `include` for the fields of items that are shown in result blocks.
+SHOWN_FIELDS = ("web_search_call.results", "code_interpreter_call.outputs")
+
+
+def hosted_type(tool_type: str) -> str | None:
+    """Return the type of the hosted tool for a type of tool of Anthropic's API; None if there is none."""
+    return next((hosted for prefix, hosted in _TYPES.items() if tool_type.startswith(prefix)), None)
+
+
+# `web_fetch` is a function of the web search.
+_TYPES = {"web_search_": "web_search", "web_fetch_": "web_search", "code_execution_": "code_interpreter"}
+
+
+# From blocks to items.
+
+
+def hosted_item(use: JSONMapping, result: JSONMapping) -> JSONObject | None:
+    """Return the item for a call and its result, {} if there is none; None for an unknown tool."""
+    if use["type"] == "mcp_tool_use":
+        fields: JSONObject | None = _mcp_call(use, result)
+    else:
+        read = _ITEMS.get(use["name"])
+        fields = read(json_object(use["input"]), result) if read else None
+    return None if fields is None else {"id": use["id"], "status": _status(result), **fields}
+
+
+def _status(result: JSONMapping) -> str:
+    if not result:
+        return "incomplete"
+    failed = result.get("is_error") is True or json_text(json_object(result.get("content")).get("type")).endswith(
+        "_error"
+    )
+    return "failed" if failed else "completed"
+
+
+def _search(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
+    return {"type": "web_search_call", "action": {"type": "search", "query": json_text(arguments.get("query"))}}
+
+
+def _fetch(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
+    action = {"type": "open_page", "url": json_text(arguments.get("url"))}
+    if pattern := json_text(arguments.get("pattern")):
+        action |= {"type": "find_in_page", "pattern": pattern}
+    return {"type": "web_search_call", "action": action}
+
+
+def _execution(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
+    content = json_object(result.get("content"))
+    logs = "\n".join(filter(None, (json_text(content.get("stdout")), json_text(content.get("stderr")))))
+    code = arguments.get("code") or arguments.get("command")  # the second of the newer `bash_code_execution`
+    return {
+        "type": "code_interpreter_call",
+        "code": json_text(code) or to_json(arguments),
+        "container_id": "",
+        "outputs": [{"type": "logs", "logs": logs}] if result else None,
+    }
+
+
+def _mcp_call(use: JSONMapping, result: JSONMapping) -> JSONObject:
+    content = result.get("content")
+    text = (
+        content
+        if isinstance(content, str)
+        else "\n".join(json_text(each.get("text")) for each in json_objects(content))
+    )
+    item: JSONObject = {
+        "type": "mcp_call",
+        "server_label": json_text(use.get("server_name")),
+        "name": use["name"],
+        "arguments": to_json(use["input"]),
+    }
+    if result.get("is_error") is True:
+        return {**item, "error": text or "failed"}
+    return {**item, "output": text} if result else item
+
+
+_ITEMS: dict[str, Callable[[JSONMapping, JSONMapping], JSONObject]] = {
+    "web_search": _search,
+    "web_fetch": _fetch,
+    "code_execution": _execution,
+    "bash_code_execution": _execution,
+    "text_editor_code_execution": _execution,
+}
+
+
+# From items to blocks.
+
+
+def hosted_blocks(item: Item) -> list[JSONObject]:
+    """Return the blocks of a hosted call and its result; [] for an item of another type."""
+    make = _BLOCKS.get(item["type"])
+    return make(item) if make else []
+
+
+def _use(item: Item, name: str, arguments: JSONMapping) -> JSONObject:
+    return {"type": "server_tool_use", "id": item["id"], "name": name, "input": arguments}
+
+
+def _result(item: Item, name: str, content: object) -> JSONObject:
+    return {"type": f"{name}_tool_result", "tool_use_id": item["id"], "content": content}
+
+
+def _failure(name: str) -> JSONObject:
+    return {"type": f"{name}_tool_result_error", "error_code": "unavailable"}
+
+
+def _web_blocks(item: Item) -> list[JSONObject]:
+    action, failed = json_object(item.get("action")), item.get("status") != "completed"
+    if action.get("type") in ("open_page", "find_in_page"):
+        url = json_text(action.get("url"))
+        arguments: JSONObject = {name: action[name] for name in ("url", "pattern") if name in action}
+        content: object = _failure("web_fetch") if failed else _fetched(url)
+        return [_use(item, "web_fetch", arguments), _result(item, "web_fetch", content)]
+    found = [_found(result) for result in json_objects(item.get("results"))]
+    query = {"query": json_text(action.get("query"))}
+    return [
+        _use(item, "web_search", query),
+        _result(item, "web_search", _failure("web_search") if failed else found),
+    ]
+
+
+def _found(result: JSONMapping) -> JSONObject:
+    return {
+        "type": "web_search_result",
+        "url": json_text(result.get("url")),
+        "title": json_text(result.get("title")),
+        "encrypted_content": "",
+        "page_age": None,
+    }
+
+
+def _fetched(url: str) -> JSONObject:
+    """Return the result of a fetched page, without its text, which only the model is shown."""
+    source = {"type": "text", "media_type": "text/plain", "data": ""}
+    document = {"type": "document", "source": source, "title": None, "citations": None}
+    return {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
+
+
+def _code_blocks(item: Item) -> list[JSONObject]:
+    logs = "".join(json_text(output.get("logs")) for output in json_objects(item.get("outputs")))
+    failed = item.get("status") != "completed"
+    content: JSONObject = {
+        "type": "code_execution_result",
+        "stdout": logs,
+        "stderr": "",
+        "return_code": 1 if failed else 0,
+        "content": [],
+    }
+    code = {"code": json_text(item.get("code"))}
+    return [_use(item, "code_execution", code), _result(item, "code_execution", content)]
+
+
+def _mcp_blocks(item: Item) -> list[JSONObject]:
+    text = mcp_result(item)
+    use = {
+        "type": "mcp_tool_use",
+        "id": item["id"],
+        "name": item["name"],
+        "server_name": json_text(item.get("server_label")),
+        "input": as_object(json_text(item.get("arguments"))),
+    }
+    content: list[JSONObject] = [{"type": "text", "text": text}] if text else []
+    failed = not isinstance(item.get("output"), str)
+    result = {"type": "mcp_tool_result", "tool_use_id": item["id"], "is_error": failed, "content": content}
+    return [use, result]
+
+
+_BLOCKS: Mapping[str, Callable[[Item], list[JSONObject]]] = {
+    "web_search_call": _web_blocks,
+    "code_interpreter_call": _code_blocks,
+    "mcp_call": _mcp_blocks,
+}
+
+
+def server_tool_usage(output: list[Item]) -> JSONObject | None:
+    """Return the numbers of searches and fetches in an output; None if there are none."""
+    names = [block["name"] for item in output for block in hosted_blocks(item)[:1]]
+    searches, fetches = names.count("web_search"), names.count("web_fetch")
+    return {"web_search_requests": searches, "web_fetch_requests": fetches} if searches or fetches else None
+
+
+# Declarations.
+
+
+def web_tool(tools: Sequence[JSONMapping]) -> JSONObject:
+    """Return the declaration of the web search for the tools `web_search_*` and `web_fetch_*` of a request."""
+    declared: JSONObject = {"type": "web_search"}
+    filters = {
+        name: domains
+        for tool in tools
+        for name in ("allowed_domains", "blocked_domains")
+        if (domains := tool.get(name))
+    }
+    if filters:
+        declared["filters"] = filters
+    if location := next((place for tool in tools if (place := tool.get("user_location"))), None):
+        declared["user_location"] = location
+    return declared
+
+
+def mcp_tool(server: JSONMapping, toolset: JSONMapping) -> JSONObject:
+    """Return the declaration of an MCP server, with the selection of its tools by a toolset, {} if there is none."""
+    declared: JSONObject = {
+        "type": "mcp",
+        "server_label": server["name"],
+        "server_url": server["url"],
+        "require_approval": "never",
+    }
+    if token := server.get("authorization_token"):
+        declared["authorization"] = token
+    configured = json_object(server.get("tool_configuration"))
+    if isinstance(allowed := configured.get("allowed_tools"), list):
+        declared["allowed_tools"] = allowed
+    if json_object(toolset.get("default_config")).get("enabled") is False:
+        configs = json_object(toolset.get("configs"))
+        declared["allowed_tools"] = [name for name, config in configs.items() if json_object(config).get("enabled")]
+    return declared
+
+
+def is_enabled(server: JSONMapping) -> bool:
+    """Return whether the tools of an MCP server are offered."""
+    return json_object(server.get("tool_configuration")).get("enabled") is not False
+
+
+def named_types(body: JSONMapping) -> set[str]:
+    """Return the types of hosted tools that a body, which is not validated, names."""
+    types = {hosted_type(json_text(tool.get("type"))) for tool in json_objects(body.get("tools"))}
+    named = {found for found in types if found}
+    return named | {"mcp"} if json_list(body.get("mcp_servers")) else named

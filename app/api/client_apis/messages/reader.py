@@ -1,0 +1,172 @@
+"""
+Read a request of Anthropic's Messages API as the fields of a `CreateResponse`.
+
+    read_messages({"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello!"}]}, {})
+    # fields: {"model": "m", "max_output_tokens": 100, "input": [{"type": "message", "role": "user", ...}], ...}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from app.api.client_apis import ClientRequest
+from app.api.client_apis.messages.blocks import ItemReader
+from app.api.client_apis.messages.hosted import SHOWN_FIELDS
+from app.api.client_apis.messages.schema import MessagesRequest
+from app.api.client_apis.messages.tools import read_tools, short_name
+from app.api.request_body import validate
+from app.core.json_values import json_list, json_object, json_text
+from app.core.types import JSONMapping, JSONObject
+from app.core.types.request import CreateResponse
+from app.errors import InvalidRequest, Warnings, label
+
+THREAD_UNSUPPORTED = "thread_unsupported_request"  # the code upon which SDKs send the whole conversation
+
+# Begins a line that Claude Code puts before its system prompt, and that may differ in each request.
+_BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+
+# Fields of the body that determine nothing here, ignored without a warning.
+_IGNORED = frozenset({"cache_control", "diagnostics", "betas"})
+
+_MAX_IDENTIFIER = 128  # characters of `safety_identifier`
+
+
+class WriterOptions(NamedTuple):
+    """What a writer needs to know of the request."""
+
+    shows_thinking: bool = True
+    names: Mapping[str, str] = {}  # of the tools whose names were cut, by these names
+
+
+def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
+    """Read a body; raises `InvalidRequest` that names the invalid field."""
+    request = validate({name: value for name, value in body.items() if value is not None}, MessagesRequest, 0)
+    extra = request.model_extra or {}
+    _refuse_unsupported(extra)
+    warnings = Warnings()
+    tools = read_tools(request.tools, request.mcp_servers, request.tool_choice, warnings)
+    reader = ItemReader(warnings, short_name)
+    instructions = _read_system(request, reader)
+    for index, message in enumerate(request.messages):
+        reader.read(index, message)
+    if request.messages[-1]["role"] == "assistant":
+        warnings.add("The conversation ends with a message of the assistant; not every model continues it.")
+    fields: JSONObject = {
+        **_unknown(extra, warnings),
+        **tools.fields,
+        **_options(request),
+        **_reasoning(request),
+        **_metadata(request),
+        "input": reader.items,
+        "include": ["reasoning.encrypted_content", *SHOWN_FIELDS],
+        "stream": request.stream,
+    }
+    if instructions:
+        fields["instructions"] = instructions
+    thinking = json_object(request.thinking)
+    shown = thinking.get("type") != "disabled" and thinking.get("display") != "omitted"
+    places = {**_PLACES, **tools.places, **reader.places}
+    return ClientRequest(fields, [*warnings], places, WriterOptions(shown, tools.names))
+
+
+# Places of fields that errors and warnings about a `CreateResponse` name.
+_PLACES = {
+    "instructions": "system",
+    "max_output_tokens": "max_tokens",
+    "stop": "stop_sequences",
+    "safety_identifier": "metadata.user_id",
+    "reasoning.effort": "output_config.effort",
+    "text.format": "output_config.format",
+    "input": "messages",
+    "input[].content[].prompt_cache_breakpoint": "messages[].content[].cache_control",
+    "input[].output[].prompt_cache_breakpoint": "messages[].content[].cache_control",
+}
+
+
+def _refuse_unsupported(extra: JSONMapping) -> None:
+    """Raise `InvalidRequest` for fields without which the answer would be another one."""
+    if extra.get("thread"):
+        message = "Invalid 'thread': this server does not hold threads. Send the whole conversation, without 'thread'."
+        raise InvalidRequest(message, param="thread", code=THREAD_UNSUPPORTED)
+    if extra.get("compaction"):
+        message = "Invalid 'compaction': this server does not compact conversations of the Messages API."
+        raise InvalidRequest(message, param="compaction", code="unsupported_parameter")
+
+
+def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
+    """Return the unknown fields, which the encoders name or send; one that means something else there is named here."""
+    unknown = {name: value for name, value in extra.items() if name not in _IGNORED}
+    for name in unknown.keys() & CreateResponse.model_fields.keys():
+        del unknown[name]
+        warnings.add(f"The parameter {label(name)} is not known here and was left out.")
+    return unknown
+
+
+def _read_system(request: MessagesRequest, reader: ItemReader) -> str:
+    """Return a system prompt that is a text; add one of blocks, which may have breakpoints, as the first item."""
+    system = request.system
+    if not isinstance(system, list):
+        return _BILLING_LINE.sub("", system or "")
+    blocks = [{**block, "text": _BILLING_LINE.sub("", block["text"])} for block in system]
+    reader.read_blocks("system", [block for block in blocks if block["text"]], "system")
+    return ""
+
+
+def _options(request: MessagesRequest) -> JSONObject:
+    fields: JSONObject = {
+        "model": request.model,
+        "max_output_tokens": request.max_tokens,
+        "temperature": request.temperature,
+        "top_p": request.top_p,
+        "top_k": request.top_k,
+        "stop": request.stop_sequences or None,
+        "service_tier": {"auto": "auto", "standard_only": "default"}.get(request.service_tier or ""),
+    }
+    if output := json_object(request.output_config).get("format") or request.output_format:
+        schema = output["schema"]
+        fields["text"] = {
+            "format": {"type": "json_schema", "name": "response", "schema": schema, "strict": _is_strict(schema)}
+        }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _is_strict(schema: object) -> bool:
+    """Return whether a schema follows OpenAI's rules for strict schemas: every property of an object is required."""
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    properties = json_object(schema.get("properties"))
+    if properties.keys() - {*map(str, json_list(schema.get("required")))}:
+        return False
+    return all(map(_is_strict, schema.values()))
+
+
+# The least budget of an effort, in tokens, highest first.
+_BUDGETS = ((16_384, "high"), (4_096, "medium"), (0, "low"))
+
+
+def _reasoning(request: MessagesRequest) -> JSONObject:
+    thinking = json_object(request.thinking)
+    effort = json_object(request.output_config).get("effort")
+    if thinking.get("type") == "disabled":
+        return {"reasoning": {"effort": "none"}}
+    if not effort and (budget := thinking.get("budget_tokens")) is not None:
+        effort = next(name for least, name in _BUDGETS if budget >= least)
+    reasoning: JSONObject = {"effort": effort} if effort else {}
+    if thinking:
+        reasoning["summary"] = "auto"
+    return {"reasoning": reasoning} if reasoning else {}
+
+
+def _metadata(request: MessagesRequest) -> JSONObject:
+    """Return the identifier of the user, and the key of the conversation, which is the user's or the session's."""
+    user = json_text(json_object(request.metadata).get("user_id"))
+    if not user:
+        return {}
+    digest = hashlib.sha256(user.encode("utf-8", "replace")).hexdigest()
+    known = len(user) <= _MAX_IDENTIFIER and "\0" not in user
+    return {"safety_identifier": user if known else digest, "prompt_cache_key": digest}

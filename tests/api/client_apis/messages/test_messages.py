@@ -1,0 +1,272 @@
+"""`POST /v1/messages` over backends that do not speak it: translated, streamed and whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from app.core.access import hash_of
+from tests.support.message_stream import accumulated, frames
+from tests.support.serving import antiphon
+from tests.support.spoken import SPOKEN, Spoken
+from tests.support.upstream import DONE, Upstream, call, chunk, finish, sse, status
+
+PATH = "/v1/messages"
+HI: dict[str, Any] = {"model": "m", "max_tokens": 1000, "messages": [{"role": "user", "content": "Hi"}]}
+TOOL = {"name": "f", "input_schema": {"type": "object", "properties": {}}}
+
+
+class AnyUpstream(Upstream):
+    native = True
+
+
+@pytest_asyncio.fixture
+async def up() -> AsyncIterator[Upstream]:
+    async with AnyUpstream() as upstream:
+        yield upstream
+
+
+@asynccontextmanager
+async def client_of(up: Upstream, api: str = "chat", **values: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server whose backend speaks an API and gets no request twice."""
+    overrides = {"transport.api": api, "transport.passthrough": "never", **values.pop("overrides", {})}
+    values = {"backend_url": up.url, "backend_retries": 0, "backend_overrides": overrides, **values}
+    async with antiphon(**values) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+        yield client
+
+
+def warned(response: httpx.Response) -> str:
+    return response.headers.get("x-antiphon-warning", "")
+
+
+def without_signatures(message: Any) -> Any:
+    for block in message["content"]:
+        if "signature" in block:
+            assert block.pop("signature").startswith("antiphon1.")
+    return message["content"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+async def test_answer_of_each_server_api_has_text_thinking_and_calls(up: Upstream, api: Spoken, stream: bool) -> None:
+    up.say(sse(*api.whole(["Hel", "lo"], ["Hm", "."], ["x", "y"])))
+    async with client_of(up, api.name) as client:
+        answer = await client.post(PATH, json={**HI, "stream": stream, "tools": [TOOL]})
+    message = accumulated(answer.content) if stream else answer.json()
+    thinking, text, tool = without_signatures(message)
+    assert thinking == {"type": "thinking", "thinking": "Hm."}
+    assert text == {"type": "text", "text": "Hello"}
+    assert (tool["type"], tool["name"], tool["input"]) == ("tool_use", "f", {"a": "xy"})
+    assert (message["stop_reason"], message["model"]) == ("tool_use", "m")
+    assert message["usage"]["input_tokens"] > 0 and message["usage"]["output_tokens"] > 0
+    assert answer.headers["request-id"]
+
+
+@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+async def test_broken_stream_ends_with_an_error_event(up: Upstream, api: Spoken) -> None:
+    up.say(sse(*api.begin("Hel"), api.error))
+    async with client_of(up, api.name) as client:
+        answer = await client.post(PATH, json={**HI, "stream": True})
+    *_, last = frames(answer.content)
+    assert (last["type"], last["error"]["type"]) == ("error", "api_error")
+    assert "CUDA out of memory" in last["error"]["message"]
+    assert b"message_delta" not in answer.content and b"message_stop" not in answer.content
+
+
+async def test_calls_and_results_reach_a_chat_backend(up: Upstream) -> None:
+    up.say(sse(chunk("Sunny."), finish(), DONE))
+    use = {"type": "tool_use", "id": "toolu_1", "name": "f", "input": {"a": 1}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "No.", "is_error": True}
+    messages = [
+        *HI["messages"],
+        {"role": "assistant", "content": [{"type": "text", "text": "I look."}, use]},
+        {"role": "user", "content": [result, {"type": "text", "text": "And?"}]},
+        {"role": "system", "content": "Be brief."},
+    ]
+    system = [{"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}}]
+    async with client_of(up) as client:
+        answer = await client.post(PATH, json={**HI, "system": system, "messages": messages, "tools": [TOOL]})
+    assert answer.json()["content"] == [{"type": "text", "text": "Sunny."}]
+    sent = up.requests[0].json
+    called = {"id": "toolu_1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    assert sent["messages"] == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "I look.", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "toolu_1", "content": "Error: No."},
+        {"role": "user", "content": "And?"},
+        {"role": "system", "content": "Be brief."},
+    ]
+    assert sent["max_tokens"] == 1000
+
+
+async def test_limit_of_one_token_is_kept(up: Upstream) -> None:
+    up.say(sse(chunk("H"), finish("length"), DONE))
+    async with client_of(up) as client:
+        message = (await client.post(PATH, json={**HI, "max_tokens": 1})).json()
+    assert up.requests[0].json["max_tokens"] == 1
+    assert message["stop_reason"] == "max_tokens"
+
+
+async def test_truncated_call_ends_at_the_limit_of_tokens(up: Upstream) -> None:
+    up.say(sse(call(id="c", name="f", arguments='{"a": "x'), finish("length"), DONE))
+    async with client_of(up) as client:
+        answer = await client.post(PATH, json={**HI, "stream": True, "tools": [TOOL]})
+    assert accumulated(answer.content)["stop_reason"] == "max_tokens"
+
+
+# Signatures.
+
+
+async def signed(client: httpx.AsyncClient, up: Upstream, **headers: str) -> Any:
+    """Return the content of an answer with a signed thought."""
+    up.say(sse(chunk(reasoning_content="Secret."), call(id="c", name="f", arguments="{}"), finish("tool_calls"), DONE))
+    return (await client.post(PATH, json={**HI, "tools": [TOOL]}, headers=headers)).json()["content"]
+
+
+def continued(content: Any) -> dict[str, Any]:
+    results = [{"type": "tool_result", "tool_use_id": "c", "content": "1"}]
+    messages = [*HI["messages"], {"role": "assistant", "content": content}, {"role": "user", "content": results}]
+    return {**HI, "tools": [TOOL], "messages": messages}
+
+
+REPLAY = {"request.reasoning_replay": "always", "request.reasoning_field": "reasoning_content"}
+
+
+async def test_signed_thought_is_sent_back_to_the_backend(up: Upstream) -> None:
+    async with client_of(up, overrides=REPLAY) as client:
+        content = await signed(client, up)
+        content[0]["thinking"] = "Changed by the client."
+        up.say(sse(chunk("Done."), finish(), DONE))
+        answer = await client.post(PATH, json=continued(content))
+    assert warned(answer) == ""
+    assert up.requests[1].json["messages"][1]["reasoning_content"] == "Secret."
+
+
+@pytest.mark.parametrize("how", ["another owner", "changed", "another server", "redacted"])
+async def test_signature_of_others_is_dropped(up: Upstream, how: str) -> None:
+    keys = {name: {"hash": hash_of(f"sk-{name}"), "owner": name} for name in ("a", "b")}
+    async with client_of(up, overrides=REPLAY, keys=keys, secret_key="s") as client:
+        content = await signed(client, up, **{"x-api-key": "sk-a"})
+        thought, use = content
+        caller = {"x-api-key": "sk-b" if how in ("another owner", "redacted") else "sk-a"}
+        if how == "changed":
+            thought["signature"] = thought["signature"][:-2] + "AA"
+        if how == "another server":
+            thought["signature"] = "EqQBCkYIARgCKkAv"
+        thought["thinking"] = ""
+        if how == "redacted":
+            thought = {"type": "redacted_thinking", "data": thought["signature"]}
+        up.say(sse(chunk("Done."), finish(), DONE))
+        answer = await client.post(PATH, json=continued([thought, use]), headers=caller)
+    assert answer.status_code == 200
+    assert "signature" in warned(answer)
+    sent = up.requests[1].body.decode()
+    assert "Secret." not in sent and "antiphon1." not in sent and "EqQB" not in sent
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+async def test_thread_is_refused_with_the_code_that_sdks_read(up: Upstream, thread: Any) -> None:
+    async with client_of(up) as client:
+        answer = await client.post(PATH, json={**HI, "thread": thread})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["details"] == {"error_code": "thread_unsupported_request"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'messages[0].content[0].source'"),
+        ({"temperature": 3}, "'temperature'"),
+        ({"max_tokens": "many"}, "'max_tokens'"),
+        ({"messages": []}, "'messages'"),
+    ],
+)
+async def test_invalid_field_is_named_in_anthropics_shape(up: Upstream, fields: Any, words: str) -> None:
+    async with client_of(up) as client:
+        answer = await client.post(PATH, json={**HI, **fields})
+    body = answer.json()
+    assert (answer.status_code, body["type"], body["error"]["type"]) == (400, "error", "invalid_request_error")
+    assert words in body["error"]["message"]
+    assert body["request_id"] == answer.headers["request-id"]
+    assert not up.requests
+
+
+async def test_error_of_a_later_step_names_the_clients_field(up: Upstream) -> None:
+    document = {"type": "document", "source": {"type": "file", "file_id": "file_1"}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [document]}
+    messages = [*HI["messages"], {"role": "user", "content": [result]}]
+    async with client_of(up) as client:
+        answer = await client.post(PATH, json={**HI, "messages": messages})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith("messages[1].content[0].content[0].file_id: ")
+
+
+async def test_refusal_of_the_backend_is_in_anthropics_shape(up: Upstream) -> None:
+    up.always(status(429, {"error": {"message": "Slow down."}}, {"Retry-After": "3"}))
+    async with client_of(up) as client:
+        for stream in (False, True):
+            answer = await client.post(PATH, json={**HI, "stream": stream})
+            assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
+            assert answer.headers["retry-after"] == "3"
+
+
+async def test_unknown_fields_are_in_the_warning(up: Upstream) -> None:
+    up.say(sse(chunk("Hello"), finish(), DONE))
+    block = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
+    fields = {"container": "c", "input": "x", "messages": [{"role": "user", "content": [block]}]}
+    async with client_of(up) as client:
+        answer = await client.post(PATH, json={**HI, **fields})
+    named = {*warned(answer).split("'")}
+    assert {"container", "input", "messages[].content[].cache_control"} <= named
+
+
+async def test_tools_that_are_not_configured_are_left_out_with_a_warning(up: Upstream) -> None:
+    up.say(sse(chunk("Hello"), finish(), DONE))
+    tools = [TOOL, {"type": "web_search_20250305", "name": "web_search"}]
+    servers = [{"type": "url", "name": "lab", "url": "https://lab.example.com/mcp"}]
+    async with client_of(up) as client:
+        answer = await client.post(PATH, json={**HI, "tools": tools, "mcp_servers": servers})
+    assert answer.status_code == 200, answer.text
+    assert [tool["function"]["name"] for tool in up.requests[0].json["tools"]] == ["f"]
+    assert "web_search" in warned(answer) and "mcp" in warned(answer)
+
+
+# The other endpoints.
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": [TOOL], "system": "Be brief."}])
+async def test_tokens_are_counted(up: Upstream, fields: Any) -> None:
+    async with client_of(up) as client:
+        body = {name: value for name, value in {**HI, **fields}.items() if name != "max_tokens"}
+        answer = await client.post(f"{PATH}/count_tokens", json=body)
+    assert answer.json().keys() == {"input_tokens"}
+    assert answer.json()["input_tokens"] > (5 if fields else 0)
+    assert answer.headers["x-antiphon-estimated"] == "true"
+    assert answer.headers["request-id"]
+
+
+async def test_silence_is_filled_with_pings(up: Upstream) -> None:
+    up.say(sse(chunk("Hel"), 0.2, chunk("lo"), finish(), DONE))
+    async with client_of(up, heartbeat=0.05) as client:
+        answer = await client.post(PATH, json={**HI, "stream": True})
+    assert answer.content.count(b"event: ping\n") > 1
+    assert accumulated(answer.content)["content"][0]["text"] == "Hello"
+
+
+def test_pings_are_json() -> None:
+    from app.api.client_apis.messages.writer import PING
+
+    name, data, *_ = PING.decode().split("\n")
+    assert (name, json.loads(data.removeprefix("data: "))) == ("event: ping", {"type": "ping"})

@@ -1,0 +1,61 @@
+"""The laws of streams of Messages: they are well-formed, and the JSON answer is the accumulated stream."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.api.client_apis import Ending
+from app.api.client_apis.messages.reader import WriterOptions
+from app.api.client_apis.messages.writer import MessagesWriter
+from app.core.types.deltas import DONE
+from app.core.types.request import Event
+from tests.core.stream.test_event_builder import CHUNKS
+from tests.streams.recording import NAMES, load, play
+from tests.support.build import answer
+from tests.support.message_stream import accumulated
+
+ENDED = ("response.completed", "response.incomplete")
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[Callable[[str], list[Event]]]:
+    """Return the events of a recording, by its name."""
+    with asyncio.Runner() as runner:
+        yield functools.cache(lambda name: runner.run(play(load(name), ()))[0])
+
+
+def check(events: list[Event], options: WriterOptions) -> None:
+    """Check the stream and the JSON answer for events that end in a completed or incomplete response."""
+    writer = MessagesWriter(options)
+    ending = Ending(events[-1]["response"])
+    body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(ending)
+    assert accumulated(body) == writer.document(ending)
+
+
+def _by_its_spec_name(event: Event) -> Any:
+    return {**event, "type": event["type"].replace(".reasoning_text.", ".reasoning.")}
+
+
+@pytest.mark.parametrize("shows_thinking", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_recorded_answer_is_the_same_streamed_and_whole(
+    recorded: Callable[[str], list[Event]], name: str, shows_thinking: bool
+) -> None:
+    events = recorded(name)
+    if events and events[-1]["type"] in ENDED:
+        check(events, WriterOptions(shows_thinking))
+
+
+@settings(max_examples=150, deadline=None)
+@given(chunks=CHUNKS, shows_thinking=st.booleans())
+def test_random_answer_is_the_same_streamed_and_whole(chunks: list[Any], shows_thinking: bool) -> None:
+    events = answer([*chunks, DONE])
+    if events[-1]["type"] in ENDED:
+        check(events, WriterOptions(shows_thinking))
