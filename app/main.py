@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 
 from app import __version__
+from app.api.keys.managed_keys import ManagedKeys
 from app.api.openapi import Documented
 from app.api.parts import ApiParts
 from app.api.uvicorn import shutdown
@@ -21,6 +22,7 @@ from app.assembly.parts import (
     build_background,
     build_batch_worker,
     build_hooks,
+    build_keys,
     build_limits,
     build_metrics,
     build_store,
@@ -107,11 +109,12 @@ def create_app(
     accounting = build_accounting(settings, store, metrics)
     api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
 
+    keys = build_keys(api, store)
     document = None if settings.docs == "off" else "/openapi.json"
     hangup = SettingsReload(settings, reload, router, api) if reload else None
-    running = partial(_running, settings, api, background, observers, labels, hangup)
+    running = partial(_running, settings, api, keys, background, observers, labels, hangup)
     app = Documented(**ABOUT, openapi_url=document, lifespan=lambda app: running())
-    add_middleware(app, settings, api, metrics, tracing, add_routes(app, settings, api, metrics, router))
+    add_middleware(app, settings, api, metrics, tracing, add_routes(app, settings, api, keys, metrics, router))
     return app
 
 
@@ -119,6 +122,7 @@ def create_app(
 async def _running(
     settings: Settings,
     api: ApiParts,
+    keys: ManagedKeys,
     background: Background | None,
     observers: Sequence[Metrics | Tracing],
     labels: ModelLabels,
@@ -132,6 +136,8 @@ async def _running(
         stack.push_async_callback(responses.store.aclose)
         await stack.enter_async_context(purging(responses.store, responses.purge))
         stack.push_async_callback(api.auth.aclose)
+        stack.push_async_callback(keys.aclose)
+        await keys.start()
         stack.push_async_callback(api.idempotency.aclose)
         stack.push_async_callback(api.limits.aclose)
         api.accounting.start()

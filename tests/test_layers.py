@@ -49,7 +49,7 @@ NAMES_SERVERS = {"app.core.profile", "app.core.dialects", "app.core.affinity", "
 # A layer may import what stands in its row, and itself. The most specific name counts: `app.backends` is the protocol,
 # and `app.backends.*` are the backends and what they share.
 PROTOCOLS = {"app.backends", "app.tools"}
-PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".layered", ".usage")}
+PROTOCOLS |= {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".keys", ".layered", ".usage")}
 ROOMS = (
     "*",
     "charsets",
@@ -102,10 +102,11 @@ LAYERS = {
     "app.core.sse": STREAM | {"app.core.*", "app.core.stream"},
     "app.storage": {"app", "app.errors"},
     **dict.fromkeys(PROTOCOLS, BELOW),
-    "app.stores.layered": BELOW | {"app.stores"},
+    **dict.fromkeys(["app.stores.layered", "app.stores.keys"], BELOW | {"app.stores"}),
     "app.backends.*": BELOW | {"app.backends"},
     "app.stores.*": BELOW
-    | {"app.storage", "app.stores", "app.stores.event_log", "app.stores.counters", "app.stores.usage"},
+    | {f"app.stores{module}" for module in ("", ".counters", ".event_log", ".keys", ".usage")}
+    | {"app.storage"},
     "app.tools.html_text": {"app"},
     "app.tools.endpoint": BELOW | {"app.tools", "app.tools.*"},
     "app.tools.validation": BELOW,

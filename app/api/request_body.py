@@ -208,6 +208,8 @@ def invalid_request(error: ValidationError) -> InvalidRequest:
     field = field_path(first["loc"])
     code = _code(first["type"], first.get("ctx", {}))
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        return InvalidRequest(f"Unknown parameter: '{field}'.", param=field, code="unknown_parameter")
     return InvalidRequest(f"Invalid '{field}': {message}." if field else f"{message}.", param=field or None, code=code)
 
 

@@ -16,6 +16,7 @@ from app.api.auth.tokens import TokenVerifier
 from app.api.batches import BatchWorker
 from app.api.batches.requests import LineRequests
 from app.api.idempotency import Idempotency
+from app.api.keys.managed_keys import ManagedKeys
 from app.api.parts import ApiParts
 from app.api.rate_limits import Limits
 from app.api.request_body import BodyLimits
@@ -36,6 +37,7 @@ from app.settings.prompts import read_prompts
 from app.stores import STORES, MeasuringStore, Store
 from app.stores.counters import CountingStore
 from app.stores.event_log import LoggingStore
+from app.stores.keys import FOREVER, LastingStore, StoredKeys
 from app.stores.memory import MemoryStore
 from app.stores.memory.counters import MemoryCounters
 from app.stores.memory.usage import MemoryUsage
@@ -222,6 +224,12 @@ def build_api(
         Idempotency(responses.store, settings.idempotency_ttl),
         activity,
     )
+
+
+def build_keys(api: ApiParts, store: Store) -> ManagedKeys:
+    """Return the keys that people manage, in the store if it can keep them, and otherwise in this process's memory."""
+    lasting = store.lasting() if isinstance(store, LastingStore) else MemoryStore(ttl=FOREVER)
+    return ManagedKeys(StoredKeys(lasting), api.auth, has_prices=lambda: api.accounting.has_prices)
 
 
 def build_batch_worker(

@@ -14,6 +14,8 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute, compile_path
 from app import __version__
 from app.api import errors
 from app.api.activity import activity_routes
+from app.api.keys import key_routes
+from app.api.keys.managed_keys import ManagedKeys
 from app.api.middleware.cors import Cors
 from app.api.middleware.host import AllowedHosts
 from app.api.middleware.identity import IdentityCheck
@@ -54,10 +56,15 @@ RESOURCES = {
 
 
 def add_routes(
-    app: Documented, settings: Settings, api: ApiParts, metrics: Metrics | None, backends: Router
+    app: Documented,
+    settings: Settings,
+    api: ApiParts,
+    keys: ManagedKeys,
+    metrics: Metrics | None,
+    backends: Router,
 ) -> Sequence[Route]:
     """Add all endpoints and pages; return the routes of the backend's endpoints, for `add_middleware`."""
-    _add_endpoints(app, settings, api, backends)
+    _add_endpoints(app, settings, api, keys, backends)
     _add_pages(app, api.responses, settings, metrics)
     passed = passthrough_routes(api, "/v1", "", translated_only=not settings.passthrough)
     app.router.routes.extend(passed)
@@ -66,7 +73,7 @@ def add_routes(
     return passed
 
 
-def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, backends: Router) -> None:
+def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, keys: ManagedKeys, backends: Router) -> None:
     """Add the endpoints of the API, with and without the prefix `/v1`."""
     routers = [response_routes.routes(api), conversations.routes(api)]
     for name, path in RESOURCES.items():
@@ -77,7 +84,7 @@ def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, backends:
         settings.websocket_lifetime, settings.shutdown_grace, settings.websocket_queue
     )
     routers.append(websocket.routes(api, connections, partial(build_memory, settings)))
-    routers.append(activity_routes(api))
+    routers += [activity_routes(api), key_routes(api, keys)]
     routers.append(inspection_routes(api, partial(about, settings, api.responses, backends)))
     for router in routers:
         app.endpoints.include_router(router, prefix="/v1", tags=["responses"])

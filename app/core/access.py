@@ -115,7 +115,7 @@ class KeyAccess:
     def check_admin(self) -> None:
         """Raise `PermissionDenied` for a key whose table does not set `admin = true`."""
         if self.configured and not self.admin:
-            message = f"The key '{self.name}' may not do this: it takes one with `admin = true` in its settings."
+            message = "This endpoint requires an admin key (`admin = true`)."
             raise PermissionDenied(message, code="insufficient_permissions")
 
 

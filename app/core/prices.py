@@ -60,6 +60,9 @@ class PriceList:
         self._prices = dict(prices or {})
         self._cache: dict[str, Price | None] = {}  # by model
 
+    def __bool__(self) -> bool:
+        return bool(self._prices)
+
     def price(self, model: str) -> Price | None:
         """Return the price of a model; None if it has none."""
         try:

@@ -37,8 +37,8 @@ def check_key_name(name: str) -> str:
     """Return a valid name of a key unchanged; raises `ValueError` for any other."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            "a key's name should be up to 64 letters, digits and any of _ . @ -, and none of: anonymous, unnamed, "
-            "other, key_ with eight digits"
+            "must be up to 64 letters, digits and any of _ . @ -, and none of: anonymous, unnamed, other, key_ with "
+            "eight digits"
         )
     return name
 

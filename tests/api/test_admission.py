@@ -28,12 +28,20 @@ READS = "reads stored objects"
 FREES = "ends work or frees space, which must be possible at a limit"
 CHANGES = "replaces fields of bounded size in one stored object"
 REPORTS = "reports the server's own state"
+MANAGES = "an admin manages keys, also when the admin key is at a limit"
 PAGE = "a page or a probe outside the API"
 
 EXEMPT = {
     **dict.fromkeys(["/", "/docs", "/docs/", "/openapi.json", "/studio", "/studio/", "/studio/icon.svg"], PAGE),
     **dict.fromkeys(["/health", "/healthz", "/readyz", "/metrics"], PAGE),
     "GET /v1/antiphon/about": REPORTS,
+    "GET /v1/antiphon/audit": MANAGES,
+    "GET /v1/antiphon/keys": MANAGES,
+    "POST /v1/antiphon/keys": MANAGES,
+    "GET /v1/antiphon/keys/x": MANAGES,
+    "PATCH /v1/antiphon/keys/x": MANAGES,
+    "DELETE /v1/antiphon/keys/x": MANAGES,
+    "POST /v1/antiphon/keys/x/rotate": MANAGES,
     "GET /v1/antiphon/budgets": REPORTS,
     "GET /v1/antiphon/latency": REPORTS,
     "GET /v1/antiphon/now": REPORTS,

@@ -379,6 +379,7 @@ USES_A_MODEL = re.compile(
     r"(/v1)?/(responses(/compact|/input_tokens)?|antiphon/translation|chat/completions|completions|embeddings|rerank"
     r"|moderations|(images|audio)(/.*)?|deployments/x/.*|messages(/count_tokens)?)"
 )
+OF_ADMINS = re.compile(r"(/v1)?/antiphon/(audit|keys(/.*)?)")
 USES_A_TOOL = re.compile(r"(/v1)?/(vector_stores|containers)(/.*)?")
 
 
@@ -408,6 +409,9 @@ async def test_every_route_refuses_a_key_without_the_right(tmp_path: Path, upstr
                 assert code == "model_not_allowed", (path, codes)
             elif USES_A_TOOL.fullmatch(path):
                 assert code == "tool_not_allowed", (path, codes)
+            elif OF_ADMINS.fullmatch(path):
+                assert [code_of(answer) for answer in answers.values()] == ["insufficient_permissions"] * 2, path
+                continue
             else:
                 assert codes["none"] == codes["all"] != 403, (method, path, codes)
                 continue

@@ -32,7 +32,7 @@ OWNED = {
     "batch_id",
     "upload_id",
 }  # parts of paths that are somebody's
-PUBLIC = {"model", "rest", "deployment", "server_label"}  # and nobody's
+PUBLIC = {"model", "rest", "deployment", "server_label", "key_id"}  # and nobody's, or for admins only
 
 
 def with_files(path: str) -> dict[str, Any]:
@@ -64,7 +64,8 @@ PASSED_ON += ["audio", "audio/{rest:path}", "messages", "messages/count_tokens"]
 OF_DEPLOYMENTS = ["chat/completions", "completions", "embeddings", "images/generations", "images/edits", "audio/speech"]
 OF_DEPLOYMENTS += ["audio/transcriptions", "audio/translations"]
 PASSED_ON += [*OF_DEPLOYMENTS, *(f"deployments/{{deployment:path}}/{path}" for path in OF_DEPLOYMENTS)]
-NAMES_NOTHING = ["/v1/conversations", "/v1/files", "/v1/uploads", *(f"/v1/{path}" for path in PASSED_ON)]
+FOR_ADMINS = ["/v1/antiphon/keys", "/v1/antiphon/keys/{key_id}/rotate"]
+NAMES_NOTHING = [*FOR_ADMINS, "/v1/conversations", "/v1/files", "/v1/uploads", *(f"/v1/{path}" for path in PASSED_ON)]
 FILLED = ["/v1/vector_stores", "/v1/batches"]  # with what was made before
 
 # A body that is valid where a path ends so, so that it is the id that is refused.

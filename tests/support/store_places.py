@@ -67,7 +67,8 @@ class Memory:
         return self.stores[-1]
 
     def contents(self) -> bytes:
-        buckets = [bucket for store in self.stores for bucket in store._buckets.values()]
+        stores = [each for store in self.stores for each in (store, store._lasting) if each]
+        buckets = [bucket for store in stores for bucket in store._buckets.values()]
         return b"".join(
             content for bucket in buckets for content in (*bucket.records.values(), *bucket.entries.values())
         )

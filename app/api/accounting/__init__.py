@@ -126,6 +126,11 @@ class Accounting:
         self._last_deletion = -FORGET_INTERVAL
         self._closing = False
 
+    @property
+    def has_prices(self) -> bool:
+        """Whether any model has a price."""
+        return bool(self._prices)
+
     def replace_prices(self, prices: PriceList) -> None:
         """Use these prices from now on."""
         self._prices = prices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -16,10 +16,11 @@ from app.api.auth.proxy import ProxyIdentity
 from app.api.auth.tokens import TokenVerifier, is_token
 from app.core.access import UNRESTRICTED, KeyAccess, digest_of
 from app.core.dialects import dialect_of
-from app.errors import APIError, InvalidToken, PermissionDenied, Unauthorized
+from app.errors import APIError, InvalidToken, PermissionDenied, StoreUnavailable, Unauthorized
 from app.observability import log_context
 from app.responses import Caller
 from app.settings.keys import KeySettings
+from app.stores.keys import StoredKey
 
 SUBPROTOCOL_KEY = "openai-insecure-api-key."  # followed by the key
 
@@ -49,22 +50,50 @@ class Auth:
         self._proxy = proxy
         self._dialect = dialect
         self._clock = clock
+        self.reading = False  # whether the keys of the store are still unknown
+        self.uses: dict[str, float] = {}  # Unix time of the last use of each key, by name
+        self._stored: Sequence[StoredKey] = ()
+        self._required = False
         self.replace_keys(keys, named)
 
     def replace_keys(self, keys: Iterable[str], named: Mapping[str, KeySettings] | None = None) -> None:
-        """Accept these keys from now on, and no others."""
-        accesses = {digest: _plain_access(digest) for digest in map(digest_of, keys)}
-        for name, settings in (named or {}).items():
-            accesses |= dict.fromkeys(settings.digests, settings.access(name))
-        self._tables = {name: settings.access(name) for name, settings in (named or {}).items()}
+        """Accept these keys of the settings from now on, and no others of the settings."""
+        self._plain = [digest_of(key) for key in keys]
+        self._named = dict(named or {})
+        self._renew()
+
+    def replace_stored(self, keys: Sequence[StoredKey]) -> None:
+        """Accept these keys of the store from now on, and no others of the store."""
+        self._stored = keys
+        self.reading = False
+        self._renew()
+
+    def _renew(self) -> None:
+        accesses = {digest: _plain_access(digest) for digest in self._plain}
+        self._tables = {name: settings.access(name) for name, settings in self._named.items()}
+        for name, settings in self._named.items():
+            accesses |= dict.fromkeys(settings.digests, self._tables[name])
+        for key in self._stored:
+            if not (key.revoked or key.name in self._named):
+                self._tables[key.name] = access = key.access()
+                for secret in key.secrets:
+                    expires = math.inf if secret.expires_at is None else secret.expires_at
+                    until = replace(access, expires=expires) if expires < access.expires else access
+                    accesses.setdefault(secret.digest, until)
         # With the digest itself, to be compared in constant time. (A caller cannot choose the digest of what it sends,
         # so the time that the lookup takes tells nothing of a key.)
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
+        # A server that has had a key does not open up when its last one is removed.
+        self._required = self._required or bool(self._accesses)
+
+    def settings_keys(self) -> tuple[list[str], dict[str, KeySettings]]:
+        """Return the keys of the settings: the names of those without a table, and the tables."""
+        return [*map(_alias, self._plain)], self._named
 
     @property
     def required(self) -> bool:
         """Whether requests need a key or an identity."""
-        return bool(self._accesses) or self.has_identities
+        return self._required or self.has_identities
 
     @property
     def has_identities(self) -> bool:
@@ -91,12 +120,15 @@ class Auth:
         """Return the caller that sent these headers; raises `Unauthorized`, and `PermissionDenied` for an identity."""
         key = _key(headers)
         if not self.required:
+            if self.reading:
+                raise StoreUnavailable(_READING)
             return Caller(key=key or None, dialect=dialect_of(headers, self._dialect))
         access = self._access(digest_of(key))
         if access is None and self.has_identities and (found := IDENTIFIED.get()):
             if isinstance(found, APIError):
                 raise found
             access, key = self._access_of(found), ""  # a token is never passed on to a backend
+            self.uses[access.table] = self._clock()
         if access is None:
             raise Unauthorized(
                 "Incorrect API key provided."
@@ -177,8 +209,11 @@ class Auth:
         """Return what the key with a digest may do; None if there is none. Raises `Unauthorized` if it has expired."""
         known, access = self._accesses.get(digest, ("", UNRESTRICTED))
         if not hmac.compare_digest(known, digest):
+            if self.reading:
+                raise StoreUnavailable(_READING)
             return None
         self._check_expiry(access)
+        self.uses[access.name] = self._clock()
         return access
 
     def _check_expiry(self, access: KeyAccess) -> None:
@@ -199,6 +234,9 @@ def identity_of(usage_name: str, owner: str, expires: float = math.inf) -> Ident
     """Return the identity with a name in usage."""
     table, _, name = usage_name.partition(":")
     return Identity(None if table == NO_TABLE else table, name, owner, expires)
+
+
+_READING = "The server cannot read its API keys yet. Try again."
 
 
 def _plain_access(digest: str) -> KeyAccess:

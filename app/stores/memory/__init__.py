@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from app.errors import StoreUnavailable
 from app.storage.url_options import count, read_options
 from app.stores import Change, images_bucket, owner_of
+from app.stores.keys import FOREVER
 from app.stores.memory.event_log import MemoryLog
 from app.stores.memory.usage import MemoryUsage
 
@@ -76,6 +77,7 @@ class MemoryStore:
         self._listed: dict[str, dict[tuple[str, str], None]] = {}
         self._logs: list[MemoryLog] = []
         self._usage = MemoryUsage()
+        self._lasting: MemoryStore | None = None
         self.records = 0
         self.bytes = 0  # including the overhead
 
@@ -201,6 +203,12 @@ class MemoryStore:
     def usage(self, *, days: int) -> MemoryUsage:
         """Return the usage of keys, which lasts as long as the process."""
         return self._usage
+
+    def lasting(self) -> MemoryStore:
+        """Return a store whose buckets do not expire, and are not evicted for others."""
+        if self._lasting is None:
+            self._lasting = MemoryStore(ttl=FOREVER, clock=self._clock)
+        return self._lasting
 
     async def aclose(self) -> None:
         """Delete everything."""

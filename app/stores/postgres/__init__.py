@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 from app.errors import StoreUnavailable
@@ -20,6 +21,7 @@ from app.storage.migration import Connection
 from app.storage.outage import Outage
 from app.storage.postgres import PostgresClient, PostgresTables, read_postgres_url
 from app.stores import Change, images_bucket, owner_of
+from app.stores.keys import FOREVER
 from app.stores.postgres.counters import FAST, PostgresCounters
 from app.stores.postgres.event_log import PostgresLog
 from app.stores.postgres.schema import migrate_store
@@ -238,6 +240,12 @@ class PostgresStore:
     def counters(self) -> PostgresCounters:
         """Return counters in the same database."""
         return PostgresCounters(self._new_client(timeout=FAST, connect_timeout=FAST))
+
+    def lasting(self) -> PostgresStore:
+        """Return a store in the same database whose buckets do not expire."""
+        lasting = copy(self)
+        lasting._ttl, lasting._slack = FOREVER, 3600.0
+        return lasting
 
     def usage(self, *, days: int) -> SQLUsage:
         """Return the usage of keys in the same database."""

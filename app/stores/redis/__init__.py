@@ -15,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 from app.storage.outage import Outage
 from app.stores import Change, images_bucket
+from app.stores.keys import FOREVER
 from app.stores.redis import listing
 from app.stores.redis.connection import Command, RedisClient, make_servers, read_address
 from app.stores.redis.counters import FAST_TIMEOUT, RedisCounters
@@ -203,6 +205,12 @@ class RedisStore:
     def counters(self) -> RedisCounters:
         """Return counters on the same server."""
         return RedisCounters(self._fast())
+
+    def lasting(self) -> RedisStore:
+        """Return a store on the same server whose buckets do not expire."""
+        lasting = copy(self)
+        lasting._ttl = round(FOREVER * 1000)
+        return lasting
 
     def usage(self, *, days: int) -> RedisUsage:
         """Return the usage of keys on the same server."""

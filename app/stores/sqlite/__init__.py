@@ -14,6 +14,7 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -25,6 +26,7 @@ from app.errors import StoreUnavailable
 from app.storage.sqlite import Database, SQLiteTables, changed, query
 from app.storage.url_options import one_of, read_options, seconds
 from app.stores import Change, images_bucket, owner_of
+from app.stores.keys import FOREVER
 from app.stores.sqlite import event_log
 from app.stores.sqlite.event_log import SQLiteLog
 from app.stores.sqlite.schema import MIGRATIONS, RECORD_PIECE
@@ -228,6 +230,12 @@ class SQLiteStore:
     def log(self, *, ttl: float, lease: float) -> SQLiteLog:
         """Return an event log in the same file and threads."""
         return SQLiteLog(self._db, ttl=ttl, lease=lease, clock=self._clock)
+
+    def lasting(self) -> SQLiteStore:
+        """Return a store in the same file whose buckets do not expire."""
+        lasting = copy(self)
+        lasting._ttl, lasting._slack = FOREVER, 3600.0
+        return lasting
 
     def usage(self, *, days: int) -> SQLUsage:
         """Return the usage of keys in the same file and threads."""

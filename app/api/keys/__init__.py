@@ -1,0 +1,181 @@
+"""
+Endpoints for keys: `/v1/antiphon/keys` and `/v1/antiphon/audit`.
+
+They require a key whose table, in the settings or in the store, has `admin = true`. Other keys are refused before
+anything is looked up, so they learn nothing about which keys exist.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from app.api.json_response import json_response
+from app.api.keys.managed_keys import ListedKey, ManagedKeys, etag
+from app.api.keys.requests import CreateKey, RotateKey, UpdateKey
+from app.api.openapi import ERRORS, request_body, response_example
+from app.api.pagination import parse_limit
+from app.api.parts import ApiParts
+from app.api.request_body import read_body
+from app.api.routes.lazy_route import LazyRoute
+from app.core.access import KeyAccess
+from app.core.types import JSONObject
+from app.errors import InvalidRequest, PermissionDenied
+from app.stores.keys import KeyChange
+
+_KEY = {
+    "id": "key_5f3759df5f3759dfc0ffee00",
+    "object": "antiphon.key",
+    "name": "alice",
+    "source": "store",
+    "owner": "research",
+    "models": ["qwen*"],
+    "tools": ["web_search"],
+    "admin": False,
+    "requests_per_minute": 60,
+    "tokens_per_minute": None,
+    "max_concurrent": 4,
+    "budgets": {"money_per_month": 50.0},
+    "max_stored_bytes": None,
+    "expires_at": 1798761600,
+    "created_at": 1790000000,
+    "last_used_at": 1790000100,
+    "previous_secret_expires_at": None,
+    "revoked": False,
+}
+_WITH_SECRET = {**_KEY, "secret": "sk-antiphon-..."}
+_KEYS = {"object": "list", "data": [_KEY], "first_id": _KEY["id"], "last_id": _KEY["id"], "has_more": False}
+_CHANGE = {
+    "id": "000000000007",
+    "object": "antiphon.key_change",
+    "at": 1790000000.5,
+    "actor": "ops",
+    "action": "update",
+    "key": "alice",
+    "key_id": _KEY["id"],
+    "before": {"name": "alice", "models": ["*"]},
+    "after": {"name": "alice", "models": ["qwen*"]},
+}
+_CHANGES = {"object": "list", "data": [_CHANGE], "first_id": _CHANGE["id"], "last_id": _CHANGE["id"], "has_more": False}
+
+
+def key_routes(api: ApiParts, keys: ManagedKeys) -> APIRouter:
+    """Return the routes, without the `/v1`."""
+    router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
+    limits = api.body_limits
+
+    def admin(request: Request) -> KeyAccess:
+        """Return the access of the admin key that sent a request; raises `Unauthorized` and `PermissionDenied`."""
+        access = api.caller(request.headers).access
+        if not (access.admin and access.configured):
+            message = "This endpoint requires an admin key (`admin = true`)."
+            raise PermissionDenied(message, code="insufficient_permissions")
+        return access
+
+    @router.get("/keys", summary="List keys", openapi_extra=response_example(_KEYS))
+    async def listed(
+        request: Request,
+        limit: str = Query("100", description="1 to 100"),
+        after: str | None = Query(None, description="the id of the key to list from"),
+        revoked: str = Query("false", description="`true`: list the revoked keys instead"),
+    ) -> Response:
+        admin(request)
+        if revoked not in ("true", "false"):
+            raise InvalidRequest("Invalid 'revoked': must be 'true' or 'false'.", param="revoked", code="invalid_value")
+        found = await keys.listed(revoked=revoked == "true")
+        return json_response(_page([key.resource for key in found], parse_limit(limit), after))
+
+    @router.post(
+        "/keys",
+        summary="Create a key; only this answer has its secret",
+        openapi_extra=request_body(CreateKey) | response_example(_WITH_SECRET),
+    )
+    async def create(request: Request) -> Response:
+        actor = admin(request)
+        return _with_secret(*await keys.create(actor, await read_body(request, CreateKey, limits)))
+
+    @router.get("/keys/{key_id}", summary="Retrieve a key", openapi_extra=response_example(_KEY))
+    async def retrieve(request: Request, key_id: str) -> Response:
+        admin(request)
+        return _answer(await keys.retrieve(key_id))
+
+    @router.patch(
+        "/keys/{key_id}",
+        summary="Change fields of a key",
+        openapi_extra=request_body(UpdateKey) | response_example(_KEY),
+    )
+    async def update(request: Request, key_id: str) -> Response:
+        actor = admin(request)
+        body = await read_body(request, UpdateKey, limits)
+        return _answer(await keys.update(actor, key_id, body, request.headers.get("if-match")))
+
+    @router.delete("/keys/{key_id}", summary="Revoke a key", openapi_extra=response_example({**_KEY, "revoked": True}))
+    async def revoke(request: Request, key_id: str) -> Response:
+        actor = admin(request)
+        return _answer(await keys.revoke(actor, key_id, request.headers.get("if-match")))
+
+    @router.post(
+        "/keys/{key_id}/rotate",
+        summary="Give a key a new secret",
+        openapi_extra=request_body(RotateKey) | response_example(_WITH_SECRET),
+    )
+    async def rotate(request: Request, key_id: str) -> Response:
+        actor = admin(request)
+        body = await read_body(request, RotateKey, limits)
+        return _with_secret(*await keys.rotate(actor, key_id, body, request.headers.get("if-match")))
+
+    @router.get("/audit", summary="List changes of keys, newest first", openapi_extra=response_example(_CHANGES))
+    async def audit(
+        request: Request,
+        limit: str = Query("20", description="1 to 100"),
+        after: str | None = Query(None, description="the id of the change to list from"),
+        key: str | None = Query(None, description="only changes of the key with this id"),
+    ) -> Response:
+        admin(request)
+        changes = [change for change in await keys.changes() if key in (None, change.key.id)]
+        return json_response(_page([*map(_described, changes)], parse_limit(limit), after))
+
+    return router
+
+
+def _answer(key: ListedKey, **more: Any) -> Response:
+    headers = {"etag": etag(key.version)} if key.version else {}
+    return json_response({**key.resource, **more}, {**headers, "cache-control": "no-store"})
+
+
+def _with_secret(key: ListedKey, secret: str) -> Response:
+    return _answer(key, secret=secret)
+
+
+def _described(change: KeyChange) -> JSONObject:
+    return {
+        "id": f"{change.number:012d}",
+        "object": "antiphon.key_change",
+        "at": change.at,
+        "actor": change.actor,
+        "action": change.action,
+        "key": change.key.name,
+        "key_id": change.key.id,
+        "before": change.before,
+        "after": change.after,
+    }
+
+
+def _page(entries: list[JSONObject], limit: int, after: str | None) -> JSONObject:
+    """Return a page of entries with ids; raises `InvalidRequest` if none has the id `after`."""
+    start = 0
+    if after is not None:
+        ids = [entry["id"] for entry in entries]
+        if after not in ids:
+            raise InvalidRequest(f"Invalid 'after': must be the id of an entry, not '{after}'.", param="after")
+        start = ids.index(after) + 1
+    data = entries[start : start + limit]
+    return {
+        "object": "list",
+        "data": data,
+        "first_id": data[0]["id"] if data else None,
+        "last_id": data[-1]["id"] if data else None,
+        "has_more": len(entries) > start + limit,
+    }

@@ -1,0 +1,325 @@
+"""
+The keys that people manage: reads them from the store for authentication, and makes the changes of the API.
+
+    keys = ManagedKeys(StoredKeys(store.lasting()), auth)
+    await keys.start()
+    key, secret = await keys.create(access, CreateKey(name="alice"))
+
+Authentication looks keys up in memory. Each process asks the store once a second whether there was a change, and reads
+all keys only then. While the store is unavailable, the keys that were read last remain accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from app.api.auth import Auth
+from app.api.keys.requests import CreateKey, RotateKey, UpdateKey
+from app.core.access import KeyAccess, digest_of
+from app.core.prices import NANO
+from app.core.types import JSONObject
+from app.errors import InvalidRequest, NotFound, PermissionDenied, StoreBusy, StoreUnavailable
+from app.runtime.tasks import end
+from app.settings.keys import KEY_PREFIX, KeySettings
+from app.stores.keys import KeyChange, KeySnapshot, Secret, StoredKey, StoredKeys
+
+logger = logging.getLogger(__name__)
+
+FOLLOWING = 1.0  # seconds between two questions to the store whether keys have changed
+NOTE_USES = 60.0  # seconds between two writes of the keys' last uses
+STARTING = 2.0  # seconds to wait for the keys at start; requests of unknown keys are a 503 until they are read
+MAX_KEYS = 5000  # that are not revoked
+_SETTINGS = "settings:"  # the ids of the settings' keys begin with it, and no others
+_ATTEMPTS = 20
+
+
+class ListedKey(NamedTuple):
+    """A key with its version, as the API shows it."""
+
+    resource: JSONObject
+    version: int  # the number of its last change; 0 for a key of the settings
+
+
+class ManagedKeys:
+    """The keys in the store, and those of the settings, which cannot be changed here."""
+
+    def __init__(
+        self,
+        stored: StoredKeys,
+        auth: Auth,
+        *,
+        has_prices: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`has_prices` returns whether models have prices, which budgets of money need; `clock` the Unix time."""
+        self._stored = stored
+        self._auth = auth
+        self._has_prices = has_prices
+        self._clock = clock
+        self._snapshot = KeySnapshot()
+        self._stale = True  # whether changes may have been missed
+        self._noted: dict[str, float] = {}  # last uses that are in the store, by name
+        self._polling: asyncio.Task[None] | None = None
+
+    # Reading.
+
+    async def start(self) -> None:
+        """Read the keys, and follow their changes from now on."""
+        self._auth.reading = True
+        self._noted = dict(self._auth.uses)
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(STARTING):
+                await self._follow()
+        self._polling = asyncio.create_task(self._keep_following())
+
+    async def aclose(self) -> None:
+        """Stop following changes, and store the last uses."""
+        await end(self._polling)
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(STARTING):
+                await self._note_uses()
+
+    async def _keep_following(self) -> None:
+        noted = asyncio.get_running_loop().time()
+        while True:
+            await asyncio.sleep(FOLLOWING)
+            try:
+                await self._follow()
+                if asyncio.get_running_loop().time() > noted + NOTE_USES:
+                    noted = asyncio.get_running_loop().time()
+                    await self._note_uses()
+            except StoreUnavailable:
+                self._stale = True  # the store logs the outage
+            except Exception:
+                self._stale = True
+                logger.exception("keys not read")
+
+    async def _follow(self) -> None:
+        """Accept the keys that are in the store now."""
+        if self._stale or await self._stored.has_changed(self._snapshot.revision):
+            await self._read()
+
+    async def _read(self) -> KeySnapshot:
+        """Read the keys, and accept them from now on."""
+        snapshot = await self._stored.read()
+        if self._stale or snapshot.revision > self._snapshot.revision:
+            self._snapshot = snapshot
+            self._stale = False
+            self._auth.replace_stored(snapshot.current())
+        return snapshot
+
+    async def _note_uses(self) -> None:
+        uses = {name: time for name, time in self._auth.uses.items() if self._noted.get(name) != time}
+        if uses:
+            await self._stored.note_uses(uses)
+            self._noted.update(uses)
+
+    async def listed(self, *, revoked: bool) -> list[ListedKey]:
+        """Return the keys by name, those of the settings too; or those that were revoked."""
+        snapshot, uses = await self._read(), await self._uses()
+        of_settings = [] if revoked else self._of_settings()
+        stored = [change for change in snapshot.last_changes().values() if change.key.revoked == revoked]
+        listed = [ListedKey(_resource(key, uses.get(key.name), "settings"), 0) for key in of_settings]
+        listed += [ListedKey(self._described(change.key, uses), change.number) for change in stored]
+        return sorted(listed, key=lambda key: (key.resource["name"], key.resource["id"]))
+
+    async def retrieve(self, key_id: str) -> ListedKey:
+        """Return one key; raises `NotFound`."""
+        uses = await self._uses()
+        for key in self._of_settings():
+            if key.id == key_id:
+                return ListedKey(_resource(key, uses.get(key.name), "settings"), 0)
+        change = _change_of(await self._read(), key_id)
+        return ListedKey(self._described(change.key, uses), change.number)
+
+    async def changes(self) -> list[KeyChange]:
+        """Return the changes, newest first."""
+        return [*reversed((await self._read()).changes)]
+
+    async def _uses(self) -> dict[str, int]:
+        uses = await self._stored.uses()
+        own = {name: int(time) for name, time in self._auth.uses.items()}
+        return {name: max(uses.get(name, 0), own.get(name, 0)) for name in {*uses, *own}}
+
+    def _described(self, key: StoredKey, uses: dict[str, int]) -> JSONObject:
+        return _resource(key, uses.get(key.name), "store")
+
+    def _of_settings(self) -> list[StoredKey]:
+        plain, tables = self._auth.settings_keys()
+        keys = [StoredKey(f"{_SETTINGS}{name}", name, name) for name in plain]
+        return keys + [_key_of_settings(name, table) for name, table in tables.items()]
+
+    # Changing.
+
+    async def create(self, actor: KeyAccess, body: CreateKey) -> tuple[ListedKey, str]:
+        """Create a key, and return it with its secret, which is shown only once; raises `InvalidRequest`."""
+        secret, now = _new_secret(), int(self._clock())
+        key = StoredKey(f"key_{secrets.token_hex(12)}", body.name, body.name, created_at=now)
+        key = self._updated(replace(key, secrets=[Secret(digest_of(secret))]), body)
+
+        def change(snapshot: KeySnapshot) -> tuple[StoredKey | None, StoredKey]:
+            names = [other.name for other in snapshot.current() if not other.revoked]
+            if body.name in (*names, *(other.name for other in self._of_settings())):
+                message = f"Invalid 'name': a key named '{body.name}' exists already."
+                raise InvalidRequest(message, param="name", code="key_exists", status=409)
+            if len(names) >= MAX_KEYS:
+                message = f"This server has {MAX_KEYS} keys, which is the limit. Revoke some first."
+                raise InvalidRequest(message, code="too_many_keys", status=409)
+            return None, key
+
+        return await self._change(actor, "create", change), secret
+
+    async def update(self, actor: KeyAccess, key_id: str, body: UpdateKey, version: str | None) -> ListedKey:
+        """Change the fields that a request has; raises `NotFound`, `InvalidRequest` and `PermissionDenied`."""
+
+        def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
+            key = self._changeable(snapshot, key_id, actor, version)
+            return key, self._updated(key, body)
+
+        return await self._change(actor, "update", change)
+
+    async def rotate(
+        self, actor: KeyAccess, key_id: str, body: RotateKey, version: str | None
+    ) -> tuple[ListedKey, str]:
+        """Give a key a new secret; the current one works until the grace period ends, an earlier one no longer."""
+        secret = _new_secret()
+
+        def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
+            key = self._changeable(snapshot, key_id, None, version)
+            until = int(self._clock()) + body.grace_period
+            kept = [Secret(key.secrets[0].digest, until)] if body.grace_period else []
+            return key, replace(key, secrets=[Secret(digest_of(secret)), *kept])
+
+        return await self._change(actor, "rotate", change), secret
+
+    async def revoke(self, actor: KeyAccess, key_id: str, version: str | None) -> ListedKey:
+        """Revoke a key for good; its secrets are deleted."""
+
+        def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
+            key = self._changeable(snapshot, key_id, actor, version)
+            return key, replace(key, revoked=True, secrets=[])
+
+        return await self._change(actor, "revoke", change)
+
+    def _changeable(
+        self, snapshot: KeySnapshot, key_id: str, actor: KeyAccess | None, version: str | None
+    ) -> StoredKey:
+        """Return a key of the store that may be changed; an `actor` may not be the key itself."""
+        for key in self._of_settings():
+            if key.id == key_id:
+                message = f"The key '{key.name}' is in the settings file, and can only be changed there."
+                raise PermissionDenied(message, code="key_in_settings")
+        change = _change_of(snapshot, key_id)
+        if change.key.revoked:
+            raise InvalidRequest(f"The key '{change.key.name}' was revoked.", code="key_revoked", status=409)
+        if actor and change.key.name in (actor.name, actor.table):
+            message = "A key cannot change or revoke itself. Use another admin key."
+            raise PermissionDenied(message, code="insufficient_permissions")
+        if version not in (None, "*", etag(change.number)):
+            message = f"The key '{change.key.name}' has been changed meanwhile. Retrieve it again."
+            raise InvalidRequest(message, code="precondition_failed", status=412)
+        return change.key
+
+    def _updated(self, key: StoredKey, body: UpdateKey) -> StoredKey:
+        """Return a key with the fields that a request has."""
+        default = StoredKey(key.id, key.name, key.name)
+        values: dict[str, object] = {}
+        for name in body.model_fields_set - {"name"}:
+            value = getattr(body, name)
+            values[name] = getattr(default, name) if value is None else value
+        if "budgets" in values and body.budgets:
+            if body.budgets.needs_prices and not self._has_prices():
+                message = "Invalid 'budgets': money needs prices, in tables [prices.\"GLOB\"] of the settings."
+                raise InvalidRequest(message, param="budgets", code="invalid_value")
+            values["budgets"] = {limit.name: limit.amount for limit in body.budgets.limits()}
+        return replace(key, **values)  # type: ignore[arg-type]
+
+    async def _change(
+        self, actor: KeyAccess, action: str, change: Callable[[KeySnapshot], tuple[StoredKey | None, StoredKey]]
+    ) -> ListedKey:
+        """Make a change of the current state, which `change` checks; it is repeated if another one comes first."""
+        change_id = secrets.token_hex(8)
+        for _ in range(_ATTEMPTS):
+            snapshot = await self._read()
+            before, after = change(snapshot)
+            shown = [_audited(key) if key else None for key in (before, after)]
+            made = KeyChange(change_id, self._clock(), actor.name, action, after, shown[0], shown[1])
+            if await self._stored.add(snapshot, made):
+                logger.info("key changed", extra={"actor": actor.name, "action": action, "key": after.name})
+                await self._read()
+                return ListedKey(self._described(after, await self._uses()), snapshot.revision + 1)
+        raise StoreBusy
+
+
+def etag(version: int) -> str:
+    """Return the entity tag of a key's version."""
+    return f'"{version}"'
+
+
+def _change_of(snapshot: KeySnapshot, key_id: str) -> KeyChange:
+    if (change := snapshot.last_changes().get(key_id)) is None:
+        raise NotFound(f"Key with id '{key_id}' not found.")
+    return change
+
+
+def _new_secret() -> str:
+    return f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
+
+
+def _key_of_settings(name: str, table: KeySettings) -> StoredKey:
+    return StoredKey(
+        f"{_SETTINGS}{name}",
+        name,
+        table.owner or name,
+        models=table.models,
+        tools=table.tools,
+        admin=table.admin,
+        requests_per_minute=table.requests_per_minute,
+        tokens_per_minute=table.tokens_per_minute,
+        max_concurrent=table.streams,
+        budgets={limit.name: limit.amount for limit in table.budget.limits()},
+        max_stored_bytes=table.max_stored_bytes,
+        expires_at=int(table.expires.timestamp()) if table.expires else None,
+    )
+
+
+def _audited(key: StoredKey) -> JSONObject:
+    """Return the fields of a key as the audit log has them: those that an admin can change, and the state."""
+    resource = _resource(key, None, "store")
+    return {name: value for name, value in resource.items() if name not in ("object", "last_used_at", "source")}
+
+
+def _resource(key: StoredKey, last_used: int | None, source: str) -> JSONObject:
+    """Return a key as the API shows it, without its secrets."""
+    previous: Sequence[Secret] = key.secrets[1:]
+    return {
+        "id": key.id,
+        "object": "antiphon.key",
+        "name": key.name,
+        "source": source,
+        "owner": key.owner,
+        "models": key.models,
+        "tools": key.tools,
+        "admin": key.admin,
+        "requests_per_minute": key.requests_per_minute,
+        "tokens_per_minute": key.tokens_per_minute,
+        "max_concurrent": key.max_concurrent,
+        "budgets": {name: _amount(name, amount) for name, amount in key.budgets.items()},
+        "max_stored_bytes": key.max_stored_bytes,
+        "expires_at": key.expires_at,
+        "created_at": key.created_at or None,
+        "last_used_at": last_used,
+        "previous_secret_expires_at": previous[0].expires_at if previous else None,
+        "revoked": key.revoked,
+    }
+
+
+def _amount(name: str, amount: int) -> float | int:
+    return amount / NANO if name.startswith("money") else amount
