@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 FOLLOWING = 1.0  # seconds between two questions to the store whether keys have changed
 NOTE_USES = 60.0  # seconds between two writes of the keys' last uses
 STARTING = 2.0  # seconds to wait for the keys at start; requests of unknown keys are a 503 until they are read
-MAX_KEYS = 5000  # that are not revoked
+MOST_KEYS = 5000  # that are not revoked
 _SETTINGS = "settings:"  # the ids of the settings' keys begin with it, and no others
 _ATTEMPTS = 20
 
@@ -169,8 +169,8 @@ class ManagedKeys:
             if body.name in (*names, *(other.name for other in self._of_settings())):
                 message = f"Invalid 'name': a key named '{body.name}' exists already."
                 raise InvalidRequest(message, param="name", code="key_exists", status=409)
-            if len(names) >= MAX_KEYS:
-                message = f"This server has {MAX_KEYS} keys, which is the limit. Revoke some first."
+            if len(names) >= MOST_KEYS:
+                message = f"This server has {MOST_KEYS} keys, which is the limit. Revoke some first."
                 raise InvalidRequest(message, code="too_many_keys", status=409)
             return None, key
 
