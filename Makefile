@@ -262,7 +262,7 @@ release-page: ## make the GitHub release of TAG from the changelog
 # Machines of CI services have sudo, and some forbid the user namespaces of the sandbox.
 test-machine: ## install with apt the servers and programs that the tests use
 	sudo apt-get update -qq
-	sudo DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes postgresql redis-server bubblewrap nginx
+	sudo DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes postgresql redis-server bubblewrap
 	sudo sysctl -q kernel.apparmor_restrict_unprivileged_userns=0 || true
 
 clean: ## remove the virtual environments and everything built
