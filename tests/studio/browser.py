@@ -53,8 +53,7 @@ ANEW = """async (key) => {
     byId("inspector-tabs").querySelector("[role=tab]").click();
     byId("event-filter").value = "";
     byId("event-fold").checked = true;
-    byId("search").reset();
-    byId("filters").open = false;
+    byId("search-text").value = "";
     byId("compare-prompt").value = "";
     for (const id of ["model", "suggestions"]) byId(id).replaceChildren();
     sessionStorage.removeItem("antiphon.model");

@@ -63,9 +63,9 @@ async def _tour(studio: Studio, start: Path) -> None:
     await studio.say("Fail with a 503.")
     await take("error")
     await studio.go("Responses")
-    await page.locator("#recent a").first.wait_for()
+    await page.locator(".log .rows a").first.wait_for()
     await take("responses")
-    await page.locator("#recent a").first.click()
+    await page.locator(".log .rows a").first.click()
     await page.locator("#response .fold").first.wait_for()
     await take("response")
     for view, shown in (("Usage", ".figures canvas"), ("Now", "#now-body .tile"), ("Files", "#files-body > *")):

@@ -108,7 +108,7 @@ async def test_stored_response_of_another_client_is_run_again_from_its_page(brow
         body = {"model": "small", "input": "What is an antiphon?"}
         id = (await (await page.request.post(f"{studio.url}/v1/responses", data=body)).json())["id"]
         await page.goto(f"{studio.url}/studio#/responses/{id}")
-        await page.get_by_role("link", name="Run again with another model").click()
+        await page.get_by_role("link", name="Run with another model").click()
         await expect(page.get_by_role("region", name="First answer")).to_contain_text(TEXTS["small"])
         await page.get_by_label("Second model").select_option("large")
         await page.get_by_role("button", name="Run again").click()

@@ -54,7 +54,7 @@ async def test_text_of_a_model_runs_nothing(studio: Studio, backend: Scripted) -
     for tab in ("Events", "Request", "JSON", "Code"):
         await studio.inspect(tab)
     await studio.go("Responses")
-    await page.locator("#recent a").first.click()
+    await page.locator(".log .rows a").first.click()
     await expect(page.locator("#response .prose")).to_contain_text("window.harm = 1")
 
     for link in await page.locator(".prose a").all():
@@ -164,7 +164,7 @@ async def test_axe_finds_nothing_serious(studio: Studio, width: int) -> None:
     if width < 900:
         await page.get_by_role("button", name="Close the menu").click()
     await studio.go("Responses")
-    await page.locator("#recent a").first.click()
+    await page.locator(".log .rows a").first.click()
     await expect(page.locator("#response .prose")).to_be_visible()
     assert await studio.axe_in_both_themes("main") == []
     await studio.go("About")
@@ -189,7 +189,7 @@ async def test_page_at_any_width_is_no_wider_than_the_window(studio: Studio) -> 
     await studio.inspect("Request")
     await expect(studio.page.get_by_role("region", name="Chat Completions request")).to_be_visible()
     assert await wider() == []
-    for view, shown in (("Responses", "#recent a"), ("About", "#about-body h2")):
+    for view, shown in (("Responses", ".log .rows a"), ("About", "#about-body h2")):
         await studio.go(view)
         await expect(studio.page.locator(shown).first).to_be_visible()
         assert await wider() == []

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from tests.studio.browser import Studio
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
+
+ROWS = ".log .rows a"
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -30,14 +33,16 @@ async def create(url: str, input: str, key: str = "", **more: Any) -> dict[str, 
 async def test_responses_of_other_clients_appear_and_can_be_opened(studio: Studio) -> None:
     page = studio.page
     await studio.go("Responses")
-    await expect(page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
+    await expect(page.get_by_text("No stored responses yet")).to_be_visible()
 
     made = await create(studio.url, "Say hello.", studio.key, instructions="Be kind.")
-    await page.locator("#recent a", has_text="Say hello.").click()
+    await page.locator(ROWS, has_text="Say hello.").click()
 
-    await expect(page.get_by_role("heading", name=made["id"])).to_be_visible()
-    await expect(page.locator("#response")).to_contain_text("Hello there, friend!")
-    await page.get_by_role("heading", name="Request to the backend").click()
+    drawer = page.locator("#response")
+    await expect(drawer.get_by_role("heading", name="Say hello.")).to_be_focused()
+    await expect(drawer.get_by_role("region", name="Answer")).to_contain_text("Hello there, friend!")
+    assert made["id"] in page.url
+    await page.get_by_role("heading", name="Client request and backend request").click()
     await expect(page.get_by_role("region", name="Chat Completions request")).to_contain_text("Be kind.")
     await page.get_by_role("heading", name="JSON").click()
     await expect(page.get_by_role("region", name="The response as JSON")).to_contain_text(made["id"])
@@ -47,10 +52,10 @@ async def test_response_is_found_by_its_id_or_said_to_be_missing(studio: Studio)
     studio.refusals = (404,)
     made = await create(studio.url, "Say hello.", studio.key)
     await studio.go("Responses")
-    for id, heading in ((made["id"], made["id"]), ("resp_nothing", "Not found")):
+    for id, heading in ((made["id"], "Say hello."), ("resp_nothing", "Not found")):
         await studio.page.get_by_label("Search by text or id").fill(id)
         await studio.page.keyboard.press("Enter")
-        await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
+        await expect(studio.page.locator("#response").get_by_role("heading", name=heading)).to_be_visible()
 
 
 async def test_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(studio: Studio) -> None:
@@ -63,11 +68,13 @@ async def test_chain_is_a_tree_with_its_forks_and_goes_on_in_talk(studio: Studio
     await expect(tree.locator("a")).to_have_count(3)
     await expect(tree.locator("a[aria-current]")).to_contain_text("What is my name?")
     await tree.get_by_text("Say hello.").click()
-    await expect(page.get_by_role("heading", name=fork["id"])).to_be_visible()
+    await expect(page.locator("#response-title")).to_have_text("Say hello.")
+    assert fork["id"] in page.url
 
-    await page.locator("#recent a", has_text="What is my name?").click()
-    await expect(page.get_by_role("heading", name=second["id"])).to_be_visible()
-    await page.get_by_role("button", name="Continue in Talk").click()
+    await page.get_by_role("button", name="Close the response").click()
+    await page.locator(ROWS, has_text="What is my name?").click()
+    await expect(page.locator("#response-title")).to_have_text("What is my name?")
+    await page.get_by_role("link", name="Continue in Talk").click()
     await studio.ended(2)
     await studio.say("My name is Bob.")
     await studio.say("What is my name?")
@@ -78,20 +85,85 @@ async def test_response_is_deleted(studio: Studio) -> None:
     studio.refusals = (404,)
     made = await create(studio.url, "Say hello.", studio.key)
     await studio.page.goto(f"{studio.url}/studio#/responses/{made['id']}")
-    await studio.page.get_by_role("button", name="Delete").click()
+    await studio.page.locator("#response").get_by_role("button", name="Delete").click()
     asked = studio.page.get_by_role("dialog", name="Delete this response?")
     await asked.get_by_role("button", name="Delete").click()
-    await expect(studio.page.get_by_text("Nothing is stored for this key yet")).to_be_visible()
+    await expect(studio.page.get_by_text("No stored responses yet")).to_be_visible()
 
 
-async def test_responses_that_are_older_are_a_page_away(studio: Studio) -> None:
-    for number in range(35):
-        await create(studio.url, f"Number {number}", studio.key)
+async def test_new_responses_wait_while_a_row_is_read(studio: Studio) -> None:
+    await create(studio.url, "The first one", studio.key)
+    page = studio.page
     await studio.go("Responses")
-    await expect(studio.page.locator("#recent a")).to_have_count(30)
-    await studio.page.get_by_role("button", name="Show more").click()
-    await expect(studio.page.locator("#recent a")).to_have_count(35)
-    await expect(studio.page.get_by_role("button", name="Show more")).to_be_hidden()
+    await page.locator(ROWS).hover()
+    place = await page.locator(ROWS).bounding_box()
+    for number in range(3):
+        await create(studio.url, f"Number {number}", studio.key)
+    news = page.get_by_role("button", name="3 new responses")
+    await expect(news).to_be_visible()
+    assert await page.locator(ROWS).bounding_box() == place
+    await news.click()
+    await expect(page.locator(ROWS)).to_have_count(4)
+    await expect(news).to_be_hidden()
+
+
+async def test_log_is_read_with_the_keyboard(studio: Studio) -> None:
+    for text in ("First", "Second", "Third"):
+        await create(studio.url, text, studio.key)
+    page = studio.page
+    await studio.go("Responses")
+    await expect(page.locator(ROWS)).to_have_count(3)
+    await page.locator(ROWS).first.focus()
+    await page.keyboard.press("ArrowDown")
+    await expect(page.locator(ROWS, has_text="Second")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#response-title")).to_have_text("Second")
+    assert await studio.axe() == []
+    await page.keyboard.press("Escape")
+    await expect(page.locator("#response")).to_be_hidden()
+    await expect(page.locator(ROWS, has_text="Second")).to_be_focused()
+    await expect(page.locator(f"{ROWS}[tabindex='0']")).to_have_count(1)
+
+
+async def test_thousands_of_rows_take_few_elements(studio: Studio) -> None:
+    page = studio.page
+    entry = {"status": "completed", "model": "demo", "preview": "A question", "answer": "An answer", "seconds": 1.0}
+    rows = [{**entry, "id": f"resp_{number}", "created_at": 1790000000 - number} for number in range(5000)]
+
+    async def answer(route: Route) -> None:
+        after = int((parse_qs(urlsplit(route.request.url).query).get("after") or ["resp_-1"])[0].removeprefix("resp_"))
+        data = rows[after + 1 :][:100]
+        more = data[-1]["id"] != "resp_4999"
+        await route.fulfill(json={"object": "list", "data": data, "last_id": data[-1]["id"], "has_more": more})
+
+    await page.route("**/v1/antiphon/responses?**", answer)
+    await studio.go("Responses")
+    await expect(page.locator(ROWS).first).to_be_visible()
+    while not await page.get_by_text("5,000 responses").is_visible():
+        await page.locator(ROWS).first.focus()
+        await page.keyboard.press("End")
+    assert await page.locator(ROWS).count() < 100
+    await page.keyboard.press("End")
+    await expect(page.locator(f"{ROWS}[data-id='resp_4999']")).to_be_focused()
+    assert await page.locator(ROWS).count() < 100
+    await page.unroute_all()
+
+
+async def test_filters_and_order_are_in_the_address(studio: Studio) -> None:
+    await create(studio.url, "Say hello.", studio.key, metadata={"team": "web"})
+    await create(studio.url, "My name is Ada.", studio.key, model="other")
+    page = studio.page
+    await page.goto(f"{studio.url}/studio#/responses?model=demo&metadata[team]=web&sort=-out")
+    rows = page.locator(ROWS)
+    await expect(rows).to_have_count(1)
+    await expect(page.get_by_role("columnheader", name="Out", exact=True)).to_have_attribute("aria-sort", "descending")
+    await page.get_by_role("group", name="Filters").get_by_text("Model: demo").click()
+    await page.get_by_role("button", name="other 0").or_(page.get_by_role("button", name="Any")).first.click()
+    await expect(page).to_have_url(f"{studio.url}/studio#/responses?metadata[team]=web&sort=-out")
+    await page.get_by_role("button", name="Clear", exact=True).click()
+    await expect(rows).to_have_count(2)
+    await page.get_by_role("button", name="Completed 2").click()
+    await expect(page).to_have_url(f"{studio.url}/studio#/responses?status=completed&sort=-out")
 
 
 async def test_background_response_of_another_client_is_followed_and_cancelled(
@@ -102,9 +174,9 @@ async def test_background_response_of_another_client_is_followed_and_cancelled(
     page = studio.page
     await page.goto(f"{studio.url}/studio#/responses/{made['id']}")
     await expect(page.locator("#response")).to_contain_text("It begins, and")
-    await page.get_by_role("button", name="Cancel").click()
-    await expect(page.locator("#response .fields").first).to_contain_text("cancelled")
-    await expect(page.locator("#recent")).to_contain_text("cancelled")
+    await page.locator("#response").get_by_role("button", name="Cancel").click()
+    await expect(page.locator("#response .drawer-head")).to_contain_text("Cancelled")
+    await expect(page.locator(".log .rows")).to_contain_text("Cancelled")
 
 
 async def test_background_answer_goes_on_when_its_stream_breaks(studio: Studio, backend: Scripted) -> None:
@@ -147,11 +219,11 @@ async def test_responses_of_two_keys_are_seen_by_their_own(browser: Browser) -> 
             await studio.begin(key)
             studio.refusals = (404,)
             await studio.go("Responses")
-            await expect(studio.page.locator("#recent a")).to_have_count(sees)
+            await expect(studio.page.locator(ROWS)).to_have_count(sees)
             await studio.page.get_by_label("Search by text or id").fill(made["id"])
             await studio.page.keyboard.press("Enter")
-            heading = made["id"] if sees else "Not found"
-            await expect(studio.page.get_by_role("heading", name=heading)).to_be_visible()
+            heading = "For Ada alone" if sees else "Not found"
+            await expect(studio.page.locator("#response-title")).to_have_text(heading)
 
 
 async def test_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser) -> None:

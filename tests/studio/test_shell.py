@@ -126,7 +126,7 @@ async def test_action_that_cannot_be_undone_is_confirmed_first(studio: Studio) -
     await studio.say("Say hello.")
     await studio.go("Responses")
     page = studio.page
-    await page.locator("#recent a").first.click()
+    await page.locator(".log .rows a").first.click()
     delete = page.get_by_role("button", name="Delete")
     await delete.click()
     asked = page.get_by_role("dialog", name="Delete this response?")
@@ -134,4 +134,4 @@ async def test_action_that_cannot_be_undone_is_confirmed_first(studio: Studio) -
     await page.keyboard.press("Escape")
     await expect(asked).to_be_hidden()
     await expect(delete).to_be_focused()
-    await expect(page.locator("#recent a")).to_have_count(1)
+    await expect(page.locator(".log .rows a")).to_have_count(1)

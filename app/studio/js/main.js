@@ -18,12 +18,7 @@ import { Usage } from "./usage.js";
 const MODEL = "antiphon.model";
 
 const talk = new Talk({ onmodel: chooseModel });
-const responses = new Responses({
-  onopen(chain) {
-    location.hash = `#/talk/${chain.at(-1).response.id}`;
-  },
-});
-
+const responses = new Responses();
 const compare = new Compare({ parameters: () => talk.options.parameters() });
 
 // The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
