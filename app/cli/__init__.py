@@ -12,6 +12,7 @@ The command line.
     antiphon replay resp_... --model qwen3
     antiphon codex -- exec "Mend the tests."
     antiphon key new alice >> antiphon.toml
+    antiphon key create alice --model "qwen*"
     antiphon usage --group key,model
     antiphon backup antiphon-backup.db
     antiphon version
@@ -349,7 +350,7 @@ def run_chat(
     parameters: dict[str, object] = {"store": store, **{name: value for name, value in given.items() if value}}
     if tools:
         parameters["tools"] = _tools_of(tools)
-    with _client(url, api_key) as (client, key, own):
+    with connected_client(url, api_key) as (client, key, own):
         default = model or (own.default_model if own else None)
         parameters["model"] = default or first_model(client.url, key, proxied=own is None)
         chat = Chat(client, Console(), parameters)
@@ -371,7 +372,7 @@ def show_response(
 
     from app.cli.show import show
 
-    with _client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as (client, *_):
         show(client, Console(), response_id, as_json=as_json)
 
 
@@ -389,7 +390,7 @@ def replay_response(
 
     from app.cli.replay import replay
 
-    with _client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as (client, *_):
         same = replay(client, Console(), response_id, model, as_json=as_json)
     if check and not same:
         raise typer.Exit(1)
@@ -412,7 +413,7 @@ def usage(
     from app.cli.usage import show_usage
 
     query = {"from": first, "to": last, "key": key, "model": model, "group": group}
-    with _client(url, api_key) as (client, *_):
+    with connected_client(url, api_key) as (client, *_):
         show_usage(client, Console(), query, as_json=as_json)
 
 
@@ -434,7 +435,9 @@ def backup(
 
 
 @contextmanager
-def _client(url: str | None, api_key: str | None) -> Iterator[tuple[ServerClient, str | None, Settings | None]]:
+def connected_client(
+    url: str | None, api_key: str | None
+) -> Iterator[tuple[ServerClient, str | None, Settings | None]]:
     """Connect to a running server, as `_server` returns it; if it refuses something, end with its words."""
     from app.cli.client import ServerClient, ServerError, safe
 

@@ -54,6 +54,14 @@ class ServerClient:
             _check(response)
             return response.json(), response.headers
 
+    def send(self, method: str, path: str, body: JSONObject | None = None) -> JSONObject:
+        """Return the JSON body of the answer to a request; raises `ServerError`."""
+        with self._errors():
+            response = self._http.request(method, path, json=body)
+            _check(response)
+            answered: JSONObject = response.json()
+            return answered
+
     def stream(self, path: str, body: dict[str, object]) -> Iterator[JSONObject]:
         """Yield the events of a streamed POST request; raises `ServerError`."""
         with self._errors(), self._http.stream("POST", path, json=body) as response:
