@@ -53,8 +53,10 @@ _STREAMS = frozenset({"stream", "tools_streamed"})
 # Frameworks that come with a client of their own: they play what they have scenarios for.
 FRAMEWORKS = {
     "agent-framework": Client("agent_framework/driver.py", "openai-3"),
+    "ai-sdk-anthropic": Client("ai_sdk/driver.mjs", "ai", {"PACKAGE": "ai", "PROVIDER": "@ai-sdk/anthropic"}),
     "agno": Client("agno/driver.py", "openai-3", {"KIND": "openai"}, frozenset({"thinking"})),
     "agno-open-responses": Client("agno/driver.py", "openai-3", {"KIND": "open-responses"}, frozenset({"thinking"})),
+    "anthropic-python": Client("anthropic_python/driver.py", "openai-3"),
     "dspy": Client("dspy/driver.py", "openai-2", LOCAL_COSTS, _STREAMS | {"tools", "structured", "turns"}),
     "google-adk": Client("google_adk/driver.py", "openai-2", LOCAL_COSTS, _STREAMS | {"structured", "thinking"}),
     "haystack": Client("haystack/driver.py", "openai-3"),
@@ -62,6 +64,7 @@ FRAMEWORKS = {
     "instructor": Client(
         "instructor/driver.py", "openai-2", without=_STREAMS | {"text", "tools", "structured", "turns", "thinking"}
     ),
+    "langchain-anthropic": Client("langchain_anthropic/driver.py", "openai-3"),
     "langchain-node": Client("langchain_node/driver.mjs", "@langchain/openai"),
     "mastra": Client("mastra/driver.mjs", "@mastra/core"),
     "semantic-kernel": Client("semantic_kernel/driver.py", "openai-2-agents", without=frozenset({"thinking"})),

@@ -182,7 +182,7 @@ ROWS: dict[str, Row] = {
         folder="claude_code",
         tests={
             "text": {"streamed": "test_claude_code_runs_commands_and_reads_files"},
-            "calls": {"streamed": "test_claude_code_runs_commands_and_reads_files"},
+            "calls": {"streamed": "test_claude_code_edits_a_file_with_a_chat_model"},
             "failures": {
                 "refusals": "test_claude_code_shows_a_refusal",
                 "cut streams": "test_claude_code_asks_without_a_stream_when_one_breaks_off",
@@ -193,15 +193,14 @@ ROWS: dict[str, Row] = {
         "anthropic for Python",
         ("openai-3:anthropic",),
         f"{ALL}, as messages",
-        folder="anthropic_python",
-        tests={
-            "text": {"whole": "test_message", "streamed": "test_stream"},
-            "calls": {"streamed": "test_calls_and_their_results"},
-            "failures": {
-                "refusals": "test_refusal_is_the_exception_of_its_status",
-                "cut streams": "test_stream_that_breaks_off_is_an_exception",
-            },
-        },
+        FRAMEWORKS["anthropic-python"],
+        tests={"calls": {"by the tool runner": "test_tool_runner_runs_without_a_thread"}},
+    ),
+    "LangChain, ChatAnthropic": Row(
+        OTHERS, ("openai-3:langchain-anthropic",), f"{ALL}, as messages", FRAMEWORKS["langchain-anthropic"]
+    ),
+    "AI SDK, provider anthropic": Row(
+        OTHERS, ("@ai-sdk/anthropic",), f"{ALL}, as messages", FRAMEWORKS["ai-sdk-anthropic"]
     ),
     "Agno": Row(OTHERS, ("openai-3:agno",), f"{PREVIOUS}; {ALL} with `OpenResponses`", FRAMEWORKS["agno"]),
     "DSPy": Row(

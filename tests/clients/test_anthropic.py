@@ -1,4 +1,4 @@
-"""anthropic for Python: its requests are passed through to a server that speaks Anthropic's API."""
+"""anthropic for Python: its requests are passed through to a server that speaks Anthropic's API, or translated."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from tests.clients.answers import asking_for_the_weather, saying
 from tests.clients.clients import Client, Driver
 from tests.support.message_events import (
     MessagesUpstream,
@@ -21,11 +22,11 @@ from tests.support.message_events import (
 )
 from tests.support.messages_server import frame
 from tests.support.serving import antiphon
-from tests.support.upstream import CLOSE, sse, status
+from tests.support.upstream import CLOSE, Upstream, call, finish, sse, status
 
 PYTHON = Client("anthropic_python/driver.py", "openai-3")
 COUNTED = counts(10, 7, cached=100, written=5)
-SHOWN = {"text": "Hello", "stop": "end_turn", "usage": [10, 100, 5, 7]}
+SHOWN = {"text": "Hello", "stop": "end_turn", "usage": [10, 7], "cache": [100, 5]}
 
 
 @pytest_asyncio.fixture
@@ -63,7 +64,7 @@ async def test_calls_and_their_results(client: Driver, up: MessagesUpstream) -> 
     calls = [*tool_block(0, "weather", {"place": "Paris"}), *tool_block(1, "weather", {"place": "Oslo"}, id="toolu_2")]
     up.say(message_stream(*calls, stop="tool_use"))
     up.say(message_stream(*text_block(0, "Sunny in both.")))
-    assert (await client.shows("tools"))["text"] == "Sunny in both."
+    assert (await client.shows("tools_streamed"))["text"] == "Sunny in both."
     *_, results = up.requests[-1].json["messages"]
     assert [result["content"] for result in results["content"]] == ["Sunny in Paris.", "Sunny in Oslo."]
 
@@ -119,3 +120,32 @@ async def test_stream_that_breaks_off_is_an_exception(client: Driver, up: Messag
     shown = await client.shows("broken")
     assert shown["pieces"] == ["Hel"] and "Error" in shown["kind"]
     assert shown["body"]["error"]["type"] == ("api_error" if cut == "cut" else "overloaded_error")
+
+
+# Over a backend that only has Chat Completions. What all clients do is in `test_more_frameworks.py`.
+
+
+@pytest.fixture
+def translated(server: str, tmp_path: Path) -> Driver:
+    return Driver(PYTHON, server, tmp_path)
+
+
+@pytest.mark.parametrize("scenario", ["tool_runner", "tool_runner_streamed"])
+async def test_tool_runner_runs_without_a_thread(translated: Driver, upstream: Upstream, scenario: str) -> None:
+    upstream.say(asking_for_the_weather(thought="Ask twice."))
+    upstream.say(saying("Sunny in both."))
+    shown = await translated.shows(scenario)
+    assert (shown["text"], shown["stop"]) == ("Sunny in both.", "end_turn")
+    roles = [message["role"] for message in upstream.requests[-1].json["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]
+    assert len(upstream.requests) == 2
+
+
+async def test_tokens_are_estimated_for_a_backend_without_a_count(translated: Driver) -> None:
+    assert (await translated.shows("count"))["tokens"] > 0
+
+
+async def test_truncated_call_is_seen_as_one(translated: Driver, upstream: Upstream) -> None:
+    upstream.say(sse(call(id="c", name="weather", arguments='{"place": "Par'), finish("length")))
+    shown = await translated.shows("stream")
+    assert shown["stop"] == "max_tokens"

@@ -1,4 +1,4 @@
-// Vercel's AI SDK, versions 7 and 6, with either of its two providers: `openai` and `open-responses`.
+// Vercel's AI SDK, versions 7 and 6, with one of its providers: `openai`, `open-responses` or `anthropic`.
 
 import { z } from "zod";
 
@@ -6,12 +6,13 @@ import { ADD, ASK_NAME, HELLO, KEY, MODEL, NAME, SUM, URL, WEATHER, WHO, play, w
 
 const { PACKAGE, PROVIDER } = process.env;
 const { Output, generateObject, generateText, stepCountIs, streamObject, streamText, tool } = await import(PACKAGE);
-const { createOpenAI, createOpenResponses } = await import(PROVIDER);
+const { createAnthropic, createOpenAI, createOpenResponses } = await import(PROVIDER);
 
 const openai = createOpenAI?.({ baseURL: URL, apiKey: KEY });
-const model = openai
-  ? openai(MODEL)
-  : createOpenResponses({ name: "lab", url: `${URL}/responses`, apiKey: KEY })(MODEL);
+const others = createAnthropic
+  ? createAnthropic({ baseURL: URL, apiKey: KEY })
+  : createOpenResponses?.({ name: "lab", url: `${URL}/responses`, apiKey: KEY });
+const model = (openai ?? others)(MODEL);
 const schema = z.object({ name: z.string(), born: z.int() });
 const tools = {
   weather: tool({

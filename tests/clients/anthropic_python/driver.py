@@ -1,11 +1,12 @@
-"""anthropic for Python, before a server that passes Anthropic's API through."""
+"""anthropic for Python, before a server that passes its API through or translates it."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from anthropic import Anthropic
-from scenarios import HELLO, KEY, MODEL, URL, WEATHER, play, scenario, weather
+from anthropic import Anthropic, beta_tool
+from pydantic import BaseModel
+from scenarios import ASK_NAME, HELLO, KEY, MODEL, NAME, SUM, URL, WEATHER, WHO, play, scenario, weather
 
 ROOT = URL.removesuffix("/v1")
 client = Anthropic(base_url=ROOT, api_key=KEY, max_retries=0)
@@ -17,17 +18,34 @@ TOOL: Any = {
 ASKED: Any = {"model": MODEL, "max_tokens": 1000, "messages": [{"role": "user", "content": HELLO}]}
 
 
+class Person(BaseModel):
+    """A person."""
+
+    name: str
+    born: int
+
+
+@beta_tool
+def runnable_weather(place: str) -> str:
+    """The weather of a place.
+
+    Args:
+        place: The name of the place.
+    """
+    return weather(place)
+
+
+def user(text: str) -> Any:
+    return {"role": "user", "content": text}
+
+
 def shown(message: Any) -> Any:
     usage = message.usage
     return {
         "text": "".join(block.text for block in message.content if block.type == "text"),
         "stop": message.stop_reason,
-        "usage": [
-            usage.input_tokens,
-            usage.cache_read_input_tokens,
-            usage.cache_creation_input_tokens,
-            usage.output_tokens,
-        ],
+        "usage": [usage.input_tokens, usage.output_tokens],
+        "cache": [usage.cache_read_input_tokens, usage.cache_creation_input_tokens],
     }
 
 
@@ -48,21 +66,80 @@ def bearer() -> Any:
     return shown(Anthropic(base_url=ROOT, auth_token=KEY, max_retries=0).messages.create(**ASKED))
 
 
-@scenario
-def tools() -> Any:
-    messages: list[Any] = [{"role": "user", "content": WEATHER}]
+def worked(*, stream: bool) -> Any:
+    """Call what is called, until there is an answer."""
+    messages: list[Any] = [user(WEATHER)]
     while True:
         asked: Any = {"model": MODEL, "max_tokens": 1000, "tools": [TOOL], "messages": messages}
-        with client.messages.stream(**asked) as events:
-            message = events.get_final_message()
+        if stream:
+            with client.messages.stream(**asked) as events:
+                message: Any = events.get_final_message()
+        else:
+            message = client.messages.create(**asked)
         calls = [block for block in message.content if block.type == "tool_use"]
         if not calls:
             return shown(message)
-        results = [
-            {"type": "tool_result", "tool_use_id": call.id, "content": weather(**call.input)}  # type: ignore[arg-type]
-            for call in calls
-        ]
+        results = [{"type": "tool_result", "tool_use_id": call.id, "content": weather(**call.input)} for call in calls]
         messages += [{"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
+
+
+@scenario
+def tools() -> Any:
+    return worked(stream=False)
+
+
+@scenario
+def tools_streamed() -> Any:
+    return worked(stream=True)
+
+
+def running(**options: Any) -> Any:
+    asked: Any = {"model": MODEL, "max_tokens": 1000, "messages": [user(WEATHER)], **options}
+    return client.beta.messages.tool_runner(tools=[runnable_weather], **asked)
+
+
+@scenario
+def tool_runner() -> Any:
+    """The runner asks for a thread first, and sends the whole conversation where there is none."""
+    return shown(running().until_done())
+
+
+@scenario
+def tool_runner_streamed() -> Any:
+    message = None
+    for stream in running(stream=True):
+        message = stream.get_final_message()
+    return shown(message)
+
+
+@scenario
+def structured() -> Any:
+    made = client.messages.parse(model=MODEL, max_tokens=1000, messages=[user(WHO)], output_format=Person)
+    assert made.parsed_output
+    return made.parsed_output.model_dump()
+
+
+@scenario
+def turns() -> Any:
+    first = client.messages.create(model=MODEL, max_tokens=1000, messages=[user(NAME)])
+    said: Any = [user(NAME), {"role": "assistant", "content": first.content}, user(ASK_NAME)]
+    return shown(client.messages.create(model=MODEL, max_tokens=1000, messages=said))
+
+
+@scenario
+def thinking() -> Any:
+    budget: Any = {"type": "enabled", "budget_tokens": 1024}
+    with client.messages.stream(model=MODEL, max_tokens=2000, messages=[user(SUM)], thinking=budget) as events:
+        message = events.get_final_message()
+    thoughts = "".join(block.thinking for block in message.content if block.type == "thinking")
+    return {"text": shown(message)["text"], "reasoning": thoughts}
+
+
+@scenario
+def stop_sequence() -> Any:
+    with client.messages.stream(**ASKED, stop_sequences=["END"]) as events:
+        message = events.get_final_message()
+    return {"text": shown(message)["text"], "stop": [message.stop_reason, message.stop_sequence]}
 
 
 @scenario
