@@ -51,7 +51,8 @@ RESOURCES = {
     "uploads": "app.api.routes.files.uploads:upload_routes",
     "batches": "app.api.routes.files.batches:batch_routes",
     "vector_stores": "app.api.routes.vector_stores:routes",
-    "containers": "app.api.routes.containers:container_routes",
+    "containers": "app.api.routes.tools.containers:container_routes",
+    "search": "app.api.routes.tools.search:search_routes",
 }
 
 
@@ -140,6 +141,8 @@ def _absent(settings: Settings, tools: Mapping[str, HostedTool]) -> dict[str, st
     if "containers" not in served:
         provider = "with the provider bubblewrap"
         absent["/containers"] = f"containers {needs_table('tools.code_interpreter')}, {provider}"
+    if "search" not in served:
+        absent["/alpha/search"] = f"the search of Codex {needs_table('tools.web_search')}"
     if not settings.passthrough:
         translated = passthrough_operations("", translated_only=True)
         off = [path for path in passthrough_operations("") if path not in translated]

@@ -95,7 +95,11 @@ EXEMPT = {
 @asynccontextmanager
 async def client(tmp_path: Path, **values: Any) -> AsyncIterator[tuple[httpx.AsyncClient, set[tuple[str, str]]]]:
     """A client of a server with all resources, and the methods and paths of its routes."""
-    tools: dict[str, Any] = {**LAB, "file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"}}
+    tools: dict[str, Any] = {
+        **LAB,
+        "file_search": {"store_url": f"sqlite:///{tmp_path}/files.db"},
+        "web_search": {"url": "http://127.0.0.1:9"},
+    }
     if shutil.which("bwrap"):
         tools["code_interpreter"] = {"provider": "bubblewrap"}
     used = {"choices": [], "usage": reported(100, 50)}

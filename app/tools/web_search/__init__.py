@@ -21,6 +21,7 @@ from app.core.types.request import Item
 from app.loading.importing import import_object
 from app.tools import Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.validation import read_declaration, read_table
+from app.tools.web_search.commands import CodexSearch
 from app.tools.web_search.page_text import MAX_PATTERN_CHARS, PageFailed, PageText, matches
 from app.tools.web_search.pages import Pages
 from app.tools.web_search.providers import (
@@ -111,10 +112,18 @@ class WebSearchTool:
             raise ValueError(f"provider: {settings.provider!r} is not one of {names}, nor an import path")
         return cls(settings, provider_class.from_settings(settings, settings.key(host.environment)))
 
+    @property
+    def resources(self) -> Mapping[str, object]:
+        return {"search": CodexSearch(self.session)}
+
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
+        return nullcontext(self.session(declaration))
+
+    def session(self, declaration: Declaration) -> WebSearchSession:
+        """Return the session of a declaration; raises `InvalidRequest`."""
         declared = read_declaration(WebSearchDeclaration, declaration.tool, declaration.place, declaration.warnings)
         pages = self._pages if self._settings.open_pages and declared.external_web_access is not False else None
-        return nullcontext(WebSearchSession(self._provider, pages, declaration, declared))
+        return WebSearchSession(self._provider, pages, declaration, declared)
 
     async def check(self) -> Mapping[str, str | None]:
         """Run a test search; return its error, or None."""
@@ -146,6 +155,11 @@ class WebSearchSession:
         self._provider = provider
         self._read: dict[str, PageText] = {}  # the pages that were opened last, by URL
         self._shows_sources = _SOURCES in declaration.include
+
+    @property
+    def opens_pages(self) -> bool:
+        """Whether the settings and the declaration allow pages to be opened."""
+        return self._pages is not None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
         """Return the search, and the functions for pages if the settings and the declaration allow them."""

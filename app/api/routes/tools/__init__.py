@@ -1,0 +1,1 @@
+"""The routes of single hosted tools."""

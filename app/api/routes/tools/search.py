@@ -1,0 +1,43 @@
+"""Codex's search commands: `POST /alpha/search`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.api.json_response import json_response
+from app.api.openapi import ERRORS, request_body
+from app.api.parts import ApiParts
+from app.api.rate_limits import Admission
+from app.api.request_body import read_body
+from app.api.routes.lazy_route import LazyRoute
+from app.api.routes.responses import unless_disconnected
+from app.core.usage import estimated_usage
+from app.responses import Caller
+from app.tools.web_search.commands import CodexSearch, SearchRequest
+
+TOOL = "web_search"  # also the searches' model and backend in the usage of keys
+
+
+def search_routes(api: ApiParts, search: CodexSearch) -> APIRouter:
+    """Return the route, without the `/v1`."""
+    router = APIRouter(route_class=LazyRoute, tags=["search"], responses=ERRORS)
+
+    async def answer(body: SearchRequest, caller: Caller, admission: Admission) -> Response:
+        found = await search.run(body, caller.owner, caller.access)
+        for _ in body.commands.search_query or ():
+            admission.charge_request(TOOL, TOOL, estimated_usage(()))
+        return json_response(found)
+
+    @router.post("/alpha/search", summary="Search the web (Codex)", openapi_extra=request_body(SearchRequest))
+    async def run(request: Request) -> Response:
+        caller = api.caller(request.headers, TOOL)
+        admission = await api.admit(caller, request)
+        body = await read_body(request, SearchRequest, api.body_limits)
+        async with admission.slot():
+            try:
+                return await unless_disconnected(request, answer(body, caller, admission))
+            finally:
+                admission.close()
+
+    return router

@@ -1,0 +1,256 @@
+"""
+The search commands of Codex: `POST /v1/alpha/search`.
+
+    {"id": "session", "model": "m", "commands": {"search_query": [{"q": "python"}], "open": [{"ref_id": "https://..."}]}}
+
+The answer has one text for the model: `{"output": "...", "results": [...], "encrypted_output": null}`. The request is
+defined in `codex-rs/codex-api/src/search.rs` of https://github.com/openai/codex. Failures are reported in the text,
+because Codex ends the turn at an HTTP error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.core.access import KeyAccess
+from app.errors import InvalidRequest
+from app.tools import Declaration, Outcome
+
+MOST_COMMANDS = 16  # per request
+_CONCURRENT = 4
+_CHARS = 4  # per token, about
+_SIZES = {"short": "low", "medium": "medium", "long": "high"}  # `search_context_size` by `response_length`
+_REFERENCES = "The `ref_id` of a result is its URL."
+
+
+class _Fields(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class QueryCommand(_Fields):
+    """One search."""
+
+    q: str
+    recency: int | None = None
+    domains: list[str] | None = Field(None, max_length=100)
+
+
+class OpenCommand(_Fields):
+    """Opens a page, at a line."""
+
+    ref_id: str
+    lineno: int | None = Field(None, ge=0)
+
+
+class FindCommand(_Fields):
+    """Finds a text in a page."""
+
+    ref_id: str
+    pattern: str
+
+
+class TimeCommand(_Fields):
+    """The time at an offset from UTC, such as `+03:00`."""
+
+    utc_offset: str
+
+
+class SearchCommands(_Fields):
+    """The commands that are run; the text names the alternative to all others."""
+
+    search_query: list[QueryCommand] | None = None
+    open: list[OpenCommand] | None = None
+    find: list[FindCommand] | None = None
+    time: list[TimeCommand] | None = None
+    image_query: list[Any] | None = None
+    click: list[Any] | None = None
+    screenshot: list[Any] | None = None
+    finance: list[Any] | None = None
+    weather: list[Any] | None = None
+    sports: list[Any] | None = None
+    response_length: str | None = None
+
+
+class SearchRequest(_Fields):
+    """The body of `POST /v1/alpha/search`."""
+
+    id: str | None = None
+    model: str | None = None
+    input: Any = None
+    reasoning: Any = None
+    commands: SearchCommands = Field(default_factory=SearchCommands)
+    settings: dict[str, Any] = {}
+    max_output_tokens: int | None = Field(None, ge=1)
+
+
+_UNSUPPORTED = {
+    "image_query": "Image search is not available. Use `search_query`.",
+    "click": "Links are not numbered here. Use `open` with the URL of the link.",
+    "screenshot": "Screenshots are not available. Use `open`.",
+    "finance": "Prices are not available as a command. Use `search_query`.",
+    "weather": "The weather is not available as a command. Use `search_query`.",
+    "sports": "Sports are not available as a command. Use `search_query`.",
+}
+_PAGES_OFF = "Pages cannot be opened here. Use `search_query`, whose results have text."
+_DOMAIN_CLASH = "None of the `domains` is among those that may be searched."
+
+
+class SearchSession(Protocol):
+    """A session of the tool `web_search`."""
+
+    @property
+    def opens_pages(self) -> bool: ...
+
+    async def search(self, arguments: Mapping[str, object]) -> Outcome: ...
+
+    async def open_page(self, arguments: Mapping[str, object]) -> Outcome: ...
+
+    async def find_in_page(self, arguments: Mapping[str, object]) -> Outcome: ...
+
+
+_Command: TypeAlias = Callable[[], Awaitable[Outcome]]
+
+
+class CodexSearch:
+    """Runs the commands of Codex by the tool `web_search`."""
+
+    def __init__(self, open_session: Callable[[Declaration], SearchSession]) -> None:
+        self._open_session = open_session
+
+    async def run(self, request: SearchRequest, owner: str, access: KeyAccess) -> dict[str, object]:
+        """Return the answer to a request; raises `InvalidRequest`."""
+        commands = request.commands
+        work = [*self._work(request, owner, access)]
+        if len(work) > MOST_COMMANDS:
+            message = f"Invalid 'commands': must have at most {MOST_COMMANDS} commands, not {len(work)}."
+            raise InvalidRequest(message, param="commands", code="invalid_value")
+        free = asyncio.Semaphore(_CONCURRENT)
+
+        async def run(start: _Command) -> Outcome:
+            async with free:
+                return await start()
+
+        outcomes = await asyncio.gather(*map(run, work))
+        texts = [str(outcome.output) for outcome in outcomes]
+        texts += [note for name, note in _UNSUPPORTED.items() if getattr(commands, name)]
+        answer: dict[str, object] = {"output": _joined(texts, request.max_output_tokens), "encrypted_output": None}
+        if commands.search_query:
+            found = (outcome.fields.get("results") for outcome in outcomes)
+            answer["results"] = [result for results in found if isinstance(results, list) for result in results]
+        return answer
+
+    def _work(self, request: SearchRequest, owner: str, access: KeyAccess) -> Iterator[_Command]:
+        """Yield the commands as functions."""
+        commands, filters = request.commands, request.settings.get("filters")
+        allowed = filters.get("allowed_domains") if isinstance(filters, Mapping) else None
+        declared = {name: value for name, value in request.settings.items() if name in _SETTINGS}
+        if commands.response_length in _SIZES and not declared.get("search_context_size"):
+            declared["search_context_size"] = _SIZES[commands.response_length]
+        # Modes beside true and false, such as `index_only`, are for an index that this server does not have.
+        if declared.get("external_web_access") not in (None, True):
+            declared["external_web_access"] = False
+
+        def session(**changes: object) -> SearchSession:
+            tool = {"type": "web_search", **declared, **changes}
+            return self._open_session(Declaration(tool, {}, "settings", owner, "", "", access=access))
+
+        pages = session()
+        for query in commands.search_query or ():
+            if query.domains:
+                domains = _permitted(query.domains, allowed)
+                if not domains:
+                    yield _says(Outcome.failed(_DOMAIN_CLASH))
+                    continue
+                blocked = filters.get("blocked_domains") if isinstance(filters, Mapping) else None
+                searcher = session(filters={"allowed_domains": domains, "blocked_domains": blocked})
+            else:
+                searcher = pages
+            yield _searching(searcher, query)
+        for opened in commands.open or ():
+            yield _opening(pages, opened)
+        for find in commands.find or ():
+            yield _finding(pages, find)
+        for time in commands.time or ():
+            yield _says(_time_at(time.utc_offset))
+
+
+_SETTINGS = ("filters", "user_location", "search_context_size", "external_web_access")
+
+
+def _permitted(domains: Sequence[str], allowed: object) -> list[str]:
+    """Return the domains within the allowed domains; an empty list allows all."""
+    if not isinstance(allowed, list) or not allowed:
+        return [*domains]
+    return [domain for domain in domains if any(domain == one or domain.endswith(f".{one}") for one in allowed)]
+
+
+def _searching(session: SearchSession, query: QueryCommand) -> _Command:
+    async def search() -> Outcome:
+        return await session.search({"query": query.q})
+
+    return search
+
+
+def _opening(session: SearchSession, command: OpenCommand) -> _Command:
+    async def open_page() -> Outcome:
+        if (refused := _unopened(session, command.ref_id)) is not None:
+            return refused
+        outcome = await session.open_page({"url": command.ref_id})
+        if command.lineno and outcome.status == "completed":
+            lines = str(outcome.output).split("\n")
+            return Outcome("\n".join([*lines[:_HEAD], *lines[_HEAD + command.lineno :]]))
+        return outcome
+
+    return open_page
+
+
+_HEAD = 4  # lines before the text of a page: title, URL, a note, an empty line
+
+
+def _finding(session: SearchSession, command: FindCommand) -> _Command:
+    async def find() -> Outcome:
+        if (refused := _unopened(session, command.ref_id)) is not None:
+            return refused
+        return await session.find_in_page({"url": command.ref_id, "pattern": command.pattern})
+
+    return find
+
+
+def _unopened(session: SearchSession, ref_id: str) -> Outcome | None:
+    """Return why a page is not opened; None if it may be."""
+    if not session.opens_pages:
+        return Outcome.failed(_PAGES_OFF)
+    if not ref_id.lower().startswith(("http://", "https://")):
+        return Outcome.failed(f"{ref_id[:100]!r} is not a URL. {_REFERENCES}")
+    return None
+
+
+def _says(outcome: Outcome) -> _Command:
+    async def say() -> Outcome:
+        return outcome
+
+    return say
+
+
+_OFFSET = re.compile(r"(?:UTC)?([+-])(\d{1,2}):?(\d{2})?")
+
+
+def _time_at(offset: str) -> Outcome:
+    match = _OFFSET.fullmatch(offset.strip())
+    shift = timedelta(hours=int(match[2]), minutes=int(match[3] or 0)) if match else timedelta(days=2)
+    if match is None or shift >= timedelta(days=1):
+        return Outcome.failed(f"{offset[:20]!r} is not an offset from UTC, such as +03:00.")
+    now = datetime.now(UTC) + (shift if match[1] == "+" else -shift)
+    return Outcome(f"The time at UTC{offset.strip().removeprefix('UTC')} is {now:%Y-%m-%d %H:%M:%S} ({now:%A}).")
+
+
+def _joined(texts: Sequence[str], max_tokens: int | None) -> str:
+    text = "\n\n".join(texts) or f"There was no command. Use `search_query`. {_REFERENCES}"
+    limit = (max_tokens or 0) * _CHARS
+    return f"{text[:limit]}\n(The rest was cut off.)" if limit and len(text) > limit else text
