@@ -123,6 +123,8 @@ LAYERS = {
     },
     # Another one, which mounts files.
     "app.tools.code_interpreter": BELOW | {"app.tools", "app.tools.validation", "app.tools.files"},
+    # Codex's search has a route.
+    "app.tools.web_search": BELOW | {"app.tools", "app.tools.guard", "app.tools.html_text", "app.tools.validation"},
     # What a profile may hold is checked where the settings are read.
     "app.settings": BELOW | PROTOCOLS | {"app.backends.apis", "app.backends.profiles"},
     "app.observability": BELOW | PROTOCOLS | {"app.settings"},

@@ -51,7 +51,7 @@ class Servers:
         headers = {"Authorization": f"Bearer {key}"}
         async with (
             antiphon(**self.settings(**values)) as url,
-            httpx.AsyncClient(base_url=f"{url}/v1", headers=headers) as client,
+            httpx.AsyncClient(base_url=f"{url}/v1", headers=headers, timeout=60) as client,
         ):
             yield client
 

@@ -55,7 +55,7 @@ async def client_of(
     table = {"url": server.url, "open_pages": True, **(tools or {})}  # type: ignore[attr-defined]
     async with (
         antiphon(tools={"web_search": table}, **values) as url,
-        httpx.AsyncClient(base_url=f"{url}/v1", headers={"Authorization": "Bearer k"}) as client,
+        httpx.AsyncClient(base_url=f"{url}/v1", headers={"Authorization": "Bearer k"}, timeout=60) as client,
     ):
         yield client
 
