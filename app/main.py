@@ -25,6 +25,7 @@ from app.assembly.parts import (
     build_keys,
     build_limits,
     build_metrics,
+    build_revocation,
     build_store,
     build_tracing,
     build_vision,
@@ -95,14 +96,14 @@ def create_app(
     store = store or build_store(settings)
     measured = metrics.store(store) if metrics else store
     background = build_background(settings, store, measured)
-    activity = Activity(store, backends=router.state)
+    activity, revocation = Activity(store, backends=router.state), build_revocation(settings)
     responses = Responses(
         router,
         measured,
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
-        observers=[*observers, activity],
+        observers=[*observers, activity, *([revocation] if revocation else [])],
         tools=build_tools(settings),
     )
     responses.vision = build_vision(settings, router, measured)
@@ -110,6 +111,8 @@ def create_app(
     api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
 
     keys = build_keys(api, store)
+    if revocation:
+        revocation.follow(api.auth)
     document = None if settings.docs == "off" else "/openapi.json"
     hangup = SettingsReload(settings, reload, router, api) if reload else None
     running = partial(_running, settings, api, keys, background, observers, labels, hangup)

@@ -12,6 +12,7 @@ from app.api.accounting.journal import UsageJournal, default_directory
 from app.api.auth import Auth
 from app.api.auth.jwks import MAX_KEY_SET_BYTES, SigningKeys, key_file, key_url
 from app.api.auth.proxy import ProxyIdentity
+from app.api.auth.revocation import RevokedResponses
 from app.api.auth.tokens import TokenVerifier
 from app.api.batches import BatchWorker
 from app.api.batches.requests import LineRequests
@@ -230,6 +231,11 @@ def build_keys(api: ApiParts, store: Store) -> ManagedKeys:
     """Return the keys that people manage, in the store if it can keep them, and otherwise in this process's memory."""
     lasting = store.lasting() if isinstance(store, LastingStore) else MemoryStore(ttl=FOREVER)
     return ManagedKeys(StoredKeys(lasting), api.auth, has_prices=lambda: api.accounting.has_prices)
+
+
+def build_revocation(settings: Settings) -> RevokedResponses | None:
+    """Return what ends the responses of revoked keys; None if they may finish."""
+    return RevokedResponses() if settings.revoked_responses == "cancel" else None
 
 
 def build_batch_worker(

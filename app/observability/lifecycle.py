@@ -6,6 +6,7 @@ Observers are called when a response starts and when it ends, never per event.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -48,6 +49,8 @@ class ResponseLifecycle:
     owner: str = ""  # to whom the response belongs
     key: str = ""  # the name of the caller's key
     steps: list[JSONObject] = field(default_factory=list)  # rounds and calls of tools that have ended: see `measures`
+    stopped: APIError | None = None  # why the response ends early
+    task: asyncio.Task[object] | None = None  # that generates the response, while it can be stopped
 
     @property
     def status(self) -> str:
@@ -190,6 +193,28 @@ class ResponseLifecycle:
         """Raise `APIError` if the caller may not use any more now."""
         for observer in self.observers:
             await observer.check_limits()
+
+    def stop(self, error: APIError) -> None:
+        """End the response as failed with an error, unless its generation has ended."""
+        if self.stopped is None:
+            self.stopped = error
+            if self.task:
+                self.task.cancel()
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Return the context of the response's generation, which raises the error of `stop`."""
+        if self.stopped:
+            raise self.stopped
+        self.task = task = asyncio.current_task()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self.stopped is None or (task and task.uncancel()):
+                raise
+            raise self.stopped from None
+        finally:
+            self.task = None
 
     @contextmanager
     def watched(self, usage: Callable[[], Usage], log_end: Callable[[], None] = lambda: None) -> Iterator[None]:

@@ -116,7 +116,8 @@ class Run:
         self._log_content("request content", body=self._generation.body)
         with self.watched():
             try:
-                await self._generation.generate(_FirstOutput(self, delivery), open_after)
+                with lifecycle.stoppable():
+                    await self._generation.generate(_FirstOutput(self, delivery), open_after)
             except Exception as error:
                 if not (self._opened or self.answering):
                     raise

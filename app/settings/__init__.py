@@ -227,6 +227,10 @@ class Settings(BaseSettings):
     """Key that encrypts `encrypted_content`. Empty: generated at start, so content cannot be decrypted after a restart.
     To rotate it, put the new key before the old one, separated by a comma."""
 
+    revoked_responses: Literal["finish", "cancel"] = "finish"
+    """What happens to the responses in progress of a key that is revoked or removed: they `finish`, or are ended as
+    failed (`cancel`)."""
+
     limit_requests_per_minute: int = Field(0, ge=0)
     """Requests per minute and key that query a backend, run a tool or store something; 0 for no limit, here and below.
     Without API keys all callers share one limit."""

@@ -54,6 +54,7 @@ class Auth:
         self.uses: dict[str, float] = {}  # Unix time of the last use of each key, by name
         self._stored: Sequence[StoredKey] = ()
         self._required = False
+        self.on_change: Callable[[], None] = lambda: None  # called after the accepted keys have changed
         self.replace_keys(keys, named)
 
     def replace_keys(self, keys: Iterable[str], named: Mapping[str, KeySettings] | None = None) -> None:
@@ -85,6 +86,11 @@ class Auth:
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
         # A server that has had a key does not open up when its last one is removed.
         self._required = self._required or bool(self._accesses)
+        self.on_change()
+
+    def is_known(self, name: str, owner: str) -> bool:
+        """Return whether the key or identity with a name in usage still exists, even if it has expired."""
+        return not self.required or self._by_name(name, owner) is not None
 
     def settings_keys(self) -> tuple[list[str], dict[str, KeySettings]]:
         """Return the keys of the settings: the names of those without a table, and the tables."""

@@ -102,16 +102,17 @@ class PassthroughExchange:
         with lifecycle.watched(self._usage):
             exchange = self._backend.forward(self._request)
             try:
-                async with asyncio.timeout(None) as limit, exchange as answer:
-                    self._answer = answer
-                    self.watch()
-                    piece = await answer.first()
-                    if self._max_seconds:
-                        limit.reschedule(asyncio.get_running_loop().time() + self._max_seconds)
-                    await self._write(answer, piece, send, send_piece)
-                    lifecycle.response["status"] = "failed" if answer.failed() else "completed"
-                    if self._watch:
-                        self._watch.stop()  # a client that goes now has all of it
+                with lifecycle.stoppable():
+                    async with asyncio.timeout(None) as limit, exchange as answer:
+                        self._answer = answer
+                        self.watch()
+                        piece = await answer.first()
+                        if self._max_seconds:
+                            limit.reschedule(asyncio.get_running_loop().time() + self._max_seconds)
+                        await self._write(answer, piece, send, send_piece)
+                        lifecycle.response["status"] = "failed" if answer.failed() else "completed"
+                        if self._watch:
+                            self._watch.stop()  # a client that goes now has all of it
             except TimeoutError as error:
                 message = "The answer took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error

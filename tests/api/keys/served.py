@@ -55,7 +55,8 @@ class Keys:
 @contextlib.asynccontextmanager
 async def serving_keys(backend: Any = None, **values: Any) -> AsyncIterator[Keys]:
     values = {"keys": OPS, **values}
-    async with antiphon(backend or Scripted(HELLO), **values) as url:
+    backend = backend or (None if "backend_url" in values else Scripted(HELLO))
+    async with antiphon(backend, **values) as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
             yield Keys(http)
 
