@@ -10,10 +10,12 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
+from fastapi import FastAPI
 
 from app.core.access import hash_of
+from tests.support.message_events import MessagesUpstream, message_stream, text_block, tool_block
 from tests.support.message_stream import accumulated, frames
-from tests.support.serving import antiphon
+from tests.support.serving import antiphon, serving
 from tests.support.spoken import SPOKEN, Spoken
 from tests.support.upstream import DONE, Upstream, call, chunk, finish, sse, status
 
@@ -241,6 +243,71 @@ async def test_tools_that_are_not_configured_are_left_out_with_a_warning(up: Ups
     assert answer.status_code == 200, answer.text
     assert [tool["function"]["name"] for tool in up.requests[0].json["tools"]] == ["f"]
     assert "web_search" in warned(answer) and "mcp" in warned(answer)
+
+
+# Hosted tools.
+
+URL = "https://lovelace.example.org/notes"
+SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
+FOUND = {"url": URL, "title": "Notes", "content": "She wrote about the Analytical Engine."}
+
+
+@pytest_asyncio.fixture
+async def searxng() -> AsyncIterator[str]:
+    """A stand-in for SearXNG, with one result for each search."""
+    server = FastAPI()
+    server.get("/search")(lambda: {"results": [FOUND]})
+    async with serving(server) as url:
+        yield url
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_web_search_is_run_and_shown_and_remembered(up: Upstream, searxng: str, stream: bool) -> None:
+    up.say(sse(call(id="c", name="web_search", arguments='{"query": "Ada"}'), finish("tool_calls"), DONE))
+    up.say(sse(chunk(f"She wrote [notes]({URL})."), finish(), DONE))
+    up.say(sse(chunk("Yes."), finish(), DONE))
+    body = {**HI, "tools": [SEARCH]}
+    async with client_of(up, tools={"web_search": {"url": searxng}}) as client:
+        answer = await client.post(PATH, json={**body, "stream": stream})
+        message = accumulated(answer.content) if stream else answer.json()
+        said = {"role": "assistant", "content": message["content"]}
+        later = [*HI["messages"], said, {"role": "user", "content": "Sure?"}]
+        await client.post(PATH, json={**body, "messages": later})
+    use, result, _, text = message["content"]
+    assert (use["name"], use["input"]) == ("web_search", {"query": "Ada"})
+    assert [(found["url"], found["title"]) for found in result["content"]] == [(URL, "Notes")]
+    assert text["text"] == f"She wrote [notes]({URL})." and text["citations"][0]["url"] == URL
+    assert message["stop_reason"] == "end_turn"
+    assert message["usage"]["server_tool_use"] == {"web_search_requests": 1, "web_fetch_requests": 0}
+    assert warned(answer) == ""
+    for request in up.requests[1:]:  # the model is shown the same result again
+        (tool,) = (message for message in request.json["messages"] if message["role"] == "tool")
+        assert FOUND["content"] in tool["content"]
+
+
+async def test_hosted_tool_is_run_for_a_backend_that_speaks_messages(searxng: str) -> None:
+    """Without a hosted tool, the request would be passed through."""
+    async with MessagesUpstream() as up:
+        up.say(message_stream(*tool_block(0, "web_search", {"query": "Ada"}), stop="tool_use"))
+        up.say(message_stream(*text_block(0, "Yes.")))
+        overrides = {"transport.api": "messages", "transport.messages": True, "transport.passthrough": "auto"}
+        async with client_of(up, overrides=overrides, tools={"web_search": {"url": searxng}}) as client:
+            content = (await client.post(PATH, json={**HI, "tools": [SEARCH]})).json()["content"]
+        assert [block["type"] for block in content][:2] == ["server_tool_use", "web_search_tool_result"]
+        assert len(up.requests) == 2
+
+
+async def test_breakpoints_of_the_prompt_cache_reach_a_messages_backend() -> None:
+    mark = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    system = [{"type": "text", "text": "Be brief.", **mark}]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi", **mark}]}]
+    async with MessagesUpstream() as up:
+        up.say(message_stream(*text_block(0, "Hello")))
+        async with client_of(up, "messages", overrides={"request.cache": "auto"}) as client:
+            answer = await client.post(PATH, json={**HI, "system": system, "messages": messages})
+        sent = up.requests[0].json
+    assert (sent["system"], sent["messages"]) == (system, messages)
+    assert warned(answer) == ""
 
 
 # The other endpoints.

@@ -1,0 +1,154 @@
+"""Bodies of Messages that nobody should send: each is refused or answered, and never an internal error."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.api.client_apis.messages.hosted import named_types
+from app.api.client_apis.messages.reader import read_messages
+from app.api.client_apis.translation import create_request
+from app.errors import InvalidRequest
+from app.main import create_app
+from tests.support.build import delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import settings as settings_of
+
+MARK = {"type": "ephemeral", "ttl": "1h"}
+PNG = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
+BODY: dict[str, Any] = {
+    "model": "m",
+    "max_tokens": 100,
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": MARK}],
+    "thinking": {"type": "enabled", "budget_tokens": 1024},
+    "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
+    "metadata": {"user_id": "u"},
+    "stop_sequences": ["END"],
+    "tools": [
+        {"name": "f", "input_schema": {"type": "object"}, "cache_control": MARK},
+        {"type": "web_search_20250305", "name": "web_search", "max_uses": 1, "user_location": {"type": "approximate"}},
+        {"type": "computer_20251124", "name": "computer", "display_width_px": 100, "display_height_px": 100},
+        {"type": "mcp_toolset", "mcp_server_name": "lab", "configs": {"add": {"enabled": True}}},
+    ],
+    "mcp_servers": [{"type": "url", "name": "lab", "url": "https://x", "tool_configuration": {"enabled": True}}],
+    "tool_choice": {"type": "tool", "name": "f", "disable_parallel_tool_use": True},
+    "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image", "source": PNG}]},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "Hm.", "signature": "antiphon1.AAAA"},
+                {"type": "redacted_thinking", "data": "antiphon1.AAAA"},
+                {"type": "server_tool_use", "id": "ws_1", "name": "web_search", "input": {"query": "x"}},
+                {"type": "web_search_tool_result", "tool_use_id": "ws_1", "content": [{"url": "https://x"}]},
+                {"type": "mcp_tool_use", "id": "mcp_1", "name": "add", "server_name": "lab", "input": {}},
+                {"type": "mcp_tool_result", "tool_use_id": "mcp_1", "content": [{"type": "text", "text": "2"}]},
+                {"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "t",
+                    "is_error": True,
+                    "content": [{"type": "text", "text": "x"}],
+                },
+                {
+                    "type": "document",
+                    "title": "T",
+                    "source": {"type": "content", "content": [{"type": "text", "text": ""}]},
+                },
+                {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "x"}]},
+                {"type": "compaction", "content": "They greeted."},
+            ],
+        },
+        {"role": "system", "content": "Now."},
+    ],
+}
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.sampled_from(
+        ["", "x", "\0", "\ud800", "type", "antiphon1.", "antiphon1.AAAA", "custom", "text", "tool", "x" * 200]
+    ),
+    st.sampled_from([[], {}, [None], [[]], {"type": None}, {"type": 7}, {"type": "text"}, {"type": "\0"}, {"": ""}]),
+)
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the places of all values in JSON."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield (*place, key)
+        yield from places(value[key], (*place, key))
+
+
+PLACES = [*places(BODY)]
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> Any:
+    """Draw a body of which some values are removed, or replaced by others."""
+    body = copy.deepcopy(BODY)
+    for *path, last in draw(st.lists(st.sampled_from(PLACES), max_size=4, unique=True)):
+        value: Any = body
+        try:
+            for key in path:
+                value = value[key]
+            if isinstance(value, dict) and draw(st.booleans()):
+                del value[last]
+            else:
+                value[last] = draw(ODD)
+        except (KeyError, IndexError, TypeError):
+            continue  # removed by another change
+    return body
+
+
+@settings(max_examples=200, deadline=None)
+@given(body=bodies())
+def test_odd_body_is_refused_or_read(body: Any) -> None:
+    before = copy.deepcopy(body)
+    assert named_types(body) <= {"web_search", "code_interpreter", "mcp"}
+    try:
+        create_request(read_messages(body, {}))
+    except InvalidRequest as error:
+        assert error.status == 400 and error.message
+    assert body == before
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_odd_bodies_are_never_an_internal_error(stream: bool) -> None:
+    """Each value of a body in turn is removed, or is another one."""
+    app = create_app(settings_of(), backend=Scripted([delta(content="Hi"), finish("stop")]))
+    transport = httpx.ASGITransport(app)
+    others: list[Any] = [..., None, "x", "\0", 7, -1.5, True, [], {}, [{}], {"type": "text"}]
+    statuses = set()
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for *path, last in PLACES[:: 2 if stream else 4]:
+            for other in others:
+                body = copy.deepcopy({**BODY, "stream": stream})
+                value: Any = body
+                for key in path:
+                    value = value[key]
+                if other is ...:
+                    del value[last]
+                else:
+                    value[last] = other
+                answer = await client.post("/v1/messages", content=json.dumps(body))
+                assert answer.status_code < 500, (path, last, other, answer.text)
+                statuses.add(answer.status_code)
+                if answer.status_code != 200:
+                    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert statuses == {200, 400}
