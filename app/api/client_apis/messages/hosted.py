@@ -187,10 +187,20 @@ def _mcp_blocks(item: Item) -> list[JSONObject]:
     return [use, result]
 
 
+_UNAPPROVED = "This call requires an approval, which clients of the Messages API cannot give, so it was not made."
+
+
+def _approval_blocks(item: Item) -> list[JSONObject]:
+    """Return a request for approval as a call that failed: the API has no approvals."""
+    error = {"content": [{"type": "text", "text": _UNAPPROVED}]}
+    return _mcp_blocks({**item, "error": error})
+
+
 _BLOCKS: Mapping[str, Callable[[Item], list[JSONObject]]] = {
     "web_search_call": _web_blocks,
     "code_interpreter_call": _code_blocks,
     "mcp_call": _mcp_blocks,
+    "mcp_approval_request": _approval_blocks,
 }
 
 

@@ -10,7 +10,6 @@ import pydantic_core
 from app.api.client_apis import Ending
 from app.api.client_apis.messages.hosted import hosted_blocks, server_tool_usage
 from app.api.client_apis.messages.reader import WriterOptions
-from app.core.items import waits_for_client
 from app.core.json_values import json_object, json_text
 from app.core.types import Item, JSONMapping, JSONObject, Response, list_field
 
@@ -139,7 +138,7 @@ def stop_fields(ending: Ending) -> JSONObject:
         reason = "refusal" if details.get("reason") == "content_filter" else "max_tokens"
     elif ending.stop_sequence is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": ending.stop_sequence}
-    elif any(map(waits_for_client, output)):
+    elif any(item["type"] == "function_call" for item in output):
         reason = "tool_use"
     else:
         reason = "end_turn" if refusal is None else "refusal"

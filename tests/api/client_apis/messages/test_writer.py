@@ -10,7 +10,7 @@ import pytest
 from app.api.client_apis import Ending
 from app.api.client_apis.messages.reader import WriterOptions
 from app.api.client_apis.messages.writer import MessagesWriter
-from app.core.items import CUSTOM_TOOL_CALL, FUNCTION_CALL, ITEM_TYPES
+from app.core.items import CUSTOM_TOOL_CALL, FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.reasoning_encryption import ReasoningEncryption
@@ -263,6 +263,21 @@ def test_hosted_call_is_a_pair_of_blocks(
     assert (second["type"], _shown(second["content"])) == result
     assert first["id"] == second["tool_use_id"]
     assert message["usage"].get("server_tool_use") == usage
+    assert message["stop_reason"] == "end_turn"
+
+
+def test_call_that_requires_an_approval_is_one_that_failed() -> None:
+    binding = ToolBinding(MCP_APPROVAL_REQUEST, {"server_label": "lab", "name": "add"})
+
+    def write(made: EventBuilder) -> None:
+        call = made.call("c", binding)
+        made.arguments(call, '{"a": 1}')
+        made.close_call(call)
+
+    message, _ = finished(write)
+    use, result = message["content"]
+    assert (use["name"], use["server_name"], use["input"]) == ("add", "lab", {"a": 1})
+    assert result["is_error"] and "approval" in result["content"][0]["text"]
     assert message["stop_reason"] == "end_turn"
 
 
