@@ -194,6 +194,11 @@ class AnswerReceiver(Protocol):
     taps: list[Tap]  # what observers want to be shown the deltas
 
     @property
+    def over(self) -> bool:
+        """Whether no more deltas are wanted, so that the answer ends here."""
+        ...
+
+    @property
     def slow(self) -> bool:
         """Whether the client is slow, so that `ready` has to be awaited before more deltas are passed on."""
         ...
@@ -257,6 +262,8 @@ class GeneratedExchange(BackendExchange):
         async for deltas in self._deltas:
             if deltas:
                 receiver.receive(deltas)
+                if receiver.over:
+                    return
                 await receiver.ready()
 
 

@@ -14,11 +14,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from app.backends import Backend, BackendExchange, EncodedQuestion, Question
+from app.backends import Backend, BackendExchange, Delta, EncodedQuestion, Question
 from app.core.history.truncation import Truncation, share_that_fits
 from app.core.stream.answer import Answer
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
+from app.core.stream.stop_sequences import StoppingReader
 from app.core.types import Item, JSONObject, Usage
 from app.core.usage import is_counted, usage_of
 from app.core.usage.token_estimate import estimate_prompt
@@ -283,6 +284,23 @@ class DeliveredAnswer(Answer):
         return not delivery.full
 
 
+class StoppableAnswer(DeliveredAnswer):
+    """An answer that ends where its text has a stop sequence."""
+
+    def __init__(
+        self, builder: EventBuilder, reader: StoppingReader, delivery: EventWriter, deadline: Deadline | None
+    ) -> None:
+        super().__init__(builder, reader, delivery, deadline)
+        self._stopping = reader
+
+    @property
+    def over(self) -> bool:  # type: ignore[override]  # it changes here
+        return self._stopping.stopped
+
+    def receive(self, deltas: Sequence[Delta]) -> bool:
+        return super().receive(deltas) and not self.over
+
+
 async def respond(
     builder: EventBuilder,
     query: ModelQuery,
@@ -303,7 +321,10 @@ async def respond(
     """
     failure: BackendError | None = None
     end = finish or finish_response
-    answer = DeliveredAnswer(builder, query.reader, delivery, deadline)
+    if isinstance(query.reader, StoppingReader):
+        answer: DeliveredAnswer = StoppableAnswer(builder, query.reader, delivery, deadline)
+    else:
+        answer = DeliveredAnswer(builder, query.reader, delivery, deadline)
     limit = asyncio.timeout_at(deadline.at) if deadline else None
     try:
         if open_after is not None:

@@ -22,6 +22,7 @@ from app.core.history.context import RequestContext
 from app.core.request.question import Attempts
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder, Upstream
+from app.core.stream.stop_sequences import StoppingReader, stop_sequences
 from app.core.stream.tool_calls import CallLimits, CallRules
 from app.core.types import JSONMapping
 from app.core.types.hosted import HostedTools
@@ -167,6 +168,8 @@ class Questions:
         request = self._request
         encoded = question.encoded = self._backend.encode(question)
         options = self._backend.profile(self._model).response
+        if read is DeltaReader and (stop := stop_sequences(request.model_extra)):
+            read = partial(StoppingReader, stop)
         rules = CallRules(encoded.bindings, encoded.allowed, request.parallel_tool_calls, options.call_name_noise)
         reader = read(
             builder,

@@ -17,6 +17,7 @@ class Received:
     """Records the lists of deltas of an answer."""
 
     slow = False
+    over = False
 
     def __init__(self) -> None:
         self.begun = False

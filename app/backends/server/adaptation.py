@@ -50,8 +50,9 @@ REMEMBERED = 3600.0  # seconds; after that the server may have been upgraded
 _MODELS, _FIELDS = 1000, 50  # models that are remembered, and fields of each
 _ROUNDS = 6  # refusals of one request, for servers that name one field at a time
 
-# Set by this server, not by callers: usage is estimated if it is missing, and responses are stored here.
-_OURS = frozenset({"stream_options", "store", "include"})
+# The server need not know them: usage is estimated if it is missing, responses are stored here, and stop sequences are
+# applied to the answer here.
+_OURS = frozenset({"stream_options", "store", "include", "stop", "stop_sequences"})
 
 # Set by callers, but the answer does not depend on them. (Parallel calls are prevented here anyway.)
 _HARMLESS = frozenset(

@@ -154,6 +154,8 @@ class AnswerBody:
             await self._decode_unread()
             if decoder.done or decoder.failure:
                 self._end = decoder.failure or StopAsyncIteration
+            elif self._receiver and self._receiver.over:
+                self._end = StopAsyncIteration
 
     async def _decode_unread(self) -> None:
         """Decode a read that `_take` has left to the task, if there is one, and wait until the receiver is ready."""

@@ -155,6 +155,9 @@ _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 # Parameters of Chat Completions that the Responses API lacks; clients send them as extra fields.
 EXTRA = ("seed", "stop", "logit_bias")
 
+# Those that this server applies to the answer itself (`app.core.stream.stop_sequences`), so no server need know them.
+APPLIED = frozenset({"stop"})
+
 _MAX_TOKENS = {
     "max_tokens": ("max_tokens",),
     "max_completion_tokens": ("max_completion_tokens",),
@@ -371,7 +374,7 @@ def _limit(state: TranslationState, body: dict[str, object]) -> None:
                 f"{name} was changed from {value} to {body[name]}, the closest value that this backend accepts."
             )
     for name in state.options.drop_params:
-        if body.pop(name, None) is not None and name not in _OURS:
+        if body.pop(name, None) is not None and name not in _OURS | APPLIED:
             state.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
 
 

@@ -67,6 +67,8 @@ class Answer:
     `taps` are shown the deltas before they are read, for observers.
     """
 
+    over = False  # whether no more deltas are wanted
+
     def __init__(self, reader: DeltaReader) -> None:
         self.reader = reader
         self.begun = False  # whether there was a delta; until then another server may answer in place of this one

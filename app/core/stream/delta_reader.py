@@ -141,6 +141,7 @@ class DeltaReader:
         # Some servers send several reasons. The first other than `stop` is the most specific.
         if self.finish_reason in (None, FinishReason.STOP):
             self.finish_reason = delta.reason
+            self.builder.stop_sequence = delta.stop_sequence
 
     def stream_done(self, delta: StreamDone) -> None:
         self.done = True

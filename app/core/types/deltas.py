@@ -165,6 +165,7 @@ class Finished:
     """The model has stopped. More deltas may follow."""
 
     reason: FinishReason
+    stop_sequence: str | None = None  # the one that has ended the text, if the server names it
 
 
 @dataclass(slots=True)

@@ -225,3 +225,26 @@ async def test_key_that_may_not_use_a_model_is_refused(up: Upstream) -> None:
             refused = await client.post(CHAT, json=body, headers=headers)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_allowed")
     assert not up.requests
+
+
+@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stop_sequence_ends_the_answer_of_every_server(up: Upstream, api: Spoken, stream: bool) -> None:
+    up.say(sse(*api.begin("Hello E"), *api.more("ND and more"), HANG))
+    async with client_of(up, api.name) as client:
+        answer = await client.post(CHAT, json={**HI, "stop": "END", "stream": stream})
+        await up.requests[0].gone.wait()
+    if stream:
+        chunks = chunks_of(answer)
+        assert (joined(chunks, "content"), chunks[-1]) == ("Hello ", "[DONE]")
+        assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
+    else:
+        (choice,) = answer.json()["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("Hello ", "stop")
+    assert "x-antiphon-warning" not in answer.headers
+    sent = up.requests[0].json
+    assert (sent.get("stop"), sent.get("stop_sequences")) == {
+        "chat": ("END", None),
+        "responses": (None, None),
+        "messages": (None, ["END"]),
+    }[api.name]

@@ -18,7 +18,7 @@ from app.core.json_values import json_list, json_objects, json_text
 from app.core.profile import ResponseOptions
 from app.core.sse.repeats import RawEvent, ReadTexts
 from app.core.stream.reasoning_fragments import FRAGMENTS
-from app.core.types import JSONObject
+from app.core.types import JSONMapping, JSONObject
 from app.core.types.deltas import (
     REASONING_CONTENT,
     AnnotationsAdded,
@@ -102,7 +102,7 @@ class ChunkReader:
             if delta := self._delta_of(choice):
                 deltas += self._read_delta(delta, choice)
             if reason := self._finish(choice):
-                deltas.append(Finished(reason))
+                deltas.append(Finished(reason, _stop_sequence(choice)))
         if ("citations" in chunk or "search_results" in chunk) and (sources := [*self._sources(chunk)]):
             deltas.append(SourcesCited(sources))
         return deltas
@@ -235,6 +235,12 @@ class ChunkReader:
             self._legacy_call = True
             return [_call({"index": 0, "function": call})]
         return ()
+
+
+def _stop_sequence(choice: JSONMapping) -> str | None:
+    """Return the stop sequence that has ended the text: vLLM and SGLang name it, or the id of a token."""
+    named = choice.get("stop_reason", choice.get("matched_stop"))
+    return named if isinstance(named, str) else None
 
 
 def _sent_back(field: str) -> str:

@@ -287,7 +287,8 @@ class MessageReader:
         if reason == "refusal":
             refusal = json_object(delta.get("stop_details")).get("explanation")
             deltas.append(RefusalDelta(json_text(refusal) or _REFUSED))
-        return [*deltas, Finished(_FINISH_REASONS.get(str(reason), FinishReason.STOP))]
+        stop_sequence = json_text(delta.get("stop_sequence")) or None
+        return [*deltas, Finished(_FINISH_REASONS.get(str(reason), FinishReason.STOP), stop_sequence)]
 
 
 _READ: dict[str, Callable[[MessageReader, JSONMapping], list[Delta]]] = {

@@ -17,6 +17,7 @@ from app.core.request.call_ids import VERBATIM
 from app.core.request.question import EncodedQuestion, Question, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice
+from app.core.stream.stop_sequences import stop_sequences
 from app.core.types import JSONObject
 from app.errors import InvalidRequest
 
@@ -104,8 +105,9 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     if fields["temperature"] is not None and fields["top_p"] is not None:
         state.warnings.add("This backend takes either temperature or top_p, so top_p was left out.")
         del fields["top_p"]
-    if stop := extra.get("stop"):
-        fields["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    # The server refuses white space alone; it is applied here, as all stop sequences are.
+    if stop := [sequence for sequence in stop_sequences(extra) if not sequence.isspace()]:
+        fields["stop_sequences"] = stop
     fields |= {name: extra.get(name) for name in options.extra_params}
     if "user" in options.forward and (user := request.safety_identifier or request.user):
         fields["metadata"] = {"user_id": user}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
-from app.core.request import EXTRA, NOTHING, encoded_question, name_unsent, refuse_unknown
+from app.core.request import APPLIED, EXTRA, NOTHING, encoded_question, name_unsent, refuse_unknown
 from app.core.request.question import EncodedQuestion, Question, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
@@ -129,6 +129,8 @@ def _name_unsent(state: TranslationState) -> None:
     """Add a warning for each field of the request that is not part of the API."""
     name_unsent(state, _KEPT)
     for name in EXTRA:
+        if name in APPLIED:
+            continue
         if (state.request.model_extra or {}).get(name) not in NOTHING and name not in state.options.forward:
             state.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
 

@@ -1,0 +1,126 @@
+"""Stop sequences: end an answer where its text contains one of them, whether or not the server does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from app.core.stream.delta_reader import DeltaReader
+from app.core.types import JSONMapping
+from app.core.types.deltas import (
+    AnswerMetadata,
+    Delta,
+    FinishReason,
+    TextDelta,
+    UsageReported,
+)
+
+
+def stop_sequences(parameters: JSONMapping | None) -> list[str]:
+    """Return the stop sequences among a request's extra fields, which are not validated."""
+    stop = parameters.get("stop") if parameters else None
+    return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
+
+
+class StopSequences:
+    """
+    Searches text, fed in pieces of any size, for the stop sequence that ends first.
+
+    Text that may be the beginning of a sequence is held back.
+    """
+
+    def __init__(self, sequences: Sequence[str]) -> None:
+        self._sequences = sequences
+        self._held = ""
+        self.matched: str | None = None
+
+    def feed(self, text: str) -> str:
+        """Return the text that can be written; all before the sequence if there is one."""
+        text = self._held + text
+        found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
+        if found:
+            _, at, self.matched = min(found)
+            self._held = ""
+            return text[:at]
+        kept = max(_overlap(text, sequence) for sequence in self._sequences)
+        end = len(text) - kept
+        self._held = text[end:]
+        return text[:end]
+
+    def flush(self) -> str:
+        """Return the text that was held back: it is not part of a sequence."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, sequence: str) -> int:
+    """Return the length of the longest end of a text that is a beginning of a sequence."""
+    longest = min(len(sequence) - 1, len(text))
+    return next((length for length in range(longest, 0, -1) if text.endswith(sequence[:length])), 0)
+
+
+def _unless_stopped(read: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def read_unless_stopped(reader: StoppingReader, delta: Delta) -> None:
+        if not reader.stopped:
+            reader.flush()
+            read(reader, delta)
+
+    return read_unless_stopped
+
+
+class StoppingReader(DeltaReader):
+    """Reads an answer up to the first stop sequence in its text; `stopped` is whether there was one."""
+
+    def __init__(self, sequences: Sequence[str], *rules: Any, **options: Any) -> None:
+        """`rules` and `options` are those of `DeltaReader`."""
+        super().__init__(*rules, **options)
+        self._stop = StopSequences(sequences)
+        self._held_logprobs: list[Any] = []
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop sequence has ended the answer."""
+        return self._stop.matched is not None
+
+    def text(self, delta: TextDelta) -> None:
+        if self.stopped:
+            return
+        self._held_logprobs += delta.logprobs or ()
+        if text := self._stop.feed("".join(delta.texts)):
+            logprobs = _within(self._held_logprobs, text)
+            del self._held_logprobs[: len(logprobs)]
+            super().text(TextDelta([text], logprobs))
+        if self.stopped:
+            self.finish_reason = FinishReason.STOP
+            self.builder.stop_sequence = self._stop.matched
+
+    def end(self, *, cut: bool) -> None:
+        """Write the text that was held back, and end the calls."""
+        self.flush()
+        super().end(cut=cut)
+
+    def flush(self) -> None:
+        """Write the text that was held back."""
+        if held := self._stop.flush():
+            logprobs, self._held_logprobs = self._held_logprobs, []
+            super().text(TextDelta([held], logprobs))
+
+    reads = MappingProxyType(
+        {
+            **{kind: _unless_stopped(read) for kind, read in DeltaReader.reads.items()},
+            TextDelta: text,
+            **{kind: DeltaReader.reads[kind] for kind in (AnswerMetadata, UsageReported)},  # also between texts
+        }
+    )
+
+
+def _within(logprobs: Sequence[JSONMapping], text: str) -> list[Any]:
+    """Return the log probabilities of the tokens that begin within a text."""
+    kept, length = [], 0
+    for entry in logprobs:
+        if length >= len(text):
+            break
+        kept.append(entry)
+        length += len(entry.get("token") or "")
+    return kept
