@@ -134,7 +134,7 @@ async def test_log_is_filtered_by_text_status_and_model(studio: Studio, backend:
     await expect(entries).to_have_count(3)
     await page.get_by_label("Search by text or id").fill("one.")
     await expect(entries).to_have_count(2)
-    await page.get_by_role("group", name="Filters").get_by_text("Model").click()
+    await page.get_by_role("group", name="Narrow down").get_by_text("Model").click()
     await page.get_by_role("button", name="gpt-5 1").click()
     await expect(entries).to_have_count(1)
     await expect(entries).to_contain_text("The second one.")

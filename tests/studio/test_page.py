@@ -187,7 +187,7 @@ async def test_page_at_any_width_is_no_wider_than_the_window(studio: Studio) -> 
     await studio.say("x" * 500)
     assert await wider() == []
     await studio.inspect("Request")
-    await expect(studio.page.get_by_role("region", name="Chat Completions request")).to_be_visible()
+    await expect(studio.page.get_by_role("table", name="Client request and backend request")).to_be_visible()
     assert await wider() == []
     for view, shown in (("Responses", ".log .rows a"), ("About", "#about-body h2")):
         await studio.go(view)

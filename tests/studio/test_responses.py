@@ -43,7 +43,7 @@ async def test_responses_of_other_clients_appear_and_can_be_opened(studio: Studi
     await expect(drawer.get_by_role("region", name="Answer")).to_contain_text("Hello there, friend!")
     assert made["id"] in page.url
     await page.get_by_role("heading", name="Client request and backend request").click()
-    await expect(page.get_by_role("region", name="Chat Completions request")).to_contain_text("Be kind.")
+    await expect(page.get_by_role("table", name="Client request and backend request")).to_contain_text("Be kind.")
     await page.get_by_role("heading", name="JSON").click()
     await expect(page.get_by_role("region", name="The response as JSON")).to_contain_text(made["id"])
 
@@ -157,7 +157,7 @@ async def test_filters_and_order_are_in_the_address(studio: Studio) -> None:
     rows = page.locator(ROWS)
     await expect(rows).to_have_count(1)
     await expect(page.get_by_role("columnheader", name="Out", exact=True)).to_have_attribute("aria-sort", "descending")
-    await page.get_by_role("group", name="Filters").get_by_text("Model: demo").click()
+    await page.get_by_role("group", name="Narrow down").get_by_text("Model: demo").click()
     await page.get_by_role("button", name="other 0").or_(page.get_by_role("button", name="Any")).first.click()
     await expect(page).to_have_url(f"{studio.url}/studio#/responses?metadata[team]=web&sort=-out")
     await page.get_by_role("button", name="Clear", exact=True).click()

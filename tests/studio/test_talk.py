@@ -259,17 +259,18 @@ async def test_translation_stands_beside_the_request(studio: Studio) -> None:
     await page.get_by_label("Message", exact=True).fill("Say hello.")
     await page.get_by_role("button", name="Preview request").click()
 
-    chat = page.get_by_role("region", name="Chat Completions request")
-    await expect(chat.locator("details.json-field", has_text="messages")).to_contain_text("new")
+    chat = page.get_by_role("table", name="Client request and backend request")
+    pair = chat.get_by_role("row").filter(has_text="messages[0]")
+    await expect(pair).to_contain_text("translated")
     await expect(chat).to_contain_text("max_tokens")
-    await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
+    await expect(chat.locator(".pair.dropped")).to_contain_text("'wonders' is not known")
     assert await page.locator(".turn").count() == 0
 
     await page.get_by_role("button", name="Send", exact=True).click()
     await studio.ended(1)
     await studio.inspect("Request")
     await expect(chat).to_contain_text("Say hello.")
-    await expect(page.locator("#panel-request .warnings")).to_contain_text("wonders")
+    await expect(chat.locator(".pair.dropped")).to_contain_text("'wonders' is not known")
 
 
 async def test_resource_and_code_are_shown(browser: Browser) -> None:
@@ -282,6 +283,7 @@ async def test_resource_and_code_are_shown(browser: Browser) -> None:
         await studio.page.get_by_role("tab", name="Code").click()
         code: Any = {}
         for language in ("curl", "Python", "JavaScript"):
+            await studio.page.get_by_role("radio", name=language, exact=True).check()
             code[language] = await studio.page.get_by_role("region", name=f"The request in {language}").inner_text()
             assert f"{url}/v1" in code[language]
         compile(code["Python"], "example.py", "exec")

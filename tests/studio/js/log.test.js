@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { segments, steps } from "../../../app/studio/js/lib/segments.js";
 import { listQuery, metadataFilter, readQuery, writeQuery } from "../../../app/studio/js/responses/address.js";
-import { Log, scaleOf, segments } from "../../../app/studio/js/responses/log.js";
+import { Log, scaleOf } from "../../../app/studio/js/responses/log.js";
 import { rowsOf } from "../../../app/studio/js/responses/thread.js";
 
 const entry = (number, more = {}) => ({ id: `resp_${number}`, created_at: number, status: "completed", ...more });
@@ -94,6 +95,28 @@ test("segments of rounds leave no gap without a name", () => {
       ["wait", 1, 1.5],
       ["model", 1.5, 2],
       ["failed", 2, 3],
+      ["between", 3, 3.5],
+      ["model", 3.5, 4],
+      ["between", 4, 4.5],
+    ],
+  );
+});
+
+test("steps name every gap above five milliseconds", () => {
+  const listed = [
+    { kind: "tools", start: 0, end: 1 },
+    { kind: "model", start: 1, end: 2, round: 0, queued: 0.2, output_tokens: 7 },
+    { kind: "tool", start: 2, end: 3, function: "add", status: "failed" },
+    { kind: "model", start: 3.5, end: 4, round: 1 },
+  ];
+  assert.deepEqual(
+    steps({ steps: listed, seconds: 4.5, first_token_seconds: 1.5 }).map(({ kind, start, end }) => [kind, start, end]),
+    [
+      ["tools", 0, 1],
+      ["queue", 1, 1.2],
+      ["wait", 1.2, 1.5],
+      ["model", 1, 2],
+      ["tool", 2, 3],
       ["between", 3, 3.5],
       ["model", 3.5, 4],
       ["between", 4, 4.5],

@@ -2,8 +2,11 @@
 
 import { getJson, send } from "../lib/api.js";
 import { byId, copyButton, h, schedule } from "../lib/dom.js";
-import { count, plain, seconds, speed } from "../lib/text.js";
+import { colour } from "../lib/markdown.js";
+import { plain } from "../lib/text.js";
 import { LANGUAGES } from "./code.js";
+import { statsOf } from "./stats.js";
+import { stepsView } from "./steps.js";
 import { Timeline } from "./timeline.js";
 import { json, translationView } from "./translation.js";
 
@@ -25,7 +28,7 @@ export class Inspector {
       });
     }
     this.stats = byId("stats");
-    byId("panel-events").append(this.timeline.node);
+    byId("panel-events").append(h("div", { id: "stored-steps", class: "stack" }), this.timeline.node);
   }
 
   // Look at a turn: {request, live, log, warnings, requestId, number}.
@@ -67,20 +70,8 @@ export class Inspector {
   }
 
   #drawStats = () => {
-    const { log, live, warnings } = this.turn ?? {};
-    const usage = live?.response?.usage;
-    const rate = log ? speed(usage?.output_tokens, log.measures()) : null;
-    const entries = [
-      ["First token", log?.first === null || !log ? "–" : seconds(log.first)],
-      ["Total", log?.ended ? seconds(log.ended) : "–"],
-      ["Tokens a second", rate ?? "–"],
-      ["Events", log ? count(log.events.length + log.dropped) : "–"],
-      ["Input tokens", usage ? detailed(usage.input_tokens, usage.input_tokens_details?.cached_tokens, "cached") : "–"],
-      [
-        "Output tokens",
-        usage ? detailed(usage.output_tokens, usage.output_tokens_details?.reasoning_tokens, "reasoning") : "–",
-      ],
-    ];
+    const { warnings } = this.turn ?? {};
+    const entries = statsOf(this.turn ?? {});
     this.stats.replaceChildren(...entries.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     byId("turn-warnings").replaceChildren(
       warnings
@@ -91,6 +82,9 @@ export class Inspector {
 
   #events() {
     this.#drawStats();
+    const kept = Boolean(this.turn.log);
+    this.timeline.node.hidden = !kept;
+    byId("stored-steps").replaceChildren(...(kept ? [] : storedSteps(this.turn)));
     this.timeline.update();
   }
 
@@ -123,23 +117,59 @@ export class Inspector {
             ),
             json(response, "The response as JSON"),
           ]
-        : [h("p", { class: "note" }, this.turn.preview ? "It has not been sent." : "There is no response yet.")]),
+        : [h("p", { class: "note" }, this.turn.preview ? "Not sent yet." : "No response yet.")]),
     );
   }
 
   #code() {
+    const choose = (name) => {
+      this.language = name;
+      this.#code();
+      byId("panel-code").querySelector(":checked").focus();
+    };
+    const name = this.language ?? "curl";
+    const text = LANGUAGES[name](this.turn.request);
+    const block = h(
+      "pre",
+      { class: "json", tabindex: 0, role: "region", "aria-label": `The request in ${name}` },
+      text,
+    );
+    colour(block, text, { curl: "bash" }[name] ?? name.toLowerCase());
+    const radio = (each) =>
+      h(
+        "label",
+        {},
+        h("input", { type: "radio", name: "language", checked: each === name, on: { change: () => choose(each) } }),
+        each,
+      );
     byId("panel-code").replaceChildren(
-      ...Object.entries(LANGUAGES).map(([name, write]) => {
-        const text = write(this.turn.request);
-        return h(
-          "section",
-          { "aria-label": name },
-          h("div", { class: "toolbar" }, h("h3", {}, name), copyButton(text, name)),
-          h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": `The request in ${name}` }, text),
-        );
-      }),
+      h(
+        "div",
+        { class: "toolbar" },
+        h(
+          "fieldset",
+          { class: "segments" },
+          h("legend", { class: "visually-hidden" }, "Language"),
+          Object.keys(LANGUAGES).map(radio),
+        ),
+        copyButton(text, name),
+      ),
+      block,
     );
   }
 }
 
-const detailed = (all, part, name) => (part ? `${count(all)} (${count(part)} ${name})` : count(all));
+// Of a turn whose events are not kept: where its time went, and where to find the rest.
+function storedSteps({ measures, live, preview }) {
+  if (preview) return [h("p", { class: "note" }, "Not sent yet.")];
+  const { id, status } = live.response ?? {};
+  return [
+    stepsView(measures, status),
+    h(
+      "p",
+      { class: "note" },
+      "Events are kept only until the page is closed. ",
+      id ? h("a", { href: `#/responses/${id}` }, "Open this response in the log") : null,
+    ),
+  ].filter(Boolean);
+}

@@ -1,11 +1,26 @@
-// A request beside the request to the backend that it becomes, with what was adapted.
+// The client's request beside the backend's request, part by part, with the reason for each difference.
 
-import { copyButton, h } from "../lib/dom.js";
+import { compact } from "../lib/compact.js";
+import { button, copyButton, h } from "../lib/dom.js";
 import { colour } from "../lib/markdown.js";
-import { laidOut, plain } from "../lib/text.js";
+import { count, laidOut, plain } from "../lib/text.js";
+import { align, apiOf, counts } from "./align.js";
 
 const LONGEST = 60_000; // characters that get colours
+const LINES = 14; // of a part; what is longer is folded
 
+// In the order of the legend: the word for each kind of pair, and for the number of them.
+const KINDS = {
+  same: ["same", "unchanged"],
+  renamed: ["renamed", "renamed"],
+  translated: ["translated", "translated"],
+  earlier: ["expanded", "expanded"],
+  here: ["handled here", "handled by Antiphon"],
+  dropped: ["dropped", "dropped"],
+  added: ["added", "added"],
+};
+
+/** A value as JSON, in colours. */
 export function json(value, label) {
   const text = laidOut(value);
   const block = h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": label }, text);
@@ -13,70 +28,12 @@ export function json(value, label) {
   return block;
 }
 
-// Where a field of a request goes, if not under its own name, by the API of the backend.
-const CHAT = {
-  name: "Chat Completions",
-  input: "in messages",
-  instructions: "in messages",
-  previous_response_id: "its turns are in messages",
-  conversation: "its items are in messages",
-  text: "in response_format",
-  reasoning: "as the effort",
-  max_output_tokens: "as the limit of tokens",
-};
-const RESPONSES = {
-  name: "Responses",
-  previous_response_id: "its turns are in input",
-  conversation: "its items are in input",
-};
-const MESSAGES = {
-  ...CHAT,
-  name: "Messages",
-  instructions: "in system",
-  text: "in output_config",
-  reasoning: "in thinking",
-};
-const HERE = {
-  store: "stays here",
-  background: "stays here",
-  include: "stays here",
-  metadata: "stays here",
-  truncation: "stays here",
-  max_tool_calls: "stays here",
-};
-
-function apiOf(url) {
-  return url?.endsWith("/responses") ? RESPONSES : url?.endsWith("/messages") ? MESSAGES : CHAT;
-}
-
-// What becomes of a field of a request, in words; fields of the same name are compared.
-function mark(name, here, there, others) {
-  if (!(name in there)) return others.absent ?? others.places[name] ?? HERE[name] ?? "left out";
-  return JSON.stringify(here[name]) === JSON.stringify(there[name]) ? null : others.changed;
-}
-
-function fields(body, other, words, label) {
-  return h(
-    "div",
-    { class: "json-fields", role: "group", "aria-label": label },
-    Object.keys(body).map((name) => {
-      const note = mark(name, body, other, words);
-      return h(
-        "details",
-        {
-          class: note ? "json-field marked" : "json-field",
-          open:
-            !["tools", "input", "messages", "instructions"].includes(name) || JSON.stringify(body[name]).length < 2000,
-        },
-        h("summary", {}, h("code", {}, plain(name)), note ? h("span", { class: "chip" }, note) : null),
-        json(body[name], name),
-      );
-    }),
-  );
-}
-
+/** @returns {any[]} the elements of the aligned view */
 export function translationView({ backend, profile, url, body, warnings }, request) {
+  const { pairs, warnings: others } = align(request, { url, body, warnings });
+  const numbers = counts(pairs);
   const api = apiOf(url);
+  const title = `${api.name} request`;
   return [
     h(
       "p",
@@ -87,43 +44,98 @@ export function translationView({ backend, profile, url, body, warnings }, reque
       h("b", {}, plain(profile)),
       url ? [", ", h("code", {}, plain(url))] : "",
     ),
-    warnings.length
+    h(
+      "ul",
+      { class: "aligned-legend" },
+      Object.entries(KINDS)
+        .filter(([kind]) => numbers[kind])
+        .map(([kind, [, words]]) => h("li", { class: `pair-kind ${kind}` }, `${count(numbers[kind])} ${words}`)),
+    ),
+    others.length
       ? h(
-          "div",
+          "ul",
           { class: "warnings" },
-          h("p", { class: "label" }, "Adapted"),
-          h(
-            "ul",
-            {},
-            warnings.map((warning) => h("li", {}, plain(warning))),
-          ),
+          others.map((warning) => h("li", {}, plain(warning))),
         )
-      : h("p", { class: "note" }, "Nothing had to be adapted or left out."),
+      : null,
     h(
       "div",
-      { class: "beside" },
+      { class: "aligned", role: "table", "aria-label": "Client request and backend request" },
       h(
-        "section",
-        { "aria-label": "Request" },
+        "div",
+        { class: "aligned-head", role: "row" },
         h(
           "div",
-          { class: "toolbar" },
-          h("h3", {}, "Request"),
+          { role: "columnheader" },
+          h("b", {}, "Client request"),
           copyButton(() => JSON.stringify(request, null, 2), "Request"),
         ),
-        fields(request, body, { changed: "in another form", places: api }, "Fields of the request"),
-      ),
-      h(
-        "section",
-        { "aria-label": `${api.name} request` },
+        h("div", { role: "columnheader" }, h("span", { class: "visually-hidden" }, "What happened to it")),
         h(
           "div",
-          { class: "toolbar" },
-          h("h3", {}, api.name),
-          copyButton(() => JSON.stringify(body, null, 2), `${api.name} request`),
+          { role: "columnheader" },
+          h("b", {}, title),
+          copyButton(() => JSON.stringify(body, null, 2), title),
         ),
-        fields(body, request, { absent: "new", changed: "changed" }, `Fields of the ${api.name} request`),
       ),
+      pairs.map(pairView),
     ),
-  ];
+  ].filter(Boolean);
+}
+
+function pairView({ kind, left, right, notes }) {
+  const moved = kind === "renamed" && /\[/.test(left[0].path) ? "moved" : KINDS[kind][0];
+  return h(
+    "div",
+    { class: `pair ${kind}`, role: "row" },
+    h("div", { class: "pair-side", role: "cell" }, left.map(partView)),
+    h(
+      "div",
+      { class: "pair-between", role: "cell" },
+      h("span", { class: `pair-kind ${kind}` }, moved),
+      notes.length
+        ? h(
+            "span",
+            { class: "pair-notes" },
+            notes.map((note) => h("span", {}, plain(note))),
+          )
+        : null,
+    ),
+    h("div", { class: "pair-side", role: "cell" }, right.length ? right.map(partView) : null),
+  );
+}
+
+function partView({ path, value }) {
+  const text = plain(compact(JSON.parse(laidOut(value))));
+  const lines = text.split("\n");
+  const short = lines.length === 1 && text.length < 60;
+  const block = h(
+    short ? "code" : "pre",
+    { class: "part-value", dir: typeof value === "string" ? "auto" : null },
+    text,
+  );
+  const show = (shown) => {
+    block.textContent = shown;
+    if (shown.length <= LONGEST) colour(block, shown, "json");
+  };
+  const long = lines.length > LINES || text.length > 2000;
+  const cut = long ? `${lines.slice(0, LINES).join("\n").slice(0, 2000)}\n…` : text;
+  show(cut);
+  const more = long
+    ? button(
+        `Show all (${count(lines.length)} lines)`,
+        () => {
+          show(text);
+          more.remove();
+        },
+        { class: "quiet" },
+      )
+    : null;
+  return h(
+    "div",
+    { class: short ? "part short" : "part" },
+    h("code", { class: "part-path" }, plain(path)),
+    block,
+    more,
+  );
 }

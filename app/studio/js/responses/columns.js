@@ -1,9 +1,10 @@
 // The columns of the log: what a cell shows of a response.
 
 import { h } from "../lib/dom.js";
+import { segments } from "../lib/segments.js";
 import { money } from "../lib/tables.js";
 import { count, cut, plain, seconds, when } from "../lib/text.js";
-import { isRunning, segments } from "./log.js";
+import { isRunning } from "./log.js";
 
 const STATES = { in_progress: "Running", queued: "Queued" };
 const PARTS = {

@@ -8,21 +8,14 @@ import { requestOf } from "../lib/stored.js";
 import { money, tiles } from "../lib/tables.js";
 import { count, cut, many, plain, seconds, speed, when } from "../lib/text.js";
 import { itemView, itemViews } from "../parts/items.js";
+import { stepsView } from "../parts/steps.js";
 import { json, translationView } from "../parts/translation.js";
 import { failureView } from "../talk.js";
 import { stateName, stateView } from "./columns.js";
-import { isRunning, segments } from "./log.js";
+import { isRunning } from "./log.js";
 import { rowsOf } from "./thread.js";
 
 const FOLDED = 360; // px of a question or an answer; what is longer is folded
-
-const NAMES = {
-  queue: "Waiting for a free slot",
-  wait: "Waiting for the first token",
-  tools: "Connecting to tools and listing them",
-  between: "Between the steps",
-  model: "Output",
-};
 
 export class Detail {
   /**
@@ -111,8 +104,23 @@ export class Detail {
       h("span", { class: "spring" }),
       step(-1, "chevron-down", "Previous response in the list"),
       step(1, "chevron-down", "Next response in the list"),
+      this.#widen(),
       button(icon("x"), () => this.on.close(), { class: "quiet only", "aria-label": "Close the response" }),
     );
+  }
+
+  #widen() {
+    const made = button(
+      icon("panel-left"),
+      () => made.setAttribute("aria-pressed", String(this.node.classList.toggle("wide"))),
+      {
+        class: "quiet only wide-only",
+        "aria-label": "Full width",
+        title: "Full width",
+        "aria-pressed": this.node.classList.contains("wide"),
+      },
+    );
+    return made;
   }
 
   #page({ data, forks }, response) {
@@ -374,47 +382,8 @@ function facts(response, { key, delivery, queued_seconds: queued }) {
 
 // Every step in time, gaps included.
 function timeline(measures, status) {
-  if (!(measures?.seconds > 0)) return null;
-  const whole = measures.seconds;
-  const parts = measures.steps?.length ? steps(measures) : segments({ ...measures, status });
-  const row = ({ kind, name, start, end, tokens }) =>
-    h(
-      "li",
-      {},
-      h("span", { class: "gantt-name", title: name }, plain(name ?? NAMES[kind] ?? "Output")),
-      h("span", { class: "gantt-track", "aria-hidden": "true" }, bar(kind, start, end, whole)),
-      h(
-        "span",
-        { class: "gantt-time" },
-        h("span", { class: "visually-hidden" }, `${seconds(start * 1000)} to ${seconds(end * 1000)}: `),
-        `${seconds((end - start) * 1000)}${tokens ? `, ${many(tokens, "token")}` : ""}`,
-      ),
-    );
-  return fold("Timeline", true, () => [h("ol", { class: "gantt" }, parts.map(row))]);
-}
-
-// The steps of a response with hosted tools, each with its name, and the gaps between them.
-function steps({ steps: listed, seconds: whole, first_token_seconds: first }) {
-  const rows = [];
-  let reached = 0;
-  for (const { kind, start, end, round, status, output_tokens: tokens, function: called, queued } of listed) {
-    if (start - reached > 0.005) rows.push({ kind: "between", start: reached, end: start });
-    if (queued) rows.push({ kind: "queue", start, end: start + queued });
-    if (kind === "model" && round === 0 && first > start && first < end)
-      rows.push({ kind: "wait", start: start + (queued ?? 0), end: first });
-    const name = { tool: called, tools: NAMES.tools }[kind] ?? `Model, round ${count((round ?? 0) + 1)}`;
-    rows.push({ kind: status === "failed" ? "failed" : kind, name, start, end, tokens });
-    reached = Math.max(reached, end);
-  }
-  if (whole - reached > 0.005) rows.push({ kind: "between", start: reached, end: whole });
-  return rows;
-}
-
-function bar(kind, start, end, whole) {
-  const made = h("span", { class: `gantt-bar ${kind}` });
-  made.style.left = `${Math.min(99.5, (start / whole) * 100).toFixed(2)}%`;
-  made.style.width = `${Math.min(100, (Math.max(0, end - start) / whole) * 100).toFixed(2)}%`;
-  return made;
+  const view = stepsView(measures, status);
+  return view ? fold("Timeline", true, () => [view]) : null;
 }
 
 function previewOf(input) {

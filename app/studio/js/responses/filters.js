@@ -45,6 +45,9 @@ export class Filters {
       end: true,
     });
     this.columnMenu.classList.add("column-menu");
+    this.columnMenu.addEventListener("toggle", () =>
+      this.columnMenu.open ? this.#drawColumns() : this.columnBody.replaceChildren(),
+    );
     this.clear = button("Clear", () => this.#set({ filters: {}, since: 0, from: "", to: "" }), {
       class: "quiet",
       hidden: true,
@@ -56,7 +59,7 @@ export class Filters {
       h("div", { class: "filter-row" }, this.form, h("span", { class: "spring" }), this.time, this.columnMenu),
       h(
         "div",
-        { class: "filter-row", role: "group", "aria-label": "Filters" },
+        { class: "filter-row", role: "group", "aria-label": "Narrow down" },
         this.statuses,
         Object.values(this.menus),
         this.metadata,
@@ -90,18 +93,26 @@ export class Filters {
 
   /** The columns that can be chosen, of which some are shown; `chosen`: not by default. */
   offerColumns(shown, chosen) {
+    this.offered = { shown, chosen };
+    if (this.columnMenu.open) this.#drawColumns();
+  }
+
+  #drawColumns() {
+    const { shown, chosen } = this.offered;
     const change = () => this.on.columns([...this.columnBody.querySelectorAll(":checked")].map(({ value }) => value));
+    const box = ([name, { name: text }]) =>
+      h(
+        "label",
+        { class: "check" },
+        h("input", { type: "checkbox", value: name, checked: shown.includes(name), on: { change } }),
+        text,
+      );
+    const focused = document.activeElement?.closest(".column-menu input")?.value;
     this.columnBody.replaceChildren(
-      ...Object.entries(COLUMNS).map(([name, { name: text }]) =>
-        h(
-          "label",
-          { class: "check" },
-          h("input", { type: "checkbox", value: name, checked: shown.includes(name), on: { change } }),
-          text,
-        ),
-      ),
+      ...Object.entries(COLUMNS).map(box),
       button("Default columns", () => this.on.columns(null), { class: "quiet", disabled: !chosen }),
     );
+    if (focused) this.columnBody.querySelector(`[value="${focused}"]`).focus();
   }
 
   #set(change) {
