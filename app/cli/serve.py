@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -77,7 +78,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
     )
     with _shared_metrics(settings), _workers_directory(settings):
         if watch_files:
-            ChangeReload(config, target=uvicorn.Server(config).run, sockets=[*sockets]).run()
+            ChangeReload(config, target=_Server(config).run, sockets=[*sockets]).run()
             return
         path = settings.pid_file or default_pid_file(settings.port)
         with pid_file(path, required=settings.pid_file is not None) as reloads:
@@ -86,7 +87,7 @@ def run_server(settings: Settings, sockets: Sequence[socket.socket], *, watch_fi
                 workers.reloads = reloads
                 workers.run()
                 return
-            server = uvicorn.Server(config)
+            server = _Server(config)
             with contextlib.suppress(KeyboardInterrupt):
                 server.run([*sockets])
     if not server.started:
@@ -129,6 +130,15 @@ def _workers_directory(settings: Settings) -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="antiphon-workers-") as directory:
         os.environ[WORKERS_DIRECTORY] = directory
         yield
+
+
+class _Server(uvicorn.Server):
+    """A server that resets no connection when it stops."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept the connections in the listen queue first: closing the listener would reset them."""
+        await asyncio.sleep(0.01)  # the event loop polls the listeners; `sleep(0)` would cancel what it finds
+        await super().shutdown(sockets)
 
 
 class _Workers(Multiprocess):

@@ -70,11 +70,25 @@ async def test_request_that_has_begun_on_a_kept_connection_at_shutdown_is_answer
     assert answers.count(b"\r\nconnection: close") == 1
 
 
-async def test_connection_without_a_request_at_shutdown_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_on_an_idle_kept_connection_at_shutdown_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy can send a request before it learns that the connection ends, and must not send it again."""
+    monkeypatch.setattr(uvicorn_http, "SHUTDOWN_IDLE_TIMEOUT", 30)
+    async with stopping(ASK) as (reader, writer):
+        writer.write(ASK)
+        answers = await reader.read()
+
+    assert answers.count(b"HTTP/1.1 200 ") == 2
+    assert answers.count(b"\r\nconnection: close") == 1
+
+
+@pytest.mark.parametrize("already", [(), (ASK,)])
+async def test_connection_without_a_request_at_shutdown_is_closed_soon(
+    monkeypatch: pytest.MonkeyPatch, already: tuple[bytes, ...]
+) -> None:
     monkeypatch.setattr(uvicorn_http, "SHUTDOWN_HEAD_TIMEOUT", 0.05)
-    async with stopping() as (reader, _):
+    async with stopping(*already) as (reader, _):
         async with asyncio.timeout(60):
-            assert await reader.read() == b""
+            assert (await reader.read()).count(b"HTTP/1.1 200 ") == len(already)
 
 
 class SlowStore(MemoryStore):

@@ -27,6 +27,7 @@ MAX_HEAD_BYTES = 64 * 1024  # request line and headers; typical clients send som
 HEAD_TIMEOUT = 30.0  # seconds until the head is complete; for the first request, from the connection on
 REFUSAL_LINGER = 1.0  # seconds for which further data of a refused client is read and discarded
 SEND_TIMEOUT = 60  # seconds without an acknowledgement of sent data, after which the client is considered gone
+SHUTDOWN_IDLE_TIMEOUT = 0.25  # seconds for a request on an idle connection once the server is shutting down
 SHUTDOWN_HEAD_TIMEOUT = 1.0  # seconds for a partly received head to be completed once the server is shutting down
 
 
@@ -162,15 +163,21 @@ class Http(HttpToolsProtocol):
             super().on_message_complete()
 
     def shutdown(self) -> None:
-        """Close after the current response, or after that to a request of which the head may still be arriving."""
+        """
+        Close after the current response, or after the response to a request that may be arriving.
+
+        A proxy can send a request on an idle connection before it learns that the connection ends. If that request were
+        reset, the proxy would answer 502, since it cannot know whether to repeat a POST.
+        """
         begin_shutdown(self.app_state)
-        expects_head = self.cycle is None or (self._in_message and self.cycle.response_complete)
-        if self._refused or not expects_head:
+        if self._refused or (self.cycle and not self.cycle.response_complete):
             super().shutdown()
             return
         self._stopping = True
         self._cancel_timer()
-        self._close_after(SHUTDOWN_HEAD_TIMEOUT)
+        self._unset_keepalive_if_required()
+        idle = self.cycle is not None and not self._in_message
+        self._close_after(SHUTDOWN_IDLE_TIMEOUT if idle else SHUTDOWN_HEAD_TIMEOUT)
 
     def _refuse(self, error: APIError) -> None:
         """Send an error and close the connection; if a response is under way, close after it or at once."""
