@@ -3,6 +3,7 @@
 import { About } from "./about.js";
 import { Compare } from "./compare.js";
 import { Files } from "./files.js";
+import { Keys } from "./keys.js";
 import { readAddress } from "./lib/address.js";
 import { getJson, key } from "./lib/api.js";
 import { askForKey } from "./lib/dialog.js";
@@ -23,7 +24,16 @@ const compare = new Compare({ parameters: () => talk.options.parameters() });
 
 // The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
 // show(argument or null, query), hide(), and reset(), for when there is another key.
-const VIEWS = { talk, compare, responses, usage: new Usage(), now: new Now(), files: new Files(), about: new About() };
+const VIEWS = {
+  talk,
+  compare,
+  responses,
+  usage: new Usage(),
+  keys: new Keys(),
+  now: new Now(),
+  files: new Files(),
+  about: new About(),
+};
 
 function route() {
   const { view: name, argument, query } = readAddress(location.hash);
