@@ -32,7 +32,7 @@ from app.core.request.content import (
     texts,
 )
 from app.core.request.question import TranslationState
-from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, ReasoningFields, is_sent_back, upstream_reasoning
+from app.core.request.reasoning import ReasoningFields, is_sent_back, name_bound_elsewhere, upstream_reasoning
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
@@ -128,6 +128,7 @@ class ConversationReader:
     def messages(self) -> list[Message]:
         """Return the messages of all items."""
         readers = {type_: getattr(self, type_) for type_ in _ITEMS}
+        name_bound_elsewhere(self.items, self.upstream, self.profile, self.warnings)
         for position, item in enumerate(self.items):
             if read := readers.get(type_ := item["type"]):
                 read(position, item)
@@ -202,8 +203,6 @@ class ConversationReader:
 
     def reasoning(self, position: int, item: Item) -> None:
         upstream = self.upstream.get(item.get("id") or "") or {}
-        if BOUND in upstream:
-            self.warnings.add(BOUND_ELSEWHERE)
         thought = upstream_reasoning(item, upstream)
         if thought:
             (self.open or self.current()).reasoning.append(thought)

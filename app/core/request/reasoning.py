@@ -6,7 +6,7 @@ Some backends reject a conversation without it, some use it if it is there, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import orjson
 
@@ -17,6 +17,7 @@ from app.core.stream.reasoning_fragments import ReasoningDetails
 from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types import list_field
 from app.core.types.request import Item
+from app.errors import Warnings
 
 # The upstream field of an item with what only the server that sent it may be sent back: `{"to": SERVER, ...}`.
 BOUND = "bound"
@@ -35,6 +36,17 @@ def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Map
     """Return what is bound to this server of the upstream fields of an item; {} if there is nothing."""
     fields = (upstream or {}).get(BOUND)
     return fields if isinstance(fields, Mapping) and fields.get("to") == profile.server else {}
+
+
+def name_bound_elsewhere(
+    items: Iterable[Item], upstream: Mapping[str, Mapping[str, object]], profile: Profile, warnings: Warnings
+) -> None:
+    """Add a warning if reasoning or signatures of the items are bound to another server."""
+    for item in items if upstream else ():
+        fields = upstream.get(item.get("id") or "")
+        if fields and BOUND in fields and not bound_fields(fields, profile):
+            warnings.add(BOUND_ELSEWHERE)
+            return
 
 
 _DEFAULT = "reasoning_content"  # the name that most backends understand

@@ -16,7 +16,7 @@ from app.core.items import as_json_object
 from app.core.items.readings import HOSTED
 from app.core.request.caching import THINKING_BLOCKS
 from app.core.request.messages import AssistantTurn, ConversationReader
-from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, UNSIGNED, bound_fields, is_sent_back, reasoning_text
+from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_back, reasoning_text
 from app.core.request.roles import OPENING, SYSTEM, Message
 from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types import JSONObject
@@ -45,9 +45,7 @@ class MessagesConversation(ConversationReader):
         block = bound_fields(fields, self.profile).get(THINKING)
         if isinstance(block, dict):
             self.current().content.append(block)
-        elif BOUND in fields:
-            self.warnings.add(BOUND_ELSEWHERE)
-        elif reasoning_text(item, fields):
+        elif BOUND not in fields and reasoning_text(item, fields):
             self.warnings.add(UNSIGNED)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:

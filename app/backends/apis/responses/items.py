@@ -15,7 +15,14 @@ from app.core.request.call_ids import CallIds
 from app.core.request.content import ChatPart, PartError, check_known, param_in_item, read_content
 from app.core.request.messages import compacted_past, lenient_content
 from app.core.request.question import TranslationState
-from app.core.request.reasoning import BOUND, BOUND_ELSEWHERE, PLAIN, bound_fields, is_sent_back, reasoning_text
+from app.core.request.reasoning import (
+    BOUND,
+    PLAIN,
+    bound_fields,
+    is_sent_back,
+    name_bound_elsewhere,
+    reasoning_text,
+)
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
 from app.core.types import JSONObject
@@ -65,6 +72,7 @@ def input_items(
     content that cannot be sent.
     """
     conversation = _Conversation(state, tools, items, places)
+    name_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
     for position, item in enumerate(items):
         conversation.add(position, item)
     return _without_loose_reasoning(conversation.sent)
@@ -159,9 +167,7 @@ class _Conversation:
             if is_sent_back(self.replay, self.turns[position], last=self.turns[-1], with_tools=self.with_tools):
                 content = [{"type": "reasoning_text", "text": text}]
                 self.sent.append({"type": "reasoning", "id": f"rs_{len(self.sent)}", "summary": [], "content": content})
-        elif BOUND in upstream:
-            self.warnings.add(BOUND_ELSEWHERE)
-        elif text:
+        elif text and BOUND not in upstream:
             self.warnings.add(PLAIN)
 
     def call(self, position: int, item: Item) -> None:
