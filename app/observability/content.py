@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import orjson
 
 from app.core.types import JSONMapping, JSONObject
-from app.core.types.deltas import Delta, ReasoningDelta, RefusalDelta, TextDelta, ToolCallDelta
+from app.core.types.deltas import Delta, ReasoningDelta, ReasoningSummaryDelta, RefusalDelta, TextDelta, ToolCallDelta
 from app.core.usage.token_estimate import DATA, conversation_of
 
 # The conventions' names of finish reasons; other reasons are unchanged.
@@ -127,6 +127,8 @@ class OutputMessage:
                 self._texts.setdefault("text", []).extend(texts)
             case ReasoningDelta(texts):
                 self._texts.setdefault("reasoning", []).extend(texts)
+            case ReasoningSummaryDelta(text):
+                self._texts.setdefault("reasoning", []).append(text)
             case RefusalDelta(text):
                 self._texts.setdefault("text", []).append(text)
             case ToolCallDelta(index, call_id, name, arguments):

@@ -93,7 +93,10 @@ class DeltaReader:
         self.builder.reasoning_summary(delta.text)
 
     def provider_fields(self, delta: ProviderFields) -> None:
-        self.builder.reasoning_upstream().update(delta.fields)
+        if delta.item == "message":
+            self.builder.message_upstream().update(delta.fields)
+        else:
+            self.builder.reasoning_upstream().update(delta.fields)
 
     def refusal(self, delta: RefusalDelta) -> None:
         self.builder.refusal(delta.text)

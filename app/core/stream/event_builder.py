@@ -126,6 +126,8 @@ class EventBuilder:
     def complete(self) -> None:
         """Close everything that is open and mark the response as completed."""
         self.close()
+        if self._encryption and self._encryption.holds:
+            self._add_encrypted(self._encryption)
         self.response.update({"status": "completed", "completed_at": int(self._clock())})
 
     def incomplete(self, reason: str) -> None:
@@ -248,6 +250,10 @@ class EventBuilder:
         else:
             item_id = self._last_reasoning or self._open_for(self._reasoning).item["id"]
         return self.upstream.setdefault(item_id, {})
+
+    def message_upstream(self) -> Upstream:
+        """Return the backend's fields of the open message; fields may be added until it closes."""
+        return self.upstream.setdefault(self._open_for(TEXT).item["id"], {})
 
     @property
     def _open_reasoning(self) -> OpenItem | None:
@@ -552,6 +558,8 @@ class EventBuilder:
         item: Item = {**open_.item, "status": status}
         if self._encryption and item["type"] == "reasoning":
             item["encrypted_content"] = self._encryption.content(resolve_upstream(fields))
+        elif self._encryption and fields:
+            self._encryption.hold(item["id"], fields)
         self._done(open_.index, item)
 
     def _upstream_of(self, open_: OpenItem) -> Upstream:

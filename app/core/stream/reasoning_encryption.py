@@ -12,11 +12,11 @@ UPSTREAM, EARLIER_UPSTREAM = "upstream", "said"
 
 class ReasoningEncryption:
     """
-    Encrypts what the backend sent for the reasoning items and calls of one response.
+    Encrypts what the backend sent for the reasoning items, calls and messages of one response.
 
-    Fields that a backend sends with a tool call, such as signatures, have to be sent back as well, but clients store
-    no such fields of a call. They are encrypted with the reasoning before the call, or with a reasoning item of their
-    own.
+    Fields that a backend sends with a tool call or a message, such as signatures, must be sent back as well, but
+    clients store no such fields. They are encrypted with the reasoning before the call or after the message, or with a
+    reasoning item of their own.
     """
 
     def __init__(self, encrypt: Callable[[JSONObject], str]) -> None:
@@ -25,7 +25,7 @@ class ReasoningEncryption:
         self._calls: dict[str, JSONMapping] = {}  # fields of calls that are not encrypted yet, by id
 
     def hold(self, call_id: str, fields: JSONMapping) -> None:
-        """Keep the fields of a call, to be encrypted with the next content."""
+        """Keep the fields of a call or a message (by its item id), to be encrypted with the next content."""
         self._calls[call_id] = fields
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -124,9 +124,10 @@ class SourcesCited:
 
 @dataclass(slots=True)
 class ProviderFields:
-    """Provider fields to send back together with the current reasoning item."""
+    """Provider fields to send back together with the current reasoning item, or with the open message."""
 
     fields: JSONObject
+    item: Literal["reasoning", "message"] = "reasoning"
 
 
 @dataclass(slots=True)
