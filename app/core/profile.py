@@ -119,7 +119,7 @@ class RequestOptions(_Options):
     response_format: ResponseFormatOptions = ResponseFormatOptions()
     effort: EffortField = "reasoning_effort"
     effort_map: dict[str, str | None] = {}  # "" or None: not sent
-    # Globs of the models that take a budget of thinking tokens in place of an effort (messages).
+    # Globs of the models that take a budget of thinking tokens in place of an effort (messages) or a level (gemini).
     thinking_budget: list[str] = ["*"]
     # Breakpoints of the prompt cache, as Claude's models need them: after tools, instructions and history, or where the
     # caller sets them. None: off for chat, auto for messages.

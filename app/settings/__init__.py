@@ -44,7 +44,7 @@ from app.core.types import JSONObject
 from app.loading.optional_dependencies import require_packages
 from app.loading.validation_messages import describe
 from app.settings.auth import AuthSettings, JWTSettings, ProxySettings
-from app.settings.backend import BackendSettings, merged_profile
+from app.settings.backend import BackendSettings, merged_profile, with_default_url
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
 from app.settings.validation import (
@@ -140,7 +140,8 @@ class Settings(BaseSettings):
     """Kind of backend: `demo`, `openai` (any model server; its profile names the API), or an import path
     `package.module:Class`. `auto` is `openai` if a URL is set, else `demo`."""
     backend_url: BackendURL = ""
-    """Base URL of a model server, such as `http://localhost:8000/v1`."""
+    """Base URL of a model server, such as `http://localhost:8000/v1`. Empty: that of the profile, if it has one
+    (`gemini`)."""
     backend_api_key: ApiKey | None = None
     """Sent to the backend as a bearer token. `passthrough` forwards the caller's key."""
     backend_profile: ProfileName = "default"
@@ -294,6 +295,11 @@ class Settings(BaseSettings):
     otel_content: bool = False
     """Add prompts and answers to the spans, as `gen_ai.input.messages` and `gen_ai.output.messages`; never those of
     responses with `store: false`, nor of requests that are passed through."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_url(cls, fields: Any) -> Any:
+        return with_default_url(fields, "backend_")
 
     @field_validator("port", mode="before")
     @classmethod

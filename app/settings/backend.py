@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -70,6 +71,17 @@ def _passable(type_: str) -> str:
     return type_
 
 
+def with_default_url(fields: Any, prefix: str = "") -> Any:
+    """Return the fields of settings with the base URL of the profile if they have none of their own."""
+    url, profile = f"{prefix}url", f"{prefix}profile"
+    if not isinstance(fields, dict) or fields.get(url) or fields.get(f"{prefix}backend", "auto") == "demo":
+        return fields
+    with suppress(ValueError):  # an unknown profile is reported with its own field
+        if default := load_profile(str(fields.get(profile, "default"))).transport.base_url:
+            return {**fields, url: default}
+    return fields
+
+
 class BackendSettings(BaseModel):
     """One backend: a table `[backends.NAME]` of the TOML file, or the single-backend variables."""
 
@@ -79,7 +91,7 @@ class BackendSettings(BaseModel):
     """Kind of backend: `openai` (any model server; its profile names the API), `demo`, or an import path
     `package.module:Class`."""
     url: BackendURL = ""
-    """Base URL, usually `.../v1`."""
+    """Base URL, usually `.../v1`. Unset: that of the profile, if it has one (`gemini`)."""
     api_key: ApiKey | None = None
     """Sent to the backend as a bearer token; `passthrough` forwards the caller's key."""
     api_key_env: str | None = None
@@ -118,6 +130,11 @@ class BackendSettings(BaseModel):
     """Seconds for which it gets none, unless a health check succeeds earlier."""
     check_interval: Seconds = 2
     """Seconds between health checks of a server that gets no requests; 0 for none."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_url(cls, fields: Any) -> Any:
+        return with_default_url(fields)
 
     _key: SecretStr | None = PrivateAttr(None)  # compared, too, so a reload notices a changed variable
 

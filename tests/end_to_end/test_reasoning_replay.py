@@ -53,7 +53,7 @@ WANTED: dict[str, tuple[list[Delta], Delta]] = {
         ],
         {"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "I should look."}]},
     ),
-    "gemini": ([{}], {"tool_calls": [{**CALLED, "extra_content": SIGNATURE}]}),
+    "gemini-chat": ([{}], {"tool_calls": [{**CALLED, "extra_content": SIGNATURE}]}),
     "copilot": (
         [{"reasoning_text": "I should look."}, {"reasoning_opaque": "b3BhcXVl"}],
         {"reasoning_text": "I should look.", "reasoning_opaque": "b3BhcXVl"},

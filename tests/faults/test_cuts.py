@@ -67,7 +67,7 @@ def read(events: list[Event]) -> Written:
     for event in events:
         kind, _, last = event["type"].removeprefix("response.").rpartition(".")
         if last == "delta":
-            said[kind] += event["delta"]
+            said["reasoning" if kind == "reasoning_summary_text" else kind] += event["delta"]
     return Written(*said.values())
 
 

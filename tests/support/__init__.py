@@ -12,6 +12,7 @@ Backends
     scripted        a backend in this process that follows a script
     upstream        a Chat Completions server on a real socket that follows a script
     messages_server a server of Anthropic's Messages API on a real socket, with its rules
+    gemini_server   a server of Google's Gemini API on a real socket, with its rules
     message_events  parts of its streams, for what is passed through
     raw_server      a server that sends bytes: broken framing, resets, hangs
     routing         routers in front of real sockets

@@ -172,6 +172,34 @@ def _read_messages(frame: dict[str, Any]) -> tuple[Written, bool]:
     return written, bool(delta.get("stop_reason"))
 
 
+# Gemini.
+
+
+def _gemini(texts: Sequence[str], thoughts: Sequence[str], arguments: Sequence[str]) -> list[Frame]:
+    parts: list[dict[str, Any]] = [{"text": thought, "thought": True} for thought in thoughts]
+    parts += [{"text": text} for text in texts]
+    if arguments:
+        parts.append({"functionCall": {"name": "f", "args": {"a": "".join(arguments)}}, "thoughtSignature": "c2ln"})
+    usage = {"promptTokenCount": 5, "candidatesTokenCount": 2}
+    return [*map(_candidate, parts), {"candidates": [{"finishReason": "STOP"}], "usageMetadata": usage}]
+
+
+def _candidate(part: dict[str, Any]) -> Frame:
+    return {"candidates": [{"content": {"role": "model", "parts": [part]}}]}
+
+
+def _read_gemini(frame: dict[str, Any]) -> tuple[Written, bool]:
+    (candidate,) = frame["candidates"]
+    written = Written()
+    for part in candidate.get("content", {}).get("parts", ()):
+        if "functionCall" in part:
+            arguments = json.dumps(part["functionCall"]["args"], ensure_ascii=False, separators=(",", ":"))
+            written = written.plus(Written(arguments=arguments))
+        else:
+            written = written.plus(Written(**{"reasoning" if part.get("thought") else "text": part["text"]}))
+    return written, "finishReason" in candidate
+
+
 SPOKEN = (
     Spoken(
         "chat",
@@ -200,5 +228,14 @@ SPOKEN = (
         {"type": "error", "error": {"type": "api_error", "message": "CUDA out of memory"}},
         _messages,
         _read_messages,
+    ),
+    Spoken(
+        "gemini",
+        lambda text: _gemini([text], [], [])[:1],
+        lambda text: _gemini([text], [], [])[:1],
+        lambda: _gemini([], [], []),
+        {"error": {"code": 500, "message": "CUDA out of memory", "status": "INTERNAL"}},
+        _gemini,
+        _read_gemini,
     ),
 )

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tests.conformance import upstream
 from tests.support.serving import serving
 from tests.support.sockets import listening
-from tests.verify import messages_server
+from tests.verify import gemini_server, messages_server
 
 
 @contextlib.asynccontextmanager
@@ -38,6 +38,13 @@ async def messages() -> AsyncIterator[str]:
         yield f"{url}/v1"
 
 
+@contextlib.asynccontextmanager
+async def gemini() -> AsyncIterator[str]:
+    """A Gemini server."""
+    async with serving(gemini_server.app) as url:
+        yield f"{url}/v1"
+
+
 class ModelServer(NamedTuple):
     """A server of one API: how it is served, which gives its base URL, and checks that such a server cannot pass."""
 
@@ -46,9 +53,10 @@ class ModelServer(NamedTuple):
 
 
 # By the names of `app.backends.apis.APIS`. Messages have no log probabilities, and no JSON without a schema, which the
-# model is told to write.
+# model is told to write. Gemini's calls are never truncated.
 MODEL_SERVERS = {
     "chat": ModelServer(chat),
     "responses": ModelServer(responses),
     "messages": ModelServer(messages, frozenset({"items.logprobs", "structured.json-object"})),
+    "gemini": ModelServer(gemini, frozenset({"limits.call-cut"})),
 }

@@ -65,12 +65,17 @@ class Codec(NamedTuple):
     known_error: Callable[[JSONObject], JSONObject] = _same
     # Sent with each request to the server, unless the profile has them.
     headers: Mapping[str, str] = MappingProxyType({})
+    # Where the server lists its models, below the base URL.
+    models_path: str = "/models"
+    # Returns an entry of this list with the model's name as `id`; None for models that do not chat.
+    listed_model: Callable[[JSONObject], JSONObject | None] = _same
 
 
 class API(NamedTuple):
     """An API of model servers."""
 
-    # Where requests are sent, below the base URL; `transport.path` overrides it.
+    # Where requests are sent, below the base URL, with a query if there is one; `transport.path` overrides it. A path
+    # with `{model}` has the model's name in place of the body.
     path: str
     # The import path of its `Codec`.
     implementation: str
@@ -90,6 +95,7 @@ APIS = {
     "chat": API("/chat/completions", "app.backends.apis.chat:CHAT_CODEC"),
     "responses": API("/responses", "app.backends.apis.responses:RESPONSES_CODEC"),
     "messages": API("/messages", "app.backends.apis.messages:MESSAGES_CODEC"),
+    "gemini": API("/models/{model}:streamGenerateContent?alt=sse", "app.backends.apis.gemini:GEMINI_CODEC"),
 }
 
 # The APIs that a server with the option `auto` is asked by: the next one where it does not have the one before.

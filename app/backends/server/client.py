@@ -41,6 +41,7 @@ from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import ForwardedAnswer, Forwarding, forwards_to, session_header
 from app.backends.server.retries import BackendRefusal, Retries
 from app.backends.transport import HTTPToolsTransport
+from app.core.json_values import json_list, json_objects
 from app.core.profile import Profile
 from app.core.redaction import without_password
 from app.core.sse.decoder import check_piece
@@ -81,8 +82,8 @@ class ModelServer(Backend):
         self._retries = retries
         base = httpx.URL(base_url or options.base_url or "")
         self._name, self._host = without_password(str(base)), base.host
-        self._models_url = under(base, "/models", profile)
         self._endpoints = Endpoints(base, profile)
+        self._models_url = under(base, self._endpoints.current.codec.models_path, profile)
         self._forwarding = Forwarding(base, profile)
         self._http = http or transport_to(base)
         self._passes = self._key == PASSTHROUGH
@@ -335,7 +336,9 @@ class ModelServer(Backend):
         listed = await self._read_json(self._endpoints.current, "GET", self._models_url, b"", caller_key, seconds)
         if isinstance(listed, dict):
             listed = listed.get("data") or listed.get("models")
-        return [_model(entry) for entry in listed if isinstance(entry, dict | str)] if isinstance(listed, list) else []
+        read = self._endpoints.current.codec.listed_model
+        entries = [{"id": entry} if isinstance(entry, str) else entry for entry in json_list(listed)]
+        return [_model(entry) for each in json_objects(entries) if (entry := read(each))]
 
     async def _read_json(
         self, endpoint: Endpoint, method: str, url: httpx.URL, content: bytes, caller_key: str | None, seconds: float
@@ -528,10 +531,8 @@ async def _read(response: httpx.Response, body: bytearray, limit: int) -> None:
         await response.aclose()
 
 
-def _model(entry: JSONObject | str) -> JSONObject:
+def _model(entry: JSONObject) -> JSONObject:
     """Return an entry of a list of models, with all fields of OpenAI's entries."""
-    if isinstance(entry, str):
-        entry = {"id": entry}
     name = next((str(entry[key]) for key in ("id", "model", "name", "slug") if entry.get(key)), "")
     defaults = {"object": "model", "created": 0, "owned_by": "backend"}
     return defaults | {key: value for key, value in entry.items() if value is not None} | {"id": name}

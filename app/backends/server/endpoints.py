@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import httpx
 
@@ -35,20 +35,16 @@ class Endpoint:
         self.tokenizer = self.codec.tokenizer(base, profile)
         self._base = base
         self._path = options.path or self.api.path
+        self._model_in_body = options.model_in_body and MODEL not in self.api.path
         self._url = None if MODEL in self._path else under(base, self._path, profile)
 
     def url(self, model: object) -> httpx.URL:
         """Return the URL for a model, whose name may be a segment of the path; raises `BackendError`."""
-        if self._url:
-            return self._url
-        segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
-        if segment.strip(".") == "":
-            raise failure("model")
-        return under(self._base, self._path.replace(MODEL, segment), self.profile)
+        return self._url or model_url(self._base, self._path, model, self.profile)
 
     def sent(self, body: JSONObject) -> JSONObject:
         """Return a request as it is sent, without the model if only the URL has it."""
-        if self.profile.transport.model_in_body:
+        if self._model_in_body:
             return body
         return {name: value for name, value in body.items() if name != "model"}
 
@@ -94,7 +90,17 @@ class Endpoints:
             logger.info(message, missing, endpoint.api.path, REMEMBERED / 60)
 
 
+def model_url(base: httpx.URL, path: str, model: object, profile: Profile) -> httpx.URL:
+    """Return the URL of a path with `{model}` below the base URL; raises `BackendError` for an invalid name."""
+    segment = quote(model, safe="", errors="replace") if isinstance(model, str) else ""
+    if segment.strip(".") == "":
+        raise failure("model")
+    return under(base, path.replace(MODEL, segment), profile)
+
+
 def under(base: httpx.URL, path: str, profile: Profile) -> httpx.URL:
-    """Return the URL of a path below the base URL, with the profile's query."""
+    """Return the URL of a path below the base URL, with the query of the path and of the profile."""
+    path, _, query = path.partition("?")
     url = base.copy_with(path=f"{base.path.rstrip('/')}/{path.lstrip('/')}")
-    return url.copy_merge_params(profile.transport.query) if profile.transport.query else url
+    parameters = dict(parse_qsl(query)) | profile.transport.query
+    return url.copy_merge_params(parameters) if parameters else url

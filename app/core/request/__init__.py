@@ -58,7 +58,7 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
 
 def encoded_question(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedQuestion:
     """Return a question encoded as a body, with what the profile limits and adds."""
-    _limit(state, body)
+    limit(state, body)
     return EncodedQuestion(
         body=_patched(body, state.options.extra_body),
         bindings={name: function.binding for name, function in choice.functions.items()},
@@ -364,7 +364,7 @@ CALLER_FIELDS = {
 _OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
 
 
-def _limit(state: TranslationState, body: dict[str, object]) -> None:
+def limit(state: TranslationState, body: dict[str, object]) -> None:
     """Clamp numbers to the ranges that the server accepts, and drop parameters that it does not accept."""
     for name, (low, high) in state.options.clamp.items():
         value = body.get(name)

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 _PROVIDERS = {
     "azure": "azure.ai.openai",
     "gemini": "gcp.gemini",
+    "gemini-chat": "gcp.gemini",
     "mistral": "mistral_ai",
+    "vertex": "gcp.vertex_ai",
     "xai": "x_ai",
 }
 

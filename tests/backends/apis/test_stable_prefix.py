@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.backends.apis import encode
+from app.backends.apis import APIS, encode
 from app.core.profile import Profile
 from app.core.request.question import Question
 from app.core.types.request import CreateResponse
@@ -28,7 +29,7 @@ IMAGE = {"type": "input_image", "image_url": "https://a.test/b.png"}
 
 profiles = st.fixed_dictionaries(
     {
-        "transport.api": st.sampled_from(["chat", "responses", "messages"]),
+        "transport.api": st.sampled_from([*APIS]),
         "request.cache": st.just("off"),
         "request.roles.developer": st.sampled_from(["system", "developer", "user"]),
         "request.roles.system": st.sampled_from(["any", "first_only", "single_first", "user"]),
@@ -48,11 +49,20 @@ def extended(before: dict[str, Any], after: dict[str, Any], name: str) -> list[d
     """Return a list of the request before, whose last message may have more content in the request after it."""
     entries: list[dict[str, Any]] = [*before.get(name, [])]
     grown = after.get(name, [])[len(entries) - 1 : len(entries)]
-    if entries and grown and (content := entries[-1].get("content")) and entries[-1].get("role") == "user":
-        more = grown[0].get("content")
-        if parts(more)[: len(parts(content))] == parts(content):
-            entries[-1] = {**entries[-1], "content": more}
+    for place, holds in _GROWING.items():
+        if entries and grown and (content := entries[-1].get(place)) and holds(entries[-1]):
+            more = grown[0].get(place)
+            if parts(more)[: len(parts(content))] == parts(content):
+                entries[-1] = {**entries[-1], place: more}
     return entries
+
+
+# The lists that may grow at the end of a request, by the field of a message or tool.
+_GROWING: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "content": lambda message: message.get("role") == "user",
+    "parts": lambda content: content["role"] == "user",
+    "functionDeclarations": lambda tool: True,
+}
 
 
 def parts(content: Any) -> list[Any]:
@@ -166,9 +176,9 @@ class Conversation:
         request = CreateResponse.model_validate(fields)
         body = encode(Question(request, request.items(), "m"), self.profile).body
         if self.last:
-            for name in ("messages", "input", "tools"):
+            for name in ("messages", "input", "contents", "tools"):
                 assert body.get(name, [])[: len(self.last.get(name, []))] == extended(self.last, body, name)
-            for name in ("system", "instructions"):
+            for name in ("system", "instructions", "systemInstruction"):
                 assert body.get(name) == self.last.get(name)
         self.last = body
 

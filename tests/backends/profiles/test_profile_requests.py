@@ -128,7 +128,8 @@ def all_asked(name: str) -> dict[str, Any]:
         made = asked(name, {"model": "m", "input": "Hi", **fields})
         changed = {field: value for field, value in made["body"].items() if value != plain.get(field)}
         if "tools" in changed:
-            changed["tools"] = [tool.get("function", tool)["name"] for tool in changed["tools"]]
+            functions = (tool.get("functionDeclarations", [tool.get("function", tool)]) for tool in changed["tools"])
+            changed["tools"] = [function["name"] for listed in functions for function in listed]
         variants[variant] = {**made, "body": changed}
     rich = {"rich": asked(name, REQUEST)}
     if "refused" in rich["rich"]:

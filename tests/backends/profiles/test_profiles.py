@@ -15,8 +15,8 @@ from app.errors import InvalidRequest
 
 NAMES = """
     openai azure vllm sglang llama.cpp llama-cpp-python ollama tgi lm-studio transformers mlx openrouter groq together
-    fireworks deepseek mistral gemini anthropic xai cerebras moonshot dashscope zai minimax copilot bedrock
-    perplexity default litellm anthropic-chat bedrock-anthropic vertex-anthropic
+    fireworks deepseek mistral gemini gemini-chat vertex anthropic xai cerebras moonshot dashscope zai minimax copilot
+    bedrock perplexity default litellm anthropic-chat bedrock-anthropic vertex-anthropic
 """
 TOOL = {"type": "function", "name": "look"}
 CALL = {"type": "function_call", "call_id": "call_1", "name": "look", "arguments": "{}"}
@@ -142,5 +142,5 @@ def test_moonshot_is_instructed_to_call_instead_of_forced() -> None:
 
 def test_gemini_gets_schemas_without_the_keywords_that_it_refuses() -> None:
     parameters = {"$schema": "x", "type": "object", "properties": {}, "additionalProperties": False}
-    chat = ask("gemini", tools=[{**TOOL, "parameters": parameters}])
+    chat = ask("gemini-chat", tools=[{**TOOL, "parameters": parameters}])
     assert chat.body["tools"][0]["function"]["parameters"] == {"type": "object", "properties": {}}

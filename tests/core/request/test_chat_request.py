@@ -276,7 +276,7 @@ CHOICE = {"choice": ["yes", "no"]}
         ("openai", {"seed": 7}, {"top_k": 5, "chat_template_kwargs": {"x": 1}}),
         ("azure", {}, {"min_p": 0.1}),
         ("mlx", {"top_k": 5, "xtc_threshold": 0.1}, {"generation_config": "{}"}),
-        ("gemini", {"extra_body": {"google": {"thinking_config": {"thinking_budget": 0}}}}, {"top_k": 5}),
+        ("gemini-chat", {"extra_body": {"google": {"thinking_config": {"thinking_budget": 0}}}}, {"top_k": 5}),
     ],
 )
 def test_chat_request_has_parameters_that_the_server_alone_knows(

@@ -180,7 +180,7 @@ def test_call_fields_of_the_backend_are_sent_back_on_the_call(options: Any, back
 
 def test_gemini_gets_a_signature_for_the_first_call_of_another_model() -> None:
     (one, one_output), (two, two_output) = call("a"), call("b")
-    (message,) = messages(USER, one, two, one_output, two_output, profile="gemini")
+    (message,) = messages(USER, one, two, one_output, two_output, profile="gemini-chat")
     assert [sent.get("extra_content") for sent in message["tool_calls"]] == [
         {"google": {"thought_signature": "skip_thought_signature_validator"}},
         None,

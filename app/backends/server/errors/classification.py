@@ -160,6 +160,7 @@ RULES = (
         r"not a valid model",  # OpenRouter
         r"server is pinned to",  # transformers
         r"(model|repository) ('[^']*' |\"[^\"]*\" |`[^`]*` |\S+ )?(is |was )?not found",  # Ollama, llama.cpp, mlx-lm
+        r"\bmodels/\S+ is not found",  # Gemini
         r"has been (deprecated|decommissioned)",  # Groq
         r"^ not_found_error model: ",  # Anthropic
     ),

@@ -1,0 +1,278 @@
+"""
+Decodes the body of an answer of Google's Gemini API into deltas: see `AnswerDecoder`.
+
+Each event is a `GenerateContentResponse` with the parts that are new. Nothing marks the end but the last event's
+`finishReason`. Parts of unknown types are dropped with a warning.
+"""
+
+from __future__ import annotations
+
+from app.backends.apis.annotations import flat_logprobs
+from app.backends.apis.api_decoder import APIDecoder
+from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.filters import filters
+from app.backends.apis.gemini.conversation import CALL_ID, SIGNATURE, SIGNED_PARTS, THOUGHT_SIGNATURE
+from app.backends.apis.gemini.grounding import citations, grounding_sources
+from app.backends.server.errors.classification import failure
+from app.core.bounded_json import dumps
+from app.core.json_values import json_list, json_object, json_objects, json_text
+from app.core.profile import Profile
+from app.core.request.question import EncodedQuestion
+from app.core.request.reasoning import bound
+from app.core.sse.decoder import END
+from app.core.sse.repeats import ServerEvent
+from app.core.stream.answer import ErrorIn
+from app.core.types import JSONMapping, JSONObject
+from app.core.types.deltas import (
+    AnnotationsAdded,
+    AnswerMetadata,
+    Delta,
+    Finished,
+    FinishReason,
+    NativeItem,
+    ProviderFields,
+    ReasoningSummaryDelta,
+    SourcesCited,
+    TextDelta,
+    ToolCallDelta,
+    UsageReported,
+)
+from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
+from app.errors import label
+
+# Every other reason is an error: the model wrote something that is not returned, or the server gave up.
+_FINISH_REASONS = {
+    "STOP": FinishReason.STOP,
+    **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), FinishReason.LENGTH),
+    **dict.fromkeys(
+        (
+            *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
+            *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
+            *("MODEL_ARMOR", "ESCALATION", "PUP_LIMITED_DISABLED"),
+        ),
+        FinishReason.CONTENT_FILTER,
+    ),
+}
+_UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
+_NOT_OUTPUT = (AnswerMetadata, UsageReported)
+_TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
+
+
+class GeminiDecoder(APIDecoder):
+    """Decodes the bytes of one answer."""
+
+    def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
+        self._reader = ResponseReader(profile)
+        super().__init__(BodyDecoder(list), error_in, filters(profile, asked.body))
+        self.warnings = self._reader.warnings
+
+    def _read(self, events: list[ServerEvent]) -> list[Delta]:
+        """Return the deltas of events, up to an error."""
+        deltas: list[Delta] = []
+        for event in events:
+            if event is END:  # which copies of the API send
+                self.done = self.finished
+            elif isinstance(event, dict) and event.get("error"):
+                self.failure = self._error_in(event) or failure("failure")
+                break
+            elif isinstance(event, dict):
+                self._begun = True
+                read = self._reader.read(event)
+                self.resumed |= self.finished and any(not isinstance(delta, _NOT_OUTPUT) for delta in read)
+                self.finished = self._reader.finished
+                deltas += read
+        return deltas
+
+
+class ResponseReader:
+    """Reads the events of one answer into deltas."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.warnings: list[str] = []
+        self.finished = False
+        self._profile = profile
+        self._calls = 0  # number of calls so far
+        self._items = 0  # number of native items so far
+        self._code: JSONObject | None = None  # the open item of code that the server runs
+        self._written = ""  # what the model writes now: text, thought, or "" for anything else
+        self._texts: list[str] = []  # of the last message
+        self._signed: list[JSONObject] = []  # the signed parts of the open message or reasoning item
+        self._usage: JSONMapping = {}
+        self._grounding: JSONMapping = {}
+        self._citations: list[JSONObject] = []
+
+    def read(self, response: JSONMapping) -> list[Delta]:
+        """Return the deltas of an event."""
+        candidates = json_objects(response.get("candidates"))
+        candidate = next((each for each in candidates if not each.get("index")), {})
+        self._usage = json_object(response.get("usageMetadata")) or self._usage
+        self._grounding = json_object(candidate.get("groundingMetadata")) or self._grounding
+        cited = json_object(candidate.get("citationMetadata"))
+        self._citations += json_objects(cited.get("citationSources")) or json_objects(cited.get("citations"))
+        logprobs = _logprobs(json_object(candidate.get("logprobsResult")))
+        deltas: list[Delta] = []
+        for part in json_objects(json_object(candidate.get("content")).get("parts")):
+            deltas += self._part(part, logprobs)
+            logprobs = None
+        if ending := _ending(candidate, json_object(response.get("promptFeedback"))):
+            return [*deltas, *self._finish(*ending, response)]
+        if self.finished and "usageMetadata" in response:
+            deltas += self._reported_usage()
+        return deltas
+
+    def _part(self, part: JSONObject, logprobs: list[JSONObject] | None) -> list[Delta]:
+        if isinstance(text := part.get("text"), str):
+            return self._thought(text, part) if part.get("thought") else self._text(text, part, logprobs)
+        self._begin("")
+        for name, read in _PARTS.items():
+            if isinstance(value := part.get(name), dict):
+                return read(self, value, part)
+        if names := sorted(part.keys() - {THOUGHT_SIGNATURE, "thought"}):
+            self._warn(f"Content of type {label(names[0])} of the backend is not known and was left out.")
+        return []
+
+    def _begin(self, written: str) -> bool:
+        """Note what the model writes now; return whether a new item begins."""
+        begins = self._written != written
+        if begins:
+            self._written, self._signed = written, []
+        if begins and written == "text":
+            self._texts = []
+        return begins
+
+    def _text(self, text: str, part: JSONObject, logprobs: list[JSONObject] | None) -> list[Delta]:
+        signed = bool(part.get(THOUGHT_SIGNATURE))
+        if not text and (not signed or self._written not in ("text", "thought")):
+            return []  # an empty part only ends the stream, or signs what precedes it
+        deltas: list[Delta] = []
+        if text:
+            self._begin("text")
+            self._texts.append(text)
+            deltas.append(TextDelta([text], logprobs))
+        return [*deltas, self._sign(part)] if signed else deltas
+
+    def _thought(self, text: str, part: JSONObject) -> list[Delta]:
+        begins, signed = self._begin("thought"), bool(part.get(THOUGHT_SIGNATURE))
+        deltas: list[Delta] = [ReasoningSummaryDelta(text)] if text else []
+        if signed:
+            return [*deltas, self._sign(part)]
+        # Reasoning without a signature is bound to this server, too: it is nothing to warn of.
+        return [*deltas, ProviderFields(bound(self._profile))] if begins and deltas else deltas
+
+    def _sign(self, part: JSONObject) -> Delta:
+        """Return the fields of the open item, with a signed part that is to be sent back."""
+        self._signed.append(part)
+        fields = bound(self._profile, **{SIGNED_PARTS: [*self._signed]})
+        return ProviderFields(fields, "message" if self._written == "text" else "reasoning")
+
+    def _call(self, call: JSONObject, part: JSONObject) -> list[Delta]:
+        index, self._calls = self._calls, self._calls + 1
+        call_id, name = json_text(call.get("id")), json_text(call.get("name"))
+        signature = part.get(THOUGHT_SIGNATURE)
+        sent = {CALL_ID: call_id, SIGNATURE: signature}
+        fields = {name: value for name, value in sent.items() if value}
+        arguments = dumps(json_object(call.get("args"))).decode()
+        extra = bound(self._profile, **fields) if fields else None
+        return [ToolCallDelta(index, call_id or None, name, [arguments], extra)]
+
+    def _image(self, blob: JSONObject, part: JSONObject) -> list[Delta]:
+        """Return an image as an item of image generation, the only one of the API with an image in it."""
+        kind, _, form = json_text(blob.get("mimeType")).partition("/")
+        if kind != "image":
+            self._warn(f"Content of type {label(kind)} of the backend is not known and was left out.")
+            return []
+        if part.get("thought"):  # a draft
+            return []
+        item = {"type": "image_generation_call", "status": "completed", "result": json_text(blob.get("data"))}
+        return self._native({**item, "output_format": form}, {**item, "status": "in_progress", "result": None})
+
+    def _native(self, item: JSONObject, started: JSONObject) -> list[Delta]:
+        number, self._items = self._items, self._items + 1
+        return [NativeItem(number, started), NativeItem(number, item, done=True)]
+
+    def _executable(self, code: JSONObject, part: JSONObject) -> list[Delta]:
+        """Keep code that the server runs until its result follows."""
+        ended = self._end_code("incomplete", None)
+        self._code = {"type": "code_interpreter_call", "code": json_text(code.get("code")), "container_id": "gemini"}
+        return ended
+
+    def _result(self, result: JSONObject, part: JSONObject) -> list[Delta]:
+        status = "completed" if result.get("outcome") == "OUTCOME_OK" else "failed"
+        return self._end_code(status, [{"type": "logs", "logs": json_text(result.get("output"))}])
+
+    def _end_code(self, status: str, outputs: list[JSONObject] | None) -> list[Delta]:
+        item, self._code = self._code, None
+        if item is None:
+            return []
+        return self._native(
+            {**item, "status": status, "outputs": outputs}, {**item, "status": "in_progress", "outputs": None}
+        )
+
+    def _finish(self, reason: str, finish: FinishReason, response: JSONMapping) -> list[Delta]:
+        """Return what is known at the end: citations, metadata, usage and the reason."""
+        first, self.finished = not self.finished, True
+        deltas = self._end_code("incomplete", None)
+        if first:
+            deltas += self._cited()
+        if finish in (FinishReason.CONTENT_FILTER, FinishReason.ERROR):
+            self._warn(f"The backend ended the answer for the reason {label(reason)}.")
+        answer_id, model = (json_text(response.get(name)) or None for name in ("responseId", "modelVersion"))
+        tier = _TIERS.get(json_text(self._usage.get("serviceTier")).lower())
+        deltas += [AnswerMetadata(answer_id, model, tier), *self._reported_usage()]
+        return [*deltas, Finished(finish)]
+
+    def _cited(self) -> list[Delta]:
+        """Return the sources, at the places that they support if the message is still open."""
+        if self._written == "text" and (found := citations("".join(self._texts), self._grounding, self._citations)):
+            return [AnnotationsAdded(found)]
+        sources = grounding_sources(self._grounding)
+        return [SourcesCited(sources)] if sources else []
+
+    def _reported_usage(self) -> list[Delta]:
+        usage = response_usage(self._usage)
+        return [UsageReported(usage)] if usage else []
+
+    def _warn(self, message: str) -> None:
+        if message not in self.warnings:
+            self.warnings.append(message)
+
+
+_PARTS = {
+    "functionCall": ResponseReader._call,
+    "inlineData": ResponseReader._image,
+    "executableCode": ResponseReader._executable,
+    "codeExecutionResult": ResponseReader._result,
+}
+
+
+def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishReason] | None:
+    """Return the reason why the answer ended, or why its prompt was blocked; None while the answer goes on."""
+    reason = json_text(candidate.get("finishReason"))
+    if reason and reason != _UNSPECIFIED:
+        return reason, _FINISH_REASONS.get(reason, FinishReason.ERROR)
+    blocked = json_text(feedback.get("blockReason"))
+    return (blocked, FinishReason.CONTENT_FILTER) if blocked and not candidate else None
+
+
+def response_usage(usage: JSONMapping) -> JSONObject | None:
+    """Return the usage in OpenAI's form: thoughts are output, results of tools are input. None without counts."""
+    if not any(is_token_count(usage.get(name)) for name in ("promptTokenCount", "candidatesTokenCount")):
+        return None
+    thoughts = reported_count(usage.get("thoughtsTokenCount")) or 0
+    prompt = token_count(usage.get("promptTokenCount")) + token_count(usage.get("toolUsePromptTokenCount"))
+    output = token_count(usage.get("candidatesTokenCount")) + thoughts
+    return chunk_usage(prompt, output, token_count(usage.get("cachedContentTokenCount")), 0, thoughts)
+
+
+def _logprobs(result: JSONMapping) -> list[JSONObject] | None:
+    """Return the logprobs of the tokens of a part in OpenAI's form; None if there are none."""
+    chosen, tops = json_objects(result.get("chosenCandidates")), json_list(result.get("topCandidates"))
+    tokens: list[JSONObject] = []
+    for index, token in enumerate(chosen):
+        top = json_object(tops[index]).get("candidates") if index < len(tops) else None
+        tokens.append({**_logprob(token), "top_logprobs": [*map(_logprob, json_objects(top))]})
+    return flat_logprobs(tokens) or None
+
+
+def _logprob(token: JSONMapping) -> JSONObject:
+    return {"token": token.get("token"), "logprob": token.get("logProbability")}

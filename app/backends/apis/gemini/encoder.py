@@ -1,0 +1,193 @@
+"""
+Translate a question into a request of Google's Gemini API.
+
+    encoded = to_gemini(Question(request, request.items(), "gemini-3-pro"), profile)
+    encoded.body   # {"model": "gemini-3-pro", "contents": [...], "generationConfig": {...}, ...}
+
+The model is sent in the URL alone. https://ai.google.dev/api/generate-content
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from app.backends.apis.gemini.conversation import GeminiConversation, system_and_contents
+from app.backends.apis.gemini.models import model_name
+from app.backends.apis.gemini.thinking import takes_budget, thinking_config
+from app.core.profile import Profile, RequestOptions
+from app.core.request import EXTRA, NOTHING, encoded_question, limit, name_unsent, read_question
+from app.core.request.question import EncodedQuestion, Question, TranslationState
+from app.core.request.response_format import response_format
+from app.core.request.tool_choice import Choice
+from app.core.types import JSONMapping, JSONObject
+from app.errors import InvalidRequest, label
+
+
+def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
+    """Translate a question; raises `InvalidRequest`, with the field at fault, for what cannot be sent."""
+    model = model_name(profile.request.model_map.get(question.model, question.model))
+    options = _options(profile.request, model)
+    read = read_question(question, profile, options, GeminiConversation)
+    state, choice = read.state, read.choice
+    messages = read.messages()
+    response, instruction = _response_format(state, by_prompt=bool(choice.functions) and takes_budget(model, options))
+    lead = "\n\n".join(filter(None, (state.request.instructions, instruction)))
+    if not messages and not lead:
+        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+    if choice.request:
+        messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
+    behind, contents = system_and_contents(messages)
+    system = [*([{"text": lead}] if lead and not lead.isspace() else []), *behind]
+    thinking = thinking_config(state, model)
+    config = {
+        **_sampling(state),
+        **response,
+        **({"thinkingConfig": thinking} if thinking else {}),
+    }
+    body: dict[str, object] = {
+        "model": model,
+        "contents": contents,
+        **({"systemInstruction": {"parts": system}} if system else {}),
+        **_tools(state, choice),
+        **({"generationConfig": config} if config else {}),
+        **_forwarded(state),
+    }
+    return encoded_question(state, body, choice)
+
+
+def _options(options: RequestOptions, model: str) -> RequestOptions:
+    """Return the options of a profile, with those that the API or the model itself determines."""
+    content, choice = options.content, options.tool_choice
+    earlier = takes_budget(model, options)
+    # Gemini 3 and later accept media within function responses, and require signatures.
+    images = "inline" if content.tool_images == "hoist" and not earlier else content.tool_images
+    own = {
+        "content": content.model_copy(update={"parts": "array", "tool_content": "array", "tool_images": images}),
+        "tool_choice": choice.model_copy(update={"allowed": "keep"}),
+        "strict": "drop",
+        "reasoning_placeholder": None if earlier else options.reasoning_placeholder,
+    }
+    return options.model_copy(update=own)
+
+
+def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONObject, str]:
+    """
+    Return the format of the answer, and an instruction for the model.
+
+    `by_prompt`: models before Gemini 3 reject functions together with a format.
+    """
+    if by_prompt:
+        formats = state.options.response_format.model_copy(update={"json_schema": "prompt", "json_object": "drop"})
+        state = replace(state, options=state.options.model_copy(update={"response_format": formats}))
+    form, instruction = response_format(state)
+    if form is None:
+        return {}, instruction
+    fields: JSONObject = {"responseMimeType": "application/json"}
+    if form["type"] == "json_schema":
+        fields["responseJsonSchema"] = form["json_schema"]["schema"]
+    return fields, instruction
+
+
+# The names of parameters in `generationConfig`, if they are not the same in camel case.
+_NAMES = {
+    "max_output_tokens": "maxOutputTokens",
+    "stop": "stopSequences",
+    "top_logprobs": "logprobs",
+    "logprobs": "responseLogprobs",
+}
+_SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "max_output_tokens")
+_UNSENT = frozenset({"logit_bias"})
+_STOPS = 5  # sequences in a request; this server applies all of them to the answer
+
+
+def _sampling(state: TranslationState) -> JSONObject:
+    """Return the parameters that the caller set; the profile limits them by the names that callers know."""
+    request, options = state.request, state.options
+    name_unsent(state)
+    extra = request.model_extra or {}
+    fields: dict[str, Any] = {name: getattr(request, name) for name in _SAMPLING}
+    fields |= {name: extra.get(name) for name in (*EXTRA, *options.extra_params)}
+    for name in _UNSENT:
+        if fields.pop(name, None) not in NOTHING:
+            state.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
+    stop = fields["stop"]
+    fields["stop"] = [stop] if isinstance(stop, str) else stop and stop[:_STOPS]
+    if request.top_logprobs or "message.output_text.logprobs" in request.include:
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
+    fields = {name: value for name, value in fields.items() if value not in NOTHING}
+    limit(state, fields)
+    return {_NAMES.get(name, _camel(name)): value for name, value in fields.items()}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(map(str.capitalize, rest))
+
+
+_TIERS = {"default": "standard", "flex": "flex", "priority": "priority"}
+
+
+def _forwarded(state: TranslationState) -> JSONObject:
+    request, forward = state.request, state.options.forward
+    fields: JSONObject = {}
+    if "store" in forward:  # whether Google logs the request
+        fields["store"] = False
+    if "service_tier" in forward and (tier := _TIERS.get(str(request.service_tier))):
+        fields["serviceTier"] = tier
+    return fields
+
+
+def _tools(state: TranslationState, choice: Choice) -> JSONObject:
+    if not choice.functions:
+        return {}
+    declarations = [_declaration(function.tool["function"]) for function in choice.functions.values()]
+    fields: JSONObject = {"tools": [{"functionDeclarations": declarations}]}
+    if config := _calling_config(choice.value):
+        fields["toolConfig"] = {"functionCallingConfig": config}
+    if not state.request.parallel_tool_calls:
+        state.warnings.add("This backend cannot be limited to one call at a time.")
+    return fields
+
+
+def _declaration(function: JSONMapping) -> JSONObject:
+    declaration: JSONObject = {"name": function["name"]}
+    if description := function.get("description"):
+        declaration["description"] = description
+    parameters = function["parameters"]
+    if parameters.get("properties") or not parameters.keys() <= {"type", "properties", "additionalProperties"}:
+        declaration["parametersJsonSchema"] = parameters
+    return declaration
+
+
+def _calling_config(value: object) -> JSONObject | None:
+    """Return the mode for a `tool_choice` of Chat Completions; None: it is not sent."""
+    if isinstance(value, dict) and value["type"] == "allowed_tools":
+        allowed = value["allowed_tools"]
+        names = [tool["function"]["name"] for tool in allowed["tools"]]
+        # By AUTO, the names cannot be limited; VALIDATED is AUTO with arguments that match the schema.
+        return {"mode": "ANY" if allowed["mode"] == "required" else "VALIDATED", "allowedFunctionNames": names}
+    if isinstance(value, dict):
+        return {"mode": "ANY", "allowedFunctionNames": [value["function"]["name"]]}
+    mode = {"auto": "AUTO", "none": "NONE", "required": "ANY", "any": "ANY"}.get(str(value))
+    return {"mode": mode} if mode else None
+
+
+# The request field for each field of a Gemini request, and for everything inside it.
+GEMINI_CALLER_FIELDS = {
+    "contents": "input",
+    "systemInstruction": "instructions",
+    "system_instruction": "instructions",
+    "tool_config": "tool_choice",
+    "toolConfig": "tool_choice",
+    "generationConfig": "text.format",
+    "generation_config.thinking_config": "reasoning.effort",
+    "generation_config.max_output_tokens": "max_output_tokens",
+    "generation_config.temperature": "temperature",
+    "generation_config.top_p": "top_p",
+    "generation_config.stop_sequences": "stop",
+    "generation_config.response_logprobs": "top_logprobs",
+    "generation_config.logprobs": "top_logprobs",
+    "generation_config.response_schema": "text.format",
+    "generation_config.response_json_schema": "text.format",
+}
