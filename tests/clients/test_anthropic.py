@@ -149,3 +149,8 @@ async def test_truncated_call_is_seen_as_one(translated: Driver, upstream: Upstr
     upstream.say(sse(call(id="c", name="weather", arguments='{"place": "Par'), finish("length")))
     shown = await translated.shows("stream")
     assert shown["stop"] == "max_tokens"
+
+
+async def test_stop_sequence_is_named(translated: Driver, upstream: Upstream) -> None:
+    upstream.say(saying("One E", "ND two"))
+    assert await translated.shows("stop_sequence") == {"text": "One ", "stop": ["stop_sequence", "END"]}

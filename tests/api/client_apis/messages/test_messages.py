@@ -13,6 +13,7 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from app.core.access import hash_of
+from tests.support.mcp_lab import Lab
 from tests.support.message_events import MessagesUpstream, message_stream, text_block, tool_block
 from tests.support.message_stream import accumulated, frames
 from tests.support.serving import antiphon, serving
@@ -114,6 +115,17 @@ async def test_limit_of_one_token_is_kept(up: Upstream) -> None:
         message = (await client.post(PATH, json={**HI, "max_tokens": 1})).json()
     assert up.requests[0].json["max_tokens"] == 1
     assert message["stop_reason"] == "max_tokens"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+async def test_stop_sequence_ends_the_text_and_is_named(up: Upstream, api: Spoken, stream: bool) -> None:
+    up.say(sse(*api.whole(["One E", "ND two"], [], [])))
+    async with client_of(up, api.name) as client:
+        answer = await client.post(PATH, json={**HI, "stream": stream, "stop_sequences": ["END"]})
+    message = accumulated(answer.content) if stream else answer.json()
+    assert message["content"] == [{"type": "text", "text": "One "}]
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "END")
 
 
 async def test_truncated_call_ends_at_the_limit_of_tokens(up: Upstream) -> None:
@@ -283,6 +295,36 @@ async def test_web_search_is_run_and_shown_and_remembered(up: Upstream, searxng:
     for request in up.requests[1:]:  # the model is shown the same result again
         (tool,) = (message for message in request.json["messages"] if message["role"] == "tool")
         assert FOUND["content"] in tool["content"]
+
+
+async def test_mcp_server_of_the_request_is_called(up: Upstream) -> None:
+    up.say(sse(call(id="c", name="lab__add", arguments='{"a": 1, "b": 2}'), finish("tool_calls"), DONE))
+    up.say(sse(chunk("3."), finish(), DONE))
+    async with Lab().serve() as lab:
+        mcp = {"allow_urls": [lab.url], "allow_private": True}
+        server = {"type": "url", "name": "lab", "url": lab.url, "authorization_token": "secret"}
+        async with client_of(up, tools={"mcp": mcp}) as client:
+            answer = await client.post(PATH, json={**HI, "mcp_servers": [server]})
+    use, result, text = (block for block in answer.json()["content"] if block["type"] != "redacted_thinking")
+    assert (use["name"], use["server_name"], use["input"]) == ("add", "lab", {"a": 1, "b": 2})
+    assert (result["is_error"], result["content"]) == (False, [{"type": "text", "text": "3"}])
+    assert text == {"type": "text", "text": "3."}
+    assert lab.calls == [("add", {"a": 1, "b": 2})]
+    assert {headers.get("authorization") for headers in lab.headers} == {"Bearer secret"}
+    assert "secret" not in answer.text
+
+
+async def test_requests_of_a_user_reach_one_replica() -> None:
+    async with Upstream() as one, Upstream() as two:
+        for server in (one, two):
+            server.always(sse(chunk("Hello"), finish(), DONE))
+        backends = {"pool": {"url": one.url, "replicas": [two.url], "passthrough": "never"}}
+        async with antiphon(backends=backends) as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
+            for number in range(8):
+                messages = [{"role": "user", "content": f"Question {number}"}]
+                body = {**HI, "messages": messages, "metadata": {"user_id": "session-1"}}
+                assert (await client.post(PATH, json=body)).status_code == 200
+        assert sorted((len(one.requests), len(two.requests))) == [0, 8]
 
 
 async def test_hosted_tool_is_run_for_a_backend_that_speaks_messages(searxng: str) -> None:
