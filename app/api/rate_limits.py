@@ -296,6 +296,8 @@ class Limits:
 class KeyAccount:
     """The account of a key, to which also hosted tools charge their requests to backends (`app.tools.Account`)."""
 
+    batch = False  # whether requests have the price for batches, and take no tokens per minute
+
     def __init__(self, limits: Limits, access: KeyAccess, accounting: Accounting | None = None) -> None:
         """`accounting` records the usage; None: nothing does."""
         self.access = access
@@ -304,19 +306,21 @@ class KeyAccount:
         self._cost: int | None = None  # of what was charged here, in nanos
         self._charging: set[asyncio.Task[object]] = set()
 
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """Charge a request that a hosted tool has sent to a backend."""
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        """Charge a request that a hosted tool has sent to a backend; `cost` is what the backend reported."""
         if self._accounting:
             self._accounting.hooks.tool_request(model, usage)
-        self._charge(model, backend, usage, requests=1)
+        self._charge(model, backend, usage, requests=1, reported=cost)
 
-    def _charge(self, model: str, backend: str, usage: Usage, requests: int) -> None:
+    def _charge(self, model: str, backend: str, usage: Usage, requests: int, reported: int | None) -> None:
         """Take tokens from the key's bucket, and record them with their cost."""
         if self._accounting:
-            cost = self._accounting.record(self.access, model, backend, usage, requests=requests)
+            cost = self._accounting.record(
+                self.access, model, backend, usage, requests=requests, batch=self.batch, reported=reported
+            )
             if cost is not None:
                 self._cost = cost + (self._cost or 0)
-        if task := self._limits.charge(self.access, usage["total_tokens"]):
+        if not self.batch and (task := self._limits.charge(self.access, usage["total_tokens"])):
             self._charging.add(task)
             task.add_done_callback(self._charging.discard)
 
@@ -340,6 +344,7 @@ class Admission(KeyAccount, Observer):
         self.allowances: list[Allowance] = []
         self.slots: list[tuple[str, str]] = []  # pools and holders
         self._charged: Usage | None = None  # what has been charged of the response's usage
+        self._costs = 0  # the number of reported costs that have been charged
         self._budget: list[BudgetState] = []
         self._headers: dict[str, str] | None = None
 
@@ -379,11 +384,14 @@ class Admission(KeyAccount, Observer):
         """Charge what was not charged yet of a response's usage so far."""
         if usage is not self._charged and (used := usage_since(self._charged, usage))["total_tokens"]:
             requests, self._charged = 0 if self._charged else 1, usage
-            self._charge(str(lifecycle.response["model"]), lifecycle.backend, used, requests)
+            costs = lifecycle.attempts.costs[self._costs :]
+            self._costs += len(costs)
+            reported = sum(costs) if costs else None
+            self._charge(str(lifecycle.response["model"]), lifecycle.backend, used, requests, reported)
         lifecycle.cost = self._cost
 
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        super().charge_request(model, backend, usage)
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        super().charge_request(model, backend, usage, cost)
         self._show_cost()
 
     def close(self) -> None:
@@ -395,11 +403,7 @@ class Admission(KeyAccount, Observer):
 class BatchAccount(Admission):
     """A request of a batch: it is charged at the price for batches, and counts against no limit per minute."""
 
-    def _charge(self, model: str, backend: str, usage: Usage, requests: int) -> None:
-        if self._accounting:
-            cost = self._accounting.record(self.access, model, backend, usage, requests=requests, batch=True)
-            if cost is not None:
-                self._cost = cost + (self._cost or 0)
+    batch = True
 
     async def check_limits(self) -> None:
         """Raise `BudgetExceeded` if the budget of the key is used up."""

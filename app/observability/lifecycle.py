@@ -45,7 +45,8 @@ class ResponseLifecycle:
     observed: bool = False  # whether the observers have been notified of the start
     usage: Usage = field(default_factory=Usage)  # empty if no backend was queried
     attempts: Attempts = field(default_factory=Attempts)
-    cost: int | None = None  # in nanos (`app.core.prices`); None where there is no price
+    cost: int | None = None  # in nanos (`app.core.prices`); None without a price and a reported cost
+    shows_cost: bool = False  # whether the response has its cost: see `app.core.request.COST`
     owner: str = ""  # to whom the response belongs
     key: str = ""  # the name of the caller's key
     steps: list[JSONObject] = field(default_factory=list)  # rounds and calls of tools that have ended: see `measures`
@@ -184,10 +185,14 @@ class ResponseLifecycle:
         for observer in self.observers:
             observer.charge(self, usage)
 
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
-        """Charge a request of a hosted tool to a backend, beside the usage of the response."""
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
+        """
+        Charge a request of a hosted tool to a backend, beside the usage of the response.
+
+        `cost` is what the backend reported, in nano-dollars, if it did.
+        """
         for observer in self.observers:
-            observer.charge_request(model, backend, usage)
+            observer.charge_request(model, backend, usage, cost)
 
     async def check_limits(self) -> None:
         """Raise `APIError` if the caller may not use any more now."""
@@ -300,7 +305,7 @@ class Observer:
     def charge(self, lifecycle: ResponseLifecycle, usage: Usage) -> None:
         """Charge the part of a response's usage that was not charged yet; `usage` is the total so far."""
 
-    def charge_request(self, model: str, backend: str, usage: Usage) -> None:
+    def charge_request(self, model: str, backend: str, usage: Usage, cost: int | None = None) -> None:
         """Charge a request that a hosted tool has sent to a backend."""
 
     async def check_limits(self) -> None:

@@ -17,6 +17,7 @@ from app.core.history.resource import new_response
 from app.core.history.turns import Turn
 from app.core.ids import new_id
 from app.core.profile import Profile
+from app.core.request import COST
 from app.core.types.request import CreateResponse, Response
 from app.observability import log_context
 from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
@@ -116,6 +117,7 @@ class Responses:
             all_observers.append(reserved)
         lifecycle = ResponseLifecycle(response, delivery or _http_delivery(request), all_observers)
         lifecycle.owner, lifecycle.key = caller.owner, caller.access.name
+        lifecycle.shows_cost = COST in request.include
         questions = self.questions(request, context, caller, model)
         if self.vision:
             questions.images = ImageDescriber(self.vision, caller, lifecycle, request.store)

@@ -381,6 +381,8 @@ async def _finish(end: Finish, builder: EventBuilder, query: ModelQuery, failure
         if not is_counted(query.reader.usage):
             query.reader.prompt_estimate = estimate_prompt(query.body)
         end(builder, query, failure)
+        if query.reader.usage and (cost := query.reader.usage.get("cost")) is not None:
+            query.question.attempts.costs.append(cost)
     except Exception:
         logger.exception("an answer could not be ended")
         if not builder.failure:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from typing import cast
 
 from app.core.access import UNRESTRICTED, KeyAccess, hash_of
 from app.core.dialects import DIALECTS, Dialect
 from app.core.history.context import RequestContext
 from app.core.history.turns import Turn
+from app.core.prices import NANO
+from app.core.request import COST
 from app.core.stream.event_batch import EventBatch
 from app.core.stream.event_builder import resolve_upstream
 from app.core.types import JSONObject, Usage
@@ -124,8 +127,7 @@ class Run:
                 self._generation.abort(_failure(error))
             lifecycle.last = clock()
             lifecycle.failure = builder.failure
-            if usage := self._usage():
-                lifecycle.charge(usage)
+            self._charge()
             await self._save()
             lifecycle.failure = builder.failure
         self._emit_warnings()
@@ -181,8 +183,7 @@ class Run:
 
     async def _stop(self, error: APIError | None) -> EventBatch:
         self._generation.abort(error)
-        if usage := self._usage():
-            self._lifecycle.charge(usage)
+        self._charge()
         await self._save()
         self._lifecycle.failure = self._builder.failure
         if self._lifecycle.ended:
@@ -228,6 +229,14 @@ class Run:
         if self._lifecycle.failure and self._lifecycle.first is None:
             return {}  # there is no output
         return self._generation.usage()
+
+    def _charge(self) -> None:
+        """Charge the usage, and add the cost to the response if the request includes it."""
+        if usage := self._usage():
+            self._lifecycle.charge(usage)
+        if self._lifecycle.shows_cost:
+            cost = self._lifecycle.cost
+            cast(JSONObject, self.response)[COST] = None if cost is None else cost / NANO
 
     def _log_end(self) -> None:
         """Log the end of the response, in the line of its HTTP request or in a line of its own."""

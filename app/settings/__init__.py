@@ -213,6 +213,9 @@ class Settings(BaseSettings):
     """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
     `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first glob that matches
     applies."""
+    reported_costs: bool = True
+    """Use the cost that a backend reports for an answer, in US dollars (OpenRouter, LiteLLM, xAI and others), in place
+    of the price. `false` if your prices are in another currency."""
     currency: str = Field("", max_length=8)
     """Sign or code of the prices' currency, such as `$`, `€` or `CHF`; the studio shows it with each cost."""
     usage_days: int = Field(400, ge=32)

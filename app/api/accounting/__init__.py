@@ -99,8 +99,14 @@ class Accounting:
         hooks: AccountingHooks = AccountingHooks(),
         journal: UsageJournal | None = None,
         clock: Callable[[], float] = time.time,
+        reported_costs: bool = True,
     ) -> None:
-        """Rows are deleted after `days`; `clock` returns the Unix time. `journal` holds usage not in the store yet."""
+        """
+        Rows are deleted after `days`; `clock` returns the Unix time. `journal` holds usage not in the store yet.
+
+        `reported_costs`: whether the cost that a backend reports takes the place of the price.
+        """
+        self._reported_costs = reported_costs
         self.ledger = ledger
         self._prices = prices or PriceList()
         self._days = days
@@ -138,15 +144,25 @@ class Accounting:
     # Recording.
 
     def record(
-        self, access: KeyAccess, model: str, backend: str, usage: Usage, *, requests: int = 1, batch: bool = False
+        self,
+        access: KeyAccess,
+        model: str,
+        backend: str,
+        usage: Usage,
+        *,
+        requests: int = 1,
+        batch: bool = False,
+        reported: int | None = None,
     ) -> int | None:
         """
         Record what a response has used; return the cost in nanos, None for a model without a price.
 
         A response may be recorded in parts. `requests` is 1 for the first, 0 for the others. `batch`: whether it is
-        one of a batch, which has its own price.
+        one of a batch, which has its own price. `reported` is the cost that the backend reported, in nano-dollars.
         """
-        cost = self._prices.cost(model, usage, batch=batch)
+        cost = reported if self._reported_costs else None
+        if cost is None:
+            cost = self._prices.cost(model, usage, batch=batch)
         if cost is None and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name

@@ -199,6 +199,8 @@ class PassthroughExchange:
             return self._charged
         reported = answer.usage() if answer else None
         if answer and reported is not None and whole and not answer.failed():
+            if (cost := reported.get("cost")) is not None:
+                lifecycle.attempts.costs.append(cost)
             return usage_of(reported, {}, [])
         output = answer.estimate() if answer and self._endpoint.prompts else 0
         if reported is not None:  # perhaps that of the prompt alone

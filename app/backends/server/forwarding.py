@@ -27,7 +27,7 @@ from app.core.affinity import session_id
 from app.core.profile import Profile, TransportOptions
 from app.core.redaction import redact
 from app.core.types import JSONObject
-from app.core.usage import is_token_count
+from app.core.usage import cost_in_nanos, is_token_count
 from app.errors import BackendError
 
 CHAT = "/chat/completions"
@@ -155,7 +155,8 @@ class ForwardedAnswer:
         self._reads = body_reads(response)
         self._reads.wait_at_most(profile.transport.first_byte_timeout)
         self._idle = profile.transport.idle_timeout
-        self._usage = UsageReader(streamed=dict(headers).get(b"content-type", b"").startswith(b"text/event-stream"))
+        self._streamed = dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")
+        self._usage = UsageReader(streamed=self._streamed)
 
     async def first(self) -> bytes:
         """Wait for the first bytes of the body, and return them; none if it is empty."""
@@ -184,8 +185,12 @@ class ForwardedAnswer:
         return True
 
     def usage(self) -> JSONObject | None:
-        """Return the usage that the body has reported so far."""
-        return self._usage.usage()
+        """Return the usage that the body has reported so far, with the cost in LiteLLM's header, if any."""
+        usage = self._usage.usage()
+        if usage and "cost" not in usage and not self._streamed:
+            cost = cost_in_nanos(self._response.headers.get("x-litellm-response-cost"))
+            return usage if cost is None else {**usage, "cost": cost}
+        return usage
 
     def estimate(self) -> int:
         """Return about how many tokens of output the body has had so far."""

@@ -217,6 +217,7 @@ IGNORED = frozenset({"client_metadata", "type", "generate", "stream_id"})
 
 
 FRAMEWORK_EVENTS = "antiphon:events"
+COST = "antiphon:cost"  # also the name of the response's field
 
 # Known values of `include`.
 INCLUDED = frozenset(
@@ -224,6 +225,7 @@ INCLUDED = frozenset(
         "reasoning.encrypted_content",
         "message.output_text.logprobs",
         FRAMEWORK_EVENTS,
+        COST,
         "web_search_call.action.sources",
         *(value for row in ITEM_TYPES.values() for value in row.included.values()),
         # These two have no effect: the URLs that callers sent are always returned.

@@ -36,6 +36,7 @@ class Attempts:
     answered_by: list[str] = field(default_factory=list)  # names of the backends that answered, in all rounds
     retries: int = 0  # requests that were sent again, to the same server or to another one
     queued: float = 0.0  # seconds of waiting for a free slot
+    costs: list[int] = field(default_factory=list)  # of answers whose backend reported a cost, in nano-dollars
     broken_off: bool = False  # whether the last answer ended early, or with an error as its finish reason
 
 

@@ -81,20 +81,40 @@ def usage_since(before: Usage | None, usage: Usage) -> Usage:
 
 
 def chunk_usage(
-    prompt: int, completion: int, cached: int = 0, written: int = 0, reasoning: int | None = None
+    prompt: int,
+    completion: int,
+    cached: int = 0,
+    written: int = 0,
+    reasoning: int | None = None,
+    cost: int | None = None,
 ) -> JSONObject:
     """
     Return the usage in a chunk.
 
-    Cached and written tokens are part of the prompt. `reasoning` is None if the backend did not report it.
+    Cached and written tokens are part of the prompt. `reasoning` and `cost`, in nano-dollars, are None if the backend
+    did not report them.
     """
     return {
+        **({} if cost is None else {"cost": cost}),
         "prompt_tokens": prompt,
         "completion_tokens": completion,
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "completion_tokens_details": {} if reasoning is None else {"reasoning_tokens": reasoning},
     }
+
+
+_NANOS = 10**9  # per unit of money: see `app.core.prices`
+_MOST_COST = 10**6  # US dollars of one request; a higher cost is an error
+
+
+def cost_in_nanos(dollars: object) -> int | None:
+    """Return an amount of dollars, a number or its text, in nano-dollars; None for anything else."""
+    try:
+        amount = float(dollars) if isinstance(dollars, int | float | str) and not isinstance(dollars, bool) else -1.0
+    except (ValueError, OverflowError):
+        return None
+    return round(amount * _NANOS) if 0 <= amount <= _MOST_COST else None
 
 
 def _share(output_tokens: int, output: Sequence[Item | str]) -> int:

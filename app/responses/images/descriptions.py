@@ -132,8 +132,8 @@ class Vision:
         finally:
             if builder.started:
                 usage = response["usage"] or query.usage(builder.partial_output())
-                answered_by = question.attempts.answered_by
-                lifecycle.charge_request(options.model, answered_by[-1] if answered_by else options.backend, usage)
+                costs = question.attempts.costs
+                lifecycle.charge_request(options.model, options.backend, usage, costs[-1] if costs else None)
         if builder.failure:
             raise builder.failure
         parts = (

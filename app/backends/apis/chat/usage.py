@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from app.core.types import JSONMapping, JSONObject
-from app.core.usage import chunk_usage, is_token_count, reported_count, token_count, token_counts
+from app.core.usage import chunk_usage, cost_in_nanos, is_token_count, reported_count, token_count, token_counts
 
 _PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp report
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
@@ -47,7 +47,23 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
         reasoning = reasoning or missing
     elif not total and reasoning and reasoning > completion_tokens:
         completion_tokens += reasoning
-    return chunk_usage(prompt_tokens, completion_tokens, cached, written, reasoning)
+    return chunk_usage(prompt_tokens, completion_tokens, cached, written, reasoning, reported_cost(usage))
+
+
+_TICKS = 10**10  # per dollar, of xAI
+
+
+def reported_cost(usage: JSONMapping) -> int | None:
+    """Return the cost that a server reports in its usage, in nano-dollars; None if it reports none."""
+    cost = usage.get("cost")  # OpenRouter, LiteLLM, Vercel's gateway and others
+    if isinstance(cost, Mapping):
+        cost = cost.get("total_cost")  # Perplexity
+    if cost is None:
+        cost = usage.get("estimated_cost")  # DeepInfra
+    ticks = usage.get("cost_in_usd_ticks")  # xAI
+    if cost is None and type(ticks) is int:
+        cost = ticks / _TICKS if ticks < _TICKS**2 else None
+    return cost_in_nanos(cost)
 
 
 def has_counts(usage: JSONMapping) -> bool:

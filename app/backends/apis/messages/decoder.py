@@ -13,6 +13,7 @@ from functools import partial
 from app.backends.apis.annotations import flat_annotations
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
+from app.backends.apis.chat.usage import reported_cost
 from app.backends.apis.filters import filters
 from app.backends.apis.messages.conversation import THINKING
 from app.backends.server.errors.classification import failure
@@ -347,7 +348,7 @@ def message_usage(usage: JSONMapping) -> JSONObject | None:
     written = token_count(usage.get("cache_creation_input_tokens"))
     prompt = token_count(usage.get("input_tokens")) + cached + written
     output = token_count(usage.get("output_tokens"))
-    return chunk_usage(prompt, output, cached, written, _thinking_tokens(usage))
+    return chunk_usage(prompt, output, cached, written, _thinking_tokens(usage), reported_cost(usage))
 
 
 def _thinking_tokens(usage: JSONMapping) -> int | None:
