@@ -244,7 +244,7 @@ async def test_stop_sequence_ends_the_answer_of_every_server(up: Upstream, api: 
     assert "x-antiphon-warning" not in answer.headers
     sent = up.requests[0].json
     assert (sent.get("stop"), sent.get("stop_sequences")) == {
-        "chat": ("END", None),
+        "chat": (["END"], None),
         "responses": (None, None),
         "messages": (None, ["END"]),
     }[api.name]

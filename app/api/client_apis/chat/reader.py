@@ -63,10 +63,10 @@ def hosted_types(fields: JSONObject) -> set[str]:
     """Return the types of hosted tools that a body, which is not validated, names."""
     tools = fields.get("tools")
     entries = tools if isinstance(tools, list) else []
-    named = {tool.get("type") for tool in entries if isinstance(tool, dict)}
+    types = [tool.get("type") for tool in entries if isinstance(tool, dict)]
     if fields.get("web_search_options") is not None:
-        named.add("web_search")
-    return {type_ for type_ in named if isinstance(type_, str)} - {"function", "custom"}
+        types.append("web_search")
+    return {type_ for type_ in types if isinstance(type_, str)} - {"function", "custom"}
 
 
 class _Reading:

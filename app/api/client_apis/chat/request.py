@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, Discriminator, Field, StrictBool, StringConstraints, Tag
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, StrictBool, StringConstraints, Tag
 
 from app.core.types.content import Text, Tolerant, tag_of
 from app.core.types.request import CallId, Effort, Integer, RequestBody
@@ -139,6 +139,10 @@ _ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<mode>")] | Annotated[_NamedChoice, Tag("<named>")],
     Discriminator(lambda value: "<named>" if isinstance(value, dict) else "<mode>"),
 ]
+_FunctionChoice = Annotated[
+    Annotated[Literal["none", "auto"], Tag("<mode>")] | Annotated[_Function, Tag("<named>")],
+    Discriminator(lambda value: "<named>" if isinstance(value, dict) else "<mode>"),
+]
 
 
 class _ResponseFormat(Tolerant):
@@ -165,13 +169,8 @@ def _one(value: int) -> int:
 _StopSequence = Annotated[str, StringConstraints(min_length=1)]
 
 
-def _listed(value: str | list[str]) -> str | list[str]:
-    if isinstance(value, list) and len(value) > MOST_STOP_SEQUENCES:
-        raise ValueError(f"must be at most {MOST_STOP_SEQUENCES} sequences, not {len(value)}")
-    return value
-
-
-MOST_STOP_SEQUENCES = 64  # OpenAI allows 4, other servers more
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
 
 
 class ChatRequest(RequestBody):
@@ -183,7 +182,7 @@ class ChatRequest(RequestBody):
     n: Annotated[Integer, AfterValidator(_one)] = 1
     max_tokens: Annotated[Integer, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[Integer, Field(ge=1)] | None = None
-    stop: Annotated[_StopSequence | list[_StopSequence], AfterValidator(_listed)] | None = None
+    stop: Annotated[list[_StopSequence], Field(max_length=64), BeforeValidator(_listed)] | None = None
     seed: Integer | None = None
     logit_bias: dict[str, float] | None = None
     logprobs: StrictBool = False
@@ -193,7 +192,7 @@ class ChatRequest(RequestBody):
     tools: list[_Tool] = Field(default_factory=list)
     tool_choice: _ToolChoice | None = None
     functions: list[_Function] = Field(default_factory=list)  # the earlier form of `tools`
-    function_call: Literal["none", "auto"] | _Function | None = None  # the earlier form of `tool_choice`
+    function_call: _FunctionChoice | None = None  # the earlier form of `tool_choice`
     web_search_options: WebSearchOptions | None = None
     modalities: list[str] = Field(default_factory=list)
     store: StrictBool = False

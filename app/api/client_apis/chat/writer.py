@@ -2,19 +2,19 @@
 Write Responses events as the chunks of a chat completion, and a finished response as its JSON.
 
 Both have the same text: the messages of a response (several with hosted tools) are joined by an empty line, and so are
-the parts of its reasoning.
+the parts of its reasoning. Clients cannot approve calls of hosted tools, so a request for approval is a text, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from app.api.client_apis import ClientRequest, Ending
 from app.api.client_apis.chat.reader import ChatOptions
 from app.core.bounded_json import dumps
 from app.core.sse.encoder import DONE_FRAME
-from app.core.types import JSONMapping, JSONObject
+from app.core.types import JSONMapping, JSONObject, list_field
 from app.core.types.request import Event, Item, Response
 
 _BETWEEN = "\n\n"  # between messages, and between parts of the reasoning
@@ -36,6 +36,7 @@ class ChatWriter:
         self._before, self._after = (b"data: " + dumps(chunk) + b"\n\n").split(b'"\\\\"')
         self._content = _Joined()
         self._reasoning = _Joined()
+        self._images = 0
         self._calls: dict[str, int] = {}  # the index of each call, by the id of its item
 
     def _chunk(self, *choices: JSONObject) -> JSONObject:
@@ -69,10 +70,18 @@ class ChatWriter:
 
     def _item_added(self, event: Event) -> bytes:
         item = event["item"]
+        if item["type"] == "mcp_approval_request":
+            return self._delta({"content": self._content.add(item["id"], _unapproved(item))})
         if (call := _CALLS.get(item["type"])) is None:
             return b""
         index = self._calls[item["id"]] = len(self._calls)
         return self._delta({"tool_calls": [{"index": index, **call(item)}]})
+
+    def _item_done(self, event: Event) -> bytes:
+        if (image := _image(event["item"])) is None:
+            return b""
+        index, self._images = self._images, self._images + 1
+        return self._delta({"images": [{"index": index, **image}]})
 
     def _arguments(self, event: JSONMapping) -> bytes:
         function = {"arguments": event["delta"]}
@@ -104,6 +113,8 @@ class ChatWriter:
             message["annotations"] = annotations
         if reasoning := _reasoning_of(output):
             message["reasoning_content"] = reasoning
+        if images := [image for item in output if (image := _image(item))]:
+            message["images"] = images
         if calls := [call(item) for item in output if (call := _CALLS.get(item["type"]))]:
             message["tool_calls"] = calls
         choice = {
@@ -129,6 +140,7 @@ class ChatWriter:
         "response.reasoning.delta": _thought,
         "response.reasoning_summary_text.delta": _thought,
         "response.output_item.added": _item_added,
+        "response.output_item.done": _item_done,
         "response.function_call_arguments.delta": _arguments,
         "response.custom_tool_call_input.delta": _input,
     }
@@ -161,6 +173,20 @@ _CALLS: Mapping[str, Callable[[Item], JSONObject]] = {
 }
 
 
+def _unapproved(item: Item) -> str:
+    call = f"{item['name']} of {item['server_label']}"
+    return f"The call of {call} requires an approval, which cannot be given here, so it was not made."
+
+
+def _image(item: Item) -> JSONObject | None:
+    """Return the image of a finished generation as OpenRouter's servers do; None for another item."""
+    data = item.get("result") if item["type"] == "image_generation_call" else None
+    if not isinstance(data, str) or not data:
+        return None
+    form = item.get("output_format") or "png"
+    return {"type": "image_url", "image_url": {"url": f"data:image/{form};base64,{data}"}}
+
+
 def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[object]]:
     """Return the text of the messages, their refusals, and the log probabilities; None without any."""
     texts, refusals = [], []
@@ -174,16 +200,21 @@ def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[objec
     return _BETWEEN.join(texts) if texts else None, "".join(refusals) or None, logprobs
 
 
-def _message_parts(output: Iterable[Item]) -> list[Any]:
-    return [item["content"] for item in output if item["type"] == "message"]
+def _message_parts(output: Iterable[Item]) -> Iterator[list[Any]]:
+    """Yield the parts of each message, and of each text in place of an item."""
+    for item in output:
+        if item["type"] == "message":
+            yield list_field(item, "content")
+        elif item["type"] == "mcp_approval_request":
+            yield [{"type": "output_text", "text": _unapproved(item)}]
 
 
 def _reasoning_of(output: Iterable[Item]) -> str:
     texts = []
     for item in output:
         if item["type"] == "reasoning":
-            parts = [*(item.get("summary") or ()), *(item.get("content") or ())]
-            texts += [part["text"] for part in parts if isinstance(part, dict) and part.get("text")]
+            parts = [*list_field(item, "summary"), *list_field(item, "content")]
+            texts += [part["text"] for part in parts if part["text"]]
     return _BETWEEN.join(texts)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from app.api.client_apis.messages.hosted import named_types
 from app.api.client_apis.messages.reader import read_messages
@@ -18,6 +16,7 @@ from app.api.client_apis.translation import create_request
 from app.errors import InvalidRequest
 from app.main import create_app
 from tests.support.build import delta, finish
+from tests.support.odd_bodies import OTHERS, changed, odd_bodies, places
 from tests.support.scripted import Scripted
 from tests.support.serving import settings as settings_of
 
@@ -75,49 +74,11 @@ BODY: dict[str, Any] = {
     ],
 }
 
-ODD = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**70), 2**70),
-    st.floats(allow_nan=False),
-    st.sampled_from(
-        ["", "x", "\0", "\ud800", "type", "antiphon1.", "antiphon1.AAAA", "custom", "text", "tool", "x" * 200]
-    ),
-    st.sampled_from([[], {}, [None], [[]], {"type": None}, {"type": 7}, {"type": "text"}, {"type": "\0"}, {"": ""}]),
-)
-
-
-def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the places of all values in JSON."""
-    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in keys:
-        yield (*place, key)
-        yield from places(value[key], (*place, key))
-
-
 PLACES = [*places(BODY)]
 
 
-@st.composite
-def bodies(draw: st.DrawFn) -> Any:
-    """Draw a body of which some values are removed, or replaced by others."""
-    body = copy.deepcopy(BODY)
-    for *path, last in draw(st.lists(st.sampled_from(PLACES), max_size=4, unique=True)):
-        value: Any = body
-        try:
-            for key in path:
-                value = value[key]
-            if isinstance(value, dict) and draw(st.booleans()):
-                del value[last]
-            else:
-                value[last] = draw(ODD)
-        except (KeyError, IndexError, TypeError):
-            continue  # removed by another change
-    return body
-
-
 @settings(max_examples=200, deadline=None)
-@given(body=bodies())
+@given(body=odd_bodies(BODY))
 def test_odd_body_is_refused_or_read(body: Any) -> None:
     before = copy.deepcopy(body)
     assert named_types(body) <= {"web_search", "code_interpreter", "mcp"}
@@ -133,21 +94,13 @@ async def test_odd_bodies_are_never_an_internal_error(stream: bool) -> None:
     """Each value of a body in turn is removed, or is another one."""
     app = create_app(settings_of(), backend=Scripted([delta(content="Hi"), finish("stop")]))
     transport = httpx.ASGITransport(app)
-    others: list[Any] = [..., None, "x", "\0", 7, -1.5, True, [], {}, [{}], {"type": "text"}]
     statuses = set()
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        for *path, last in PLACES[:: 2 if stream else 4]:
-            for other in others:
-                body = copy.deepcopy({**BODY, "stream": stream})
-                value: Any = body
-                for key in path:
-                    value = value[key]
-                if other is ...:
-                    del value[last]
-                else:
-                    value[last] = other
+        for place in PLACES[:: 2 if stream else 4]:
+            for other in OTHERS:
+                body = changed({**BODY, "stream": stream}, place, other)
                 answer = await client.post("/v1/messages", content=json.dumps(body))
-                assert answer.status_code < 500, (path, last, other, answer.text)
+                assert answer.status_code < 500, (place, other, answer.text)
                 statuses.add(answer.status_code)
                 if answer.status_code != 200:
                     assert answer.json()["error"]["type"] == "invalid_request_error"

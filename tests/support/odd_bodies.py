@@ -1,0 +1,57 @@
+"""Bodies of requests that nobody should send."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from hypothesis import strategies as st
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.sampled_from(
+        ["", "x", "\0", "\ud800", "type", "antiphon1.", "antiphon1.AAAA", "custom", "text", "tool", "x" * 200]
+    ),
+    st.sampled_from([[], {}, [None], [[]], {"type": None}, {"type": 7}, {"type": "text"}, {"type": "\0"}, {"": ""}]),
+)
+
+REMOVED: Any = ...
+OTHERS: tuple[Any, ...] = (REMOVED, None, "x", "\0", 7, -1.5, True, [], {}, [{}], {"type": "text"})
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the places of all values in JSON."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield (*place, key)
+        yield from places(value[key], (*place, key))
+
+
+def changed(body: Any, place: tuple[Any, ...], other: Any) -> Any:
+    """Return a body with another value in a place, or without one for `REMOVED`."""
+    body = copy.deepcopy(body)
+    *path, last = place
+    value = body
+    for key in path:
+        value = value[key]
+    if other is REMOVED:
+        del value[last]
+    else:
+        value[last] = other
+    return body
+
+
+@st.composite
+def odd_bodies(draw: st.DrawFn, body: Any) -> Any:
+    """Draw a body of which some values are removed, or replaced by others."""
+    for place in draw(st.lists(st.sampled_from([*places(body)]), max_size=4, unique=True)):
+        other = draw(st.one_of(st.just(REMOVED), ODD))
+        try:
+            body = changed(body, place, copy.deepcopy(other))
+        except (KeyError, IndexError, TypeError):
+            continue  # removed by another change
+    return body
