@@ -64,6 +64,12 @@ PREVIOUS = "`previous_response_id`"
 OTHERS = "Other frameworks"
 _OPENAI_SCHEMAS = {"by a function": "test_instructor_gets_an_answer_by_the_call_of_a_function"}
 _DSPY = "test_dspy_reads_its_own_format_and_calls_of_functions"
+_CHAT_TESTS: Mapping[str, Mapping[str, str]] = {
+    "text": dict.fromkeys(("whole", "streamed"), "test_chat_client_shows_text"),
+    "calls": dict.fromkeys(("whole", "streamed"), "test_chat_client_calls_two_functions"),
+    "schema": {"whole": "test_chat_client_reads_structured_output"},
+    "failures": dict.fromkeys(("refusals", "cut streams"), "test_chat_client_takes_no_broken_stream_for_an_answer"),
+}
 _CUT_ANSWERS = {"cut answers": "test_framework_takes_no_answer_that_breaks_off_for_a_whole_one"}
 
 ROWS: dict[str, Row] = {
@@ -147,6 +153,9 @@ ROWS: dict[str, Row] = {
     "openai for Python": Row(
         "openai for Python", ("openai-3:openai", "openai-2:openai"), ANY, CLIENTS["openai-python"]
     ),
+    "openai for Python, chat completions": Row(
+        "openai for Python", ("openai-3:openai",), f"{ALL}, as messages", folder="openai_chat", tests=_CHAT_TESTS
+    ),
     "openai for Node": Row("openai for Node", ("openai", "openai-6"), ANY, CLIENTS["openai-node"]),
     "Agents SDK for Python": Row(
         "Agents SDK for Python",
@@ -168,6 +177,9 @@ ROWS: dict[str, Row] = {
     ),
     "LangChain": Row(
         "LangChain", ("openai-3:langchain-openai",), f"{ALL}, or `use_previous_response_id`", CLIENTS["langchain"]
+    ),
+    "LangChain, chat completions": Row(
+        "LangChain", ("openai-3:langchain-openai",), f"{ALL}, as messages", folder="langchain", tests=_CHAT_TESTS
     ),
     "pydantic-ai": Row("pydantic-ai", ("openai-3:pydantic-ai-slim",), f"{ALL}, or {PREVIOUS}", CLIENTS["pydantic-ai"]),
     "LlamaIndex": Row(

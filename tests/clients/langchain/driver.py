@@ -26,7 +26,8 @@ def ask_weather(place: str) -> str:
 
 
 def chat(**options: Any) -> ChatOpenAI:
-    options = {"output_version": os.environ.get("OUTPUT_VERSION"), "use_responses_api": True, **options}
+    responses = os.environ.get("API") != "chat"
+    options = {"output_version": os.environ.get("OUTPUT_VERSION"), "use_responses_api": responses, **options}
     return ChatOpenAI(model=MODEL, **options)
 
 
@@ -87,6 +88,13 @@ def tools_streamed() -> Any:
 def tools_continued() -> Any:
     """The server keeps what was said: the client sends nothing but the results."""
     return {"text": worked(chat(use_previous_response_id=True))[-1].text}
+
+
+@scenario
+def hosted_by_chat() -> Any:
+    """A tool of the server, of which the client is shown nothing but the answer."""
+    message = chat().bind(tools=[{"type": "lab"}]).invoke(HELLO)
+    return {"text": message.text, "calls": message.tool_calls}
 
 
 @scenario

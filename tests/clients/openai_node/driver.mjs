@@ -158,6 +158,19 @@ await play({
     return { text: response.output_text };
   },
 
+  // The tool runner for chat completions.
+  async chat_runner() {
+    const { parameters, name, description } = tool;
+    const call = { name, description, parameters, parse: JSON.parse, function: ({ place }) => weather(place) };
+    const runner = client.chat.completions.runTools({
+      model,
+      messages: [user(WEATHER)],
+      tools: [{ type: "function", function: call }],
+      stream: true,
+    });
+    return { text: await runner.finalContent() };
+  },
+
   // All that can be done with a response that is there.
   async stored() {
     const made = await client.responses.create({ model, input: ["a", "b", "c"].map(user) });
