@@ -132,7 +132,7 @@ LAYERS = {
     "app.api": BELOW
     | PROTOCOLS
     | {"app.observability", "app.responses", "app.settings", "app.tools.files"}
-    | {"app.tools.code_interpreter", "app.tools.web_search"},
+    | {"app.tools.code_interpreter", "app.tools.web_search", "app.studio"},
     "app.studio": {"app"},
     # It knows the API of any server, and nothing of this one.
     "openresponses_verify": set(),

@@ -49,6 +49,7 @@ EXEMPT = {
     "GET /v1/antiphon/usage": REPORTS,
     "GET /v1/antiphon/chains": READS,
     "GET /v1/antiphon/responses": READS,
+    "GET /v1/antiphon/responses/facets": READS,
     "GET /v1/antiphon/responses/x/chain": READS,
     "GET /v1/antiphon/responses/x/translation": READS,
     "GET /v1/batches": READS,

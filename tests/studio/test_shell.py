@@ -71,8 +71,8 @@ async def test_typeface_and_icons_are_loaded_from_the_server(browser: Browser) -
 
 # The icons that the style sheet names, with the width that each is drawn in, and those that elements of the page show.
 ICONS = """async () => {
-    const sheet = [...document.styleSheets].find((sheet) => sheet.href.endsWith("lucide-static/icons.css"));
-    const names = [...sheet.cssRules].map((rule) => /data-icon="(.+)"/.exec(rule.selectorText)?.[1]).filter(Boolean);
+    const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]);
+    const names = rules.map((rule) => /^\\[data-icon="(.+)"\\]$/.exec(rule.selectorText)?.[1]).filter(Boolean);
     const named = await Promise.all(names.map(async (name) => {
         const image = new Image();
         const value = getComputedStyle(document.documentElement).getPropertyValue(`--icon-${name}`);

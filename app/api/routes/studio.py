@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+import asyncio
+import stat
 from pathlib import Path
-from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from app.api.routes.lazy_route import LazyRoute
 from app.errors import NotFound
-
-PAGES = Path(str(files("app.studio")))
+from app.studio.assets import PAGES, SERVED_FOLDERS, Asset, Assets
 
 # Nothing is loaded from other hosts, there are no inline scripts or styles, and no other page may frame this one.
 # Model output becomes markup only through DOMPurify.
@@ -29,24 +31,20 @@ DOCS_POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {
-    "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_TYPES = {
-    ".mjs": "text/javascript",
-    ".js": "text/javascript",
-    ".css": "text/css",
-    ".svg": "image/svg+xml",
-    ".woff2": "font/woff2",
-}
+_REVALIDATED = "no-cache"
+_IMMUTABLE = "public, max-age=31536000, immutable"  # of an address with the version of the files
 
 
 def studio_routes() -> APIRouter:
     """Return the routes of the studio."""
     router = APIRouter(route_class=LazyRoute, include_in_schema=False)
+    assets = Assets()
 
     @router.head("/")
     @router.get("/")
@@ -57,50 +55,95 @@ def studio_routes() -> APIRouter:
 
     @router.head("/studio")
     @router.get("/studio")
-    async def studio() -> Response:
-        return _page("index.html", STUDIO_POLICY)
+    async def studio(request: Request) -> Response:
+        if "modules" in request.query_params:  # the files one by one, to debug them
+            page = await asyncio.to_thread(assets.file, PAGES / "index.html")
+        else:
+            page = (await asyncio.to_thread(assets.studio)).page
+        return _page(page, request, STUDIO_POLICY)
 
     @router.get("/studio/")
     async def with_slash() -> Response:
         return RedirectResponse("../studio")
 
     @router.get("/studio/icon.svg")
-    async def icon() -> Response:
-        return FileResponse(PAGES / "icon.svg", headers=_HEADERS)
+    async def icon(request: Request) -> Response:
+        return _response(await asyncio.to_thread(assets.file, PAGES / "icon.svg"), request.headers)
 
-    for folder in ("css", "js", "vendor"):
-        router.routes.append(Mount(f"/studio/{folder}", _Files(directory=PAGES / folder)))
+    router.routes.append(Mount("/studio/v", _VersionedFiles(assets)))
+    for folder in SERVED_FOLDERS:
+        if (PAGES / folder).is_dir():
+            router.routes.append(Mount(f"/studio/{folder}", _Files(assets, PAGES / folder)))
     return router
 
 
 def docs_routes() -> APIRouter:
     """Return the routes of the API reference."""
     router = APIRouter(route_class=LazyRoute, include_in_schema=False)
+    assets = Assets()
 
     @router.head("/docs")
     @router.get("/docs")
-    async def docs() -> Response:
-        return _page("docs/index.html", DOCS_POLICY)
+    async def docs(request: Request) -> Response:
+        return _page(await asyncio.to_thread(assets.file, PAGES / "docs" / "index.html"), request, DOCS_POLICY)
 
     @router.get("/docs/")
     async def with_slash() -> Response:
         return RedirectResponse("../docs")
 
-    router.routes.append(Mount("/docs/page", _Files(directory=PAGES / "docs")))
-    router.routes.append(Mount("/docs/swagger-ui", _Files(directory=PAGES / "vendor" / "swagger-ui-dist")))
+    router.routes.append(Mount("/docs/page", _Files(assets, PAGES / "docs")))
+    router.routes.append(Mount("/docs/swagger-ui", _Files(assets, PAGES / "vendor" / "swagger-ui-dist")))
     return router
 
 
-def _page(name: str, policy: str) -> Response:
-    return FileResponse(PAGES / name, headers={**_HEADERS, "Content-Security-Policy": policy})
+def _page(page: Asset, request: Request, policy: str) -> Response:
+    response = _response(page, request.headers)
+    response.headers["Content-Security-Policy"] = policy
+    return response
+
+
+def _response(asset: Asset, headers: Headers, caching: str = _REVALIDATED) -> Response:
+    """Return a file, compressed if the client accepts that, or a 304 if it has the file."""
+    sent = {**_HEADERS, "Cache-Control": caching, "ETag": asset.etag}
+    if asset.etag in headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=sent)
+    if asset.compressed is not None and "gzip" in headers.get("accept-encoding", ""):
+        sent["Content-Encoding"] = "gzip"
+        return Response(asset.compressed, headers=sent, media_type=asset.media_type)
+    return Response(asset.body, headers=sent, media_type=asset.media_type)
 
 
 class _Files(StaticFiles):
     """The static files of a page, with the headers of the page."""
 
-    def file_response(self, full_path: Any, *args: Any, **kwargs: Any) -> Response:
-        response = super().file_response(full_path, *args, **kwargs)
-        response.headers.update(_HEADERS)
-        if media_type := _TYPES.get(Path(full_path).suffix):  # the system's table of MIME types may differ
-            response.headers["Content-Type"] = f"{media_type}; charset=utf-8"
-        return response
+    def __init__(self, assets: Assets, directory: Path) -> None:
+        super().__init__(directory=directory)
+        self._assets = assets
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        return await self._file(path, scope, _REVALIDATED)
+
+    async def _file(self, path: str, scope: Scope, caching: str) -> Response:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise HTTPException(405)
+        found, status = await asyncio.to_thread(self.lookup_path, path)
+        if status is None or not stat.S_ISREG(status.st_mode):
+            raise HTTPException(404)
+        return _response(await asyncio.to_thread(self._assets.file, Path(found)), Headers(scope=scope), caching)
+
+
+class _VersionedFiles(_Files):
+    """The studio's files and its bundle, at `/VERSION/PATH`; of another version too, but then they are not cached."""
+
+    def __init__(self, assets: Assets) -> None:
+        super().__init__(assets, PAGES)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        version, _, name = path.partition("/")
+        studio = await asyncio.to_thread(self._assets.studio)
+        caching = _IMMUTABLE if version == studio.version else _REVALIDATED
+        if scope["method"] in ("GET", "HEAD") and (asset := studio.files.get(name)):
+            return _response(asset, Headers(scope=scope), caching)
+        if name != "icon.svg" and name.partition("/")[0] not in SERVED_FOLDERS:
+            raise HTTPException(404)
+        return await self._file(name, scope, caching)

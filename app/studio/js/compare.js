@@ -121,7 +121,7 @@ export class Compare {
   }
 
   // What can be compared when both have ended: figures and texts.
-  #result() {
+  async #result() {
     if (!this.columns.every(({ response }) => response)) {
       announce("There is nothing to compare: an answer is missing.");
       return;
@@ -140,6 +140,8 @@ export class Compare {
       ["Backend", ({ measures: { backend } }) => plain(backend ?? "–")],
       ["Status", ({ response }) => plain(response.status)],
     ];
+    const [before, after] = this.columns.map(({ response }) => textOf(response));
+    const difference = await differenceView(before, after);
     byId("compare-result").replaceChildren(
       h("h3", {}, "Figures"),
       h(
@@ -175,7 +177,7 @@ export class Compare {
         ),
       ),
       h("h3", {}, "Difference of the texts"),
-      ...[differenceView(...this.columns.map(({ response }) => textOf(response)))].flat(),
+      ...[difference].flat(),
     );
     byId("compare-result").hidden = false;
     announce("Both answers are there, with their difference below.");

@@ -1,10 +1,16 @@
 // Plots over time, each with the same numbers as a table.
 
-import library from "../../vendor/uplot/uPlot.esm.js";
 import { h } from "./dom.js";
 import { plain } from "./text.js";
 
-const uPlot = /** @type {any} */ (library);
+/** @type {any} */
+let uPlot = null; // loaded with the first figure
+let loading = null;
+
+async function load() {
+  loading ??= import("../../vendor/uplot/uPlot.esm.js");
+  uPlot = (await loading).default;
+}
 
 const HEIGHT = 200;
 const COLOURS = 6;
@@ -98,6 +104,10 @@ class Drawing {
   }
 
   draw() {
+    if (!uPlot) {
+      load().then(() => this.place.clientWidth && this.draw());
+      return;
+    }
     this.plot?.destroy();
     this.place.replaceChildren();
     const { times, series, ticks, time, stacked } = this.data;

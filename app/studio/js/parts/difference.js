@@ -1,16 +1,16 @@
 // What differs between two texts, word by word, or line by line where they are long.
 
-import "../../vendor/diff/diff.min.js";
 import { h } from "../lib/dom.js";
 import { many, plain } from "../lib/text.js";
-
-const { diffLines, diffWordsWithSpace } = globalThis.Diff;
 
 const LONGEST = 20_000; // characters that are compared by words
 const MOST = 4_000; // insertions and deletions, beyond which two texts have nothing in common
 
-export function differenceView(before, after) {
+/** The changes from one text to another, as elements. */
+export async function differenceView(before, after) {
   if (before === after) return h("p", { class: "note" }, "The texts are the same.");
+  await import("../../vendor/diff/diff.min.js");
+  const { diffLines, diffWordsWithSpace } = globalThis.Diff;
   const byWords = before.length + after.length <= LONGEST;
   const changes = (byWords ? diffWordsWithSpace : diffLines)(before, after, { maxEditLength: MOST });
   if (!changes) return h("p", { class: "note" }, "The texts have too little in common to be shown side by side.");

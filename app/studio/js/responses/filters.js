@@ -107,7 +107,9 @@ export class Filters {
         h("input", { type: "checkbox", value: name, checked: shown.includes(name), on: { change } }),
         text,
       );
-    const focused = document.activeElement?.closest(".column-menu input")?.value;
+    /** @type {any} */
+    const field = document.activeElement?.closest(".column-menu input");
+    const focused = field?.value;
     this.columnBody.replaceChildren(
       ...Object.entries(COLUMNS).map(box),
       button("Default columns", () => this.on.columns(null), { class: "quiet", disabled: !chosen }),

@@ -1,0 +1,99 @@
+"""The files of the web pages as they are sent: compressed once, and for the studio concatenated, with its version."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from app.studio.bundle import bundled_page, concatenated, joined_styles, style_sheets
+
+PAGES = Path(str(files("app.studio")))
+SERVED_FOLDERS = ("css", "js", "preview", "vendor")  # served to browsers
+_TYPES = {
+    ".html": "text/html",
+    ".mjs": "text/javascript",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".json": "application/json",
+}
+_BINARY_TYPES = {".woff2": "font/woff2"}
+
+
+class Asset(NamedTuple):
+    """A file as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+    compressed: bytes | None = None  # by gzip; None for a file that does not become smaller
+
+    @classmethod
+    def of(cls, body: bytes, name: str) -> Asset:
+        suffix = Path(name).suffix
+        etag = f'"{hashlib.sha256(body).hexdigest()[:20]}"'
+        if suffix not in _TYPES:
+            return cls(body, _BINARY_TYPES.get(suffix, "text/plain; charset=utf-8"), etag)
+        return cls(body, f"{_TYPES[suffix]}; charset=utf-8", etag, gzip.compress(body, mtime=0))
+
+
+class Studio(NamedTuple):
+    """The studio as one script and one style sheet."""
+
+    version: str  # a hash of all files
+    page: Asset
+    files: dict[str, Asset]  # by path
+
+
+class Assets:
+    """Reads the files below a folder; each is read again if it has changed, so that a developer only reloads."""
+
+    def __init__(self, root: Path = PAGES) -> None:
+        self.root = root
+        self._files: dict[Path, tuple[tuple[int, int], Asset]] = {}
+        self._studio: tuple[object, Studio] | None = None
+
+    def file(self, path: Path) -> Asset:
+        """Return a file; raises `OSError`."""
+        status = path.stat()
+        state = (status.st_mtime_ns, status.st_size)
+        known = self._files.get(path)
+        if known is None or known[0] != state:
+            known = self._files[path] = (state, Asset.of(path.read_bytes(), path.name))
+        return known[1]
+
+    def studio(self) -> Studio:
+        """Return the studio as it is in the files now."""
+        paths = sorted(self._paths())
+        state = [(path, path.stat().st_mtime_ns) for path in paths]
+        if self._studio is None or self._studio[0] != state:
+            self._studio = state, self._bundled(paths)
+        return self._studio[1]
+
+    def _paths(self) -> Iterator[Path]:
+        yield self.root / "index.html"
+        for folder in SERVED_FOLDERS:
+            yield from (path for path in (self.root / folder).rglob("*") if path.is_file())
+
+    def _bundled(self, paths: list[Path]) -> Studio:
+        digest = hashlib.sha256()
+        for path in paths:
+            digest.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
+            digest.update(path.read_bytes())
+        version = digest.hexdigest()[:12]
+
+        def read(path: str) -> str:
+            return (self.root / path).read_text(encoding="utf-8")
+
+        page = read("index.html")
+        script, vendored = concatenated("js/main.js", read)
+        bundle = {
+            "js/studio.js": script,
+            "css/studio.css": joined_styles(style_sheets(page), read),
+        }
+        made = {name: Asset.of(text.encode(), name) for name, text in bundle.items()}
+        return Studio(version, Asset.of(bundled_page(page, version, vendored).encode(), "index.html"), made)

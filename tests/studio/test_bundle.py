@@ -1,0 +1,93 @@
+"""The studio's files as they are sent: one script, one style sheet, compressed, with immutable addresses."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import httpx
+import pytest
+from playwright.async_api import Browser, expect
+
+from app.studio.assets import PAGES, Assets
+from app.studio.bundle import BundleError, concatenated, joined_styles
+from tests.studio.browser import Studio
+from tests.support.serving import antiphon
+
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+
+def bundle(**modules: str) -> str:
+    sources = {f"js/{name.replace('__', '/')}.js": text for name, text in modules.items()}
+    return concatenated("js/main.js", sources.__getitem__)[0]
+
+
+async def test_modules_are_concatenated_in_the_order_of_their_imports() -> None:
+    text = bundle(
+        main='import { a as b } from "./lib/one.js";\nimport { w } from "../vendor/x/x.js";\nb();\n',
+        lib__one='import "./two.js";\nexport function a() {\n  return import("../../vendor/y/y.js");\n}\n',
+        lib__two="const a = 1; // its own\nexport const c = a;\nexport class D {}\n",
+    )
+    assert text.index("js_lib_two") < text.index("js_lib_one") < text.index("js_main")
+    assert text.startswith('import * as v0 from "../vendor/x/x.js";\n')
+    assert 'import("../vendor/y/y.js")' in text
+    assert "const { a: b } = js_lib_one;" in text and "const { w } = v0;" in text
+    assert "return { c, D };" in text
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ({"main": 'import { a } from "./main.js";\n'}, "imports itself"),
+        ({"main": "export default 1;\n"}, "export default"),
+        ({"main": "export let a = 1;\n"}, "export let"),
+        ({"main": "const a = import.meta.url;\n"}, "import.meta"),
+    ],
+)
+async def test_module_that_cannot_be_concatenated_is_named(modules: dict[str, str], message: str) -> None:
+    with pytest.raises(BundleError, match=message):
+        bundle(**modules)
+
+
+async def test_urls_of_joined_style_sheets_lead_to_the_same_files() -> None:
+    sheets = {"css/a.css": 'a { src: url("../vendor/f.woff2"); }', "vendor/b/b.css": 'b { src: url("c.png"); }'}
+    text = joined_styles([*sheets], sheets.__getitem__)
+    assert text == 'a { src: url("../vendor/f.woff2"); }\nb { src: url("../vendor/b/c.png"); }'
+
+
+async def test_page_loads_one_script_and_one_style_sheet_from_immutable_addresses() -> None:
+    async with antiphon() as url, httpx.AsyncClient(base_url=url) as http:
+        page = await http.get("/studio")
+        assert page.headers["cache-control"] == "no-cache" and "accept-encoding" in page.headers["vary"].lower()
+        paths = re.findall(r'(?:href|src)="(studio/[^"]+)"', page.text)
+        assert len(paths) <= 8 and sum(path.endswith(".css") for path in paths) == 1
+        for path in paths:
+            file = await http.get(f"/{path}", headers={"Accept-Encoding": "gzip"})
+            assert file.status_code == 200 and "immutable" in file.headers["cache-control"], path
+            assert ("content-encoding" in file.headers) == (not path.endswith(".woff2")), path
+            known = await http.get(f"/{path}", headers={"If-None-Match": file.headers["etag"]})
+            assert known.status_code == 304 and known.content == b""
+            head = await http.head(f"/{path}")
+            assert head.status_code == 200 and head.content == b""
+
+
+async def test_files_of_another_version_are_served_without_being_cached() -> None:
+    async with antiphon() as url, httpx.AsyncClient(base_url=url) as http:
+        file = await http.get("/studio/v/000000000000/js/studio.js")
+        assert file.status_code == 200 and file.headers["cache-control"] == "no-cache"
+        for path in ("v/0/__init__.py", "v/0/bundle.py", "v/0/js/../bundle.py", "v/0", "js/nothing.js", "css/"):
+            assert (await http.get(f"/studio/{path}")).status_code == 404, path
+        assert (await http.post("/studio/js/main.js")).status_code == 405
+
+
+async def test_bundle_is_made_once() -> None:
+    assets = Assets()
+    first = assets.studio()
+    assert assets.studio() is first
+    assert gzip.decompress(first.files["js/studio.js"].compressed or b"") == first.files["js/studio.js"].body
+    assert assets.file(PAGES / "icon.svg") is assets.file(PAGES / "icon.svg")
+
+
+async def test_page_of_single_modules_works_too(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, url, path="/studio?modules") as studio:
+        await expect(studio.page.locator("#model option")).to_have_count(1)
