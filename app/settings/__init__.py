@@ -53,6 +53,7 @@ from app.settings.validation import (
     ApiKeys,
     BackendURL,
     Bytes,
+    CommandLine,
     HostNames,
     Lifetime,
     LimitStoreURL,
@@ -144,6 +145,13 @@ class Settings(BaseSettings):
     (`gemini`)."""
     backend_api_key: ApiKey | None = None
     """Sent to the backend as a bearer token. `passthrough` forwards the caller's key."""
+    backend_api_key_file: Path | None = None
+    """File that holds a key that expires, such as an access token; instead of `ANTIPHON_BACKEND_API_KEY`."""
+    backend_api_key_command: CommandLine = []
+    """Command that prints a key that expires, such as `gcloud auth print-access-token`; instead of
+    `ANTIPHON_BACKEND_API_KEY`. It runs without a shell."""
+    backend_api_key_lifetime: Seconds = Field(180, gt=0)
+    """Seconds after which the file is read, or the command run, again; also when the backend answers 401."""
     backend_profile: ProfileName = "default"
     """Name of the built-in profile that describes how the backend differs from OpenAI's API, such as `vllm` or
     `ollama`."""
@@ -372,6 +380,7 @@ class Settings(BaseSettings):
                     raise ValueError(f"backends.{name}.fallbacks: there is no backend {other!r}")
         if self.vision and self.vision.backend not in self.served():
             raise ValueError(f"vision.backend: there is no backend {self.vision.backend!r}")
+        self._check_one_backend_key()
         self._check_keys_differ()
         for name in sorted(self.auth.tables - self.keys.keys()) if self.auth else ():
             raise ValueError(f"auth: there is no table [keys.{name}]")
@@ -381,6 +390,12 @@ class Settings(BaseSettings):
             if key.budget.needs_prices and not self.prices:
                 raise ValueError(f'keys.{name}.budget: money needs prices, in tables [prices."GLOB"]')
         return self
+
+    def _check_one_backend_key(self) -> None:
+        names = ("backend_api_key", "backend_api_key_file", "backend_api_key_command")
+        given = [f"{PREFIX}{name.upper()}" for name in names if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{given[1]}: must be left out if {given[0]} is set")
 
     def _check_keys_differ(self) -> None:
         owners = {digest_of(key.get_secret_value()): "ANTIPHON_API_KEYS" for key in self.api_keys}
@@ -451,6 +466,9 @@ class Settings(BaseSettings):
             backend=name,
             url=self.backend_url,
             api_key=self.backend_api_key,
+            api_key_file=self.backend_api_key_file,
+            api_key_command=self.backend_api_key_command,
+            api_key_lifetime=self.backend_api_key_lifetime,
             profile=self.backend_profile,
             overrides=self.backend_overrides,
             retries=self.backend_retries,

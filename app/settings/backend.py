@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -30,6 +31,7 @@ from app.settings.validation import (
     ApiKey,
     BackendName,
     BackendURL,
+    CommandLine,
     ProfileName,
     Seconds,
     check_backend_url,
@@ -82,6 +84,9 @@ def with_default_url(fields: Any, prefix: str = "") -> Any:
     return fields
 
 
+_KEYS = ("api_key", "api_key_env", "api_key_file", "api_key_command")
+
+
 class BackendSettings(BaseModel):
     """One backend: a table `[backends.NAME]` of the TOML file, or the single-backend variables."""
 
@@ -96,6 +101,13 @@ class BackendSettings(BaseModel):
     """Sent to the backend as a bearer token; `passthrough` forwards the caller's key."""
     api_key_env: str | None = None
     """Name of the variable, in the environment or `.env`, that holds the key; instead of `api_key`."""
+    api_key_file: Path | None = None
+    """File that holds a key that expires, such as an access token; instead of `api_key`."""
+    api_key_command: CommandLine = []
+    """Command that prints a key that expires, as a list or a string: `gcloud auth print-access-token`; instead of
+    `api_key`. It runs without a shell."""
+    api_key_lifetime: Seconds = Field(180, gt=0)
+    """Seconds after which the file is read, or the command run, again; also when the backend answers 401."""
     models: list[str] = ["*"]
     """Globs of the names of its models. The first backend that matches serves a model."""
     aliases: dict[str, str] = {}
@@ -146,6 +158,13 @@ class BackendSettings(BaseModel):
         if name:
             check_header_value(SecretStr(variable(name)))
         return name
+
+    @model_validator(mode="after")
+    def _has_one_key(self) -> BackendSettings:
+        names = [name for name in _KEYS if getattr(self, name)]
+        if len(names) > 1:
+            raise ValueError(f"{names[1]} must be left out if there is an {names[0]}")
+        return self
 
     @model_validator(mode="after")
     def _with_key(self) -> BackendSettings:

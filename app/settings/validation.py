@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Collection
 from ipaddress import ip_network
 from pkgutil import resolve_name
@@ -176,7 +177,13 @@ def _network(address: str) -> str:
         raise ValueError("should be addresses or networks, such as 10.0.0.0/8; or * for any") from None
 
 
+def _arguments(command: object) -> object:
+    """Split a command as a shell does; an empty one has no arguments."""
+    return shlex.split(command) if isinstance(command, str) else command
+
+
 ApiKey: TypeAlias = Annotated[SecretStr, AfterValidator(check_header_value)]
+CommandLine: TypeAlias = Annotated[list[str], NoDecode, BeforeValidator(_arguments)]
 ApiKeys: TypeAlias = Annotated[list[ApiKey], NoDecode, BeforeValidator(_split)]
 Networks: TypeAlias = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(_split)]
 Secrets: TypeAlias = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]

@@ -39,6 +39,7 @@ from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
 from app.backends.server.forwarding import ForwardedAnswer, Forwarding, forwards_to, session_header
+from app.backends.server.key_source import KeySource, key_source
 from app.backends.server.retries import BackendRefusal, Retries
 from app.backends.transport import HTTPToolsTransport
 from app.core.json_values import json_list, json_objects
@@ -61,8 +62,9 @@ class ModelServer(Backend):
     """
     One model server.
 
-    `api_key` is sent in the profile's header; with `passthrough` the caller's own key is sent. A request is retried up
-    to `retries` times as long as nothing of the answer has been received. `http` replaces the default transport.
+    `api_key` is sent in the profile's header; with `passthrough` the caller's own key is sent. `keys` is the source of
+    a key that expires. A request is retried up to `retries` times as long as nothing of the answer has been received.
+    `http` replaces the default transport.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class ModelServer(Backend):
         *,
         http: httpx.AsyncBaseTransport | None = None,
         retries: int = 2,
+        keys: KeySource | None = None,
     ) -> None:
         options = profile.transport
         if base_url and base_url != options.base_url:
             profile = profile.model_copy(update={"transport": options.model_copy(update={"base_url": base_url})})
         self._profile = profile
         self._key = api_key or options.api_key
+        self._keys = keys
         self._retries = retries
         base = httpx.URL(base_url or options.base_url or "")
         self._name, self._host = without_password(str(base)), base.host
@@ -103,7 +107,8 @@ class ModelServer(Backend):
     def from_settings(cls, settings: Any) -> ModelServer:
         """Build the backend of a `BackendSettings`."""
         key = settings.key.get_secret_value() if settings.key else None
-        return cls(settings.url, key, settings.options(), retries=settings.retries)
+        keys = key_source(settings.api_key_file, settings.api_key_command, settings.api_key_lifetime)
+        return cls(settings.url, key, settings.options(), retries=settings.retries, keys=keys)
 
     def profile(self, model: str) -> Profile:
         """Return the profile of this server, which is the same for every model; it names the API that is asked."""
@@ -138,9 +143,10 @@ class ModelServer(Backend):
         """Return the retries of one request."""
         return Retries(self._name, self._retries if request.retry_allowed else 0, request.attempts)
 
-    async def _send_raw(self, request: RawRequest) -> httpx.Response:
-        """Return a response with status 2xx; raises `BackendRefusal` for all others."""
+    async def _send_raw(self, request: RawRequest, *, renews: bool = True) -> httpx.Response:
+        """Return a response with status 2xx; raises `BackendRefusal` for all others. For `renews` see `_send`."""
         key, endpoint = request.caller_key, self._endpoints.current
+        expiring = await self._keys.current() if self._keys else None
         sent = self._forwarding.request(request, self._credentials(key), own_account=not self._passes)
         try:
             response = await self._http.handle_async_request(sent)
@@ -151,6 +157,8 @@ class ModelServer(Backend):
         if not response.is_success:
             bound_decompression(response)
             body = await _read_error(response)
+            if renews and request.body.replayable and await self._renewed(response, expiring):
+                return await self._send_raw(request, renews=False)
             refusal = self._refusal(endpoint, response, body, key)
             refusal.error = self._forwarding.refusal(request, response, body, refusal.error, self._secret(key))
             raise refusal
@@ -295,8 +303,15 @@ class ModelServer(Backend):
         content: bytes,
         caller_key: str | None,
         headers: Mapping[str, str] = MappingProxyType({}),
+        *,
+        renews: bool = True,
     ) -> httpx.Response:
-        """Return a response with status 2xx; raises `BackendRefusal`, read by the endpoint's codec, otherwise."""
+        """
+        Return a response with status 2xx; raises `BackendRefusal`, read by the endpoint's codec, otherwise.
+
+        `renews`: whether to send the request once more if the server refuses a key that has expired.
+        """
+        expiring = await self._keys.current() if self._keys else None
         options = self._profile.transport
         length = {"Content-Length": str(len(content))} if content else {}
         # With a `stream`, `httpx` uses the headers unchanged; to work them out takes it ten times as long.
@@ -318,8 +333,17 @@ class ModelServer(Backend):
             raise BackendRefusal(unreachable(error)) from error
         bound_decompression(response)
         if not response.is_success:
-            raise self._refusal(endpoint, response, await _read_error(response), caller_key)
+            body = await _read_error(response)
+            if renews and await self._renewed(response, expiring):
+                return await self._send(endpoint, method, url, content, caller_key, headers, renews=False)
+            raise self._refusal(endpoint, response, body, caller_key)
         return response
+
+    async def _renewed(self, response: httpx.Response, key: str | None) -> bool:
+        """Return whether there is another key in place of one that the server has refused."""
+        return (
+            key is not None and self._keys is not None and response.status_code == 401 and await self._keys.renew(key)
+        )
 
     def _refusal(
         self, endpoint: Endpoint, response: httpx.Response, body: bytes, caller_key: str | None
@@ -366,6 +390,8 @@ class ModelServer(Backend):
             raise failure("failure", "The backend's answer is not JSON. Is its base URL right?") from error
 
     def _secret(self, caller_key: str | None) -> str | None:
+        if self._keys:
+            return self._keys.key
         return caller_key if self._passes else self._key
 
     def _credentials(self, caller_key: str | None) -> dict[str, str]:
