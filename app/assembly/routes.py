@@ -86,7 +86,7 @@ def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, keys: Man
     )
     routers.append(websocket.routes(api, connections, partial(build_memory, settings)))
     routers += [activity_routes(api), key_routes(api, keys)]
-    routers.append(inspection_routes(api, partial(about, settings, api.responses, backends)))
+    routers.append(inspection_routes(api, partial(about, settings, api, backends)))
     for router in routers:
         app.endpoints.include_router(router, prefix="/v1", tags=["responses"])
     for prefix in ("/v1", ""):
@@ -188,8 +188,9 @@ def add_middleware(
     app.add_middleware(RequestId, metrics=metrics, on_refusal=api.request_refused, hosts=hosts, normalize=normalize)
 
 
-def about(settings: Settings, responses: Responses, backends: Router, caller: Caller) -> dict[str, object]:
+def about(settings: Settings, api: ApiParts, backends: Router, caller: Caller) -> dict[str, object]:
     """Return the configuration without secrets, as `GET /v1/antiphon/about` returns it to a caller."""
+    responses = api.responses
     return {
         "object": "antiphon.about",
         "version": __version__,
@@ -199,7 +200,7 @@ def about(settings: Settings, responses: Responses, backends: Router, caller: Ca
         "file_search": offers_file_search(responses.tools, caller),
         "prompts": offered_prompts(responses.options.prompts),
         "background": responses.has_background,
-        "key_required": settings.has_keys,
+        "key_required": api.auth.required,
         "metrics": settings.metrics != "off",
         "currency": settings.currency,
         "admin": caller.access.admin,

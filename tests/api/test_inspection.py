@@ -401,6 +401,10 @@ def test_openapi_has_examples_of_the_endpoints() -> None:
 
     assert set(ours) == {
         "/v1/antiphon/about",
+        "/v1/antiphon/audit",
+        "/v1/antiphon/keys",
+        "/v1/antiphon/keys/{key_id}",
+        "/v1/antiphon/keys/{key_id}/rotate",
         "/v1/antiphon/budgets",
         "/v1/antiphon/latency",
         "/v1/antiphon/now",

@@ -191,11 +191,14 @@ class Auth:
         """
         Return what the key with a name in usage may do now; None if it is gone or has expired.
 
-        `owner` is the one that the key or the identity had when it was accepted.
+        `owner` is the one that the key or the identity had when it was accepted. Raises `StoreUnavailable` for an
+        unknown key until the keys in the store have been read.
         """
         if not self.required:
             return UNRESTRICTED
         access = self._by_name(name, owner)
+        if access is None and self.reading:
+            raise StoreUnavailable(_READING)
         return access if access and access.expires > self._clock() else None
 
     def _by_name(self, name: str, owner: str) -> KeyAccess | None:

@@ -66,6 +66,7 @@ class ManagedKeys:
         self._snapshot = KeySnapshot()
         self._stale = True  # whether changes may have been missed
         self._noted: dict[str, float] = {}  # last uses that are in the store, by name
+        self._reading = asyncio.Lock()  # so that an earlier result does not replace a later one
         self._polling: asyncio.Task[None] | None = None
 
     # Reading.
@@ -95,6 +96,7 @@ class ManagedKeys:
                 if asyncio.get_running_loop().time() > noted + NOTE_USES:
                     noted = asyncio.get_running_loop().time()
                     await self._note_uses()
+                    self._stale = True  # to read all keys again: the store may have been restored from a backup
             except StoreUnavailable:
                 self._stale = True  # the store logs the outage
             except Exception:
@@ -108,12 +110,13 @@ class ManagedKeys:
 
     async def _read(self) -> KeySnapshot:
         """Read the keys, and accept them from now on."""
-        snapshot = await self._stored.read()
-        if self._stale or snapshot.revision > self._snapshot.revision:
-            self._snapshot = snapshot
-            self._stale = False
-            self._auth.replace_stored(snapshot.current())
-        return snapshot
+        async with self._reading:
+            snapshot = await self._stored.read()
+            if self._stale or snapshot.revision != self._snapshot.revision:
+                self._snapshot = snapshot
+                self._stale = False
+                self._auth.replace_stored(snapshot.current())
+            return snapshot
 
     async def _note_uses(self) -> None:
         uses = {name: time for name, time in self._auth.uses.items() if self._noted.get(name) != time}

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from app.api.auth import Auth
 from app.api.keys import managed_keys
 from app.api.keys.requests import MAX_GRACE
-from app.core.access import hash_of
+from app.core.access import digest_of, hash_of
 from app.errors import StoreUnavailable
+from app.settings.keys import KeySettings
+from app.stores.keys import Secret, StoredKey
 from app.stores.memory import MemoryStore
 from tests.api.keys.served import OPS, Keys, code_of, serving_keys
 
@@ -244,6 +247,36 @@ async def test_unknown_keys_are_unavailable_until_the_store_was_read(
                 assert await keys.asked("unknown", "user") == [503, known]
                 outage.undo()
                 await until_asked(keys, "user", 200)
+
+
+async def test_keys_of_an_emptied_store_are_forgotten_and_created_again(
+    fast: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(managed_keys, "NOTE_USES", 0)
+    store = MemoryStore(ttl=100)
+    async with serving_keys(store=store) as keys:
+        made = [await keys.create(name) for name in ("alice", "bob")]
+        store.lasting()._buckets.clear()
+        await until_asked(keys, made[0]["secret"], 401)
+        again = await keys.create("alice")
+        assert await keys.asked(again["secret"], made[1]["secret"]) == [200, 401]
+
+
+async def test_batches_wait_for_keys_that_are_not_read_yet() -> None:
+    auth = Auth(["plain"])
+    auth.reading = True
+    with pytest.raises(StoreUnavailable):
+        auth.accepted_access("alice", "owner")
+    auth.replace_stored([StoredKey("key_1", "alice", "owner", secrets=[Secret(digest_of("one"))])])
+    assert auth.accepted_access("alice", "owner") is not None
+    assert auth.accepted_access("bob", "owner") is None
+
+
+def test_secrets_are_not_kept_in_memory() -> None:
+    secret = "sk-antiphon-secret"
+    auth = Auth([secret], named={"alice": KeySettings(hash=[hash_of(secret + "2")])})
+    auth.replace_stored([StoredKey("key_1", "bob", "bob", secrets=[Secret(digest_of(secret + "3"))])])
+    assert digest_of(secret + "3") in repr(vars(auth)) and secret not in repr(vars(auth))
 
 
 async def test_audit_lists_who_changed_what(keys: Keys) -> None:
