@@ -134,10 +134,23 @@ class ModelServer(Backend):
         retries = self.retries(request)
         while True:
             try:
-                return ForwardedAnswer(await self._send_raw(request), self._profile)
+                return await self._accepted(ForwardedAnswer(await self._send_raw(request), self._profile), request)
             except BackendRefusal as refusal:
                 if not (request.body.replayable and await retries.wait(refusal.error, refusal.__cause__)):
                     raise refusal.error from refusal.__cause__
+
+    async def _accepted(self, answer: ForwardedAnswer, request: RawRequest) -> ForwardedAnswer:
+        """Return an answer, unless its first event reports an overload: raises `BackendRefusal`, as for a status."""
+        try:
+            if event := await answer.first_event():
+                secret = self._secret(request.caller_key)
+                error = error_in_chunk(event, secret=secret, host=self._host, passthrough=self._passes)
+                if error and error.retryable:
+                    raise BackendRefusal(error)
+        except BaseException:
+            await answer.aclose()
+            raise
+        return answer
 
     def retries(self, request: Question | RawRequest) -> Retries:
         """Return the retries of one request."""

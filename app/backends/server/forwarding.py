@@ -48,6 +48,12 @@ _LONGEST_ERROR = 8 * 1024
 _ERROR = re.compile(rb'^(?:event: ?error\r?$|data: ?\{\s*"error"\s*:\s*[{"])', re.MULTILINE)
 _EVENT = b"data:"
 _USAGE = b'"usage"'
+# The data of a first event that is an error, of Messages and Responses or of chat.
+_FIRST_ERROR = re.compile(
+    rb'\s*(?:event: ?error\r?\n)?data: ?(\{"(?:type": ?"error"|error": ?\{)[^\r\n]{1,10000}\})\r?\n\r?\n'
+)
+    rb'\s*(?:event: ?error\r?\n)?data: ?(\{"(?:type": ?"error"|error": ?\{)[^\r\n]{1,10000}\})\r?\n\r?\n'
+)
 _VALUE = re.compile(rb"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
@@ -157,17 +163,31 @@ class ForwardedAnswer:
         self._idle = profile.transport.idle_timeout
         self._streamed = dict(headers).get(b"content-type", b"").startswith(b"text/event-stream")
         self._usage = UsageReader(streamed=self._streamed)
+        self._first: bytes | None = None  # the first bytes, once they are read
 
     async def first(self) -> bytes:
         """Wait for the first bytes of the body, and return them; none if it is empty."""
+        if self._first is not None:
+            return self._first
+        self._first = b""
         try:
             with _read_failures():
-                data = await self._reads.__anext__()
+                self._first = await self._reads.__anext__()
         except StopAsyncIteration:
             return b""
         self._reads.wait_at_most(self._idle)
-        self._usage.feed(data)
-        return data
+        self._usage.feed(self._first)
+        return self._first
+
+    async def first_event(self) -> JSONObject | None:
+        """Return the first event if it may be an error, and the body is an event stream; waits for the first bytes."""
+        if not self._streamed or (match := _FIRST_ERROR.match(await self.first())) is None:
+            return None
+        try:
+            event = json.loads(match[1])
+        except (ValueError, RecursionError):
+            return None
+        return event if isinstance(event, dict) else None
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
         """Pass each further read of the body on: see `RawAnswer`."""
