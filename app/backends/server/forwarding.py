@@ -52,8 +52,6 @@ _USAGE = b'"usage"'
 _FIRST_ERROR = re.compile(
     rb'\s*(?:event: ?error\r?\n)?data: ?(\{"(?:type": ?"error"|error": ?\{)[^\r\n]{1,10000}\})\r?\n\r?\n'
 )
-    rb'\s*(?:event: ?error\r?\n)?data: ?(\{"(?:type": ?"error"|error": ?\{)[^\r\n]{1,10000}\})\r?\n\r?\n'
-)
 _VALUE = re.compile(rb"\s*:\s*(?=\{)")
 _DECODER = json.JSONDecoder()
 
