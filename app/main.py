@@ -25,6 +25,7 @@ from app.assembly.parts import (
     build_keys,
     build_limits,
     build_metrics,
+    build_policy,
     build_revocation,
     build_store,
     build_tracing,
@@ -41,6 +42,7 @@ from app.observability.metrics import Metrics
 from app.responses import Responses
 from app.responses.background import Background
 from app.responses.encryption import ContentCipher
+from app.responses.policy.output import OutputObserver
 from app.settings import Settings
 from app.stores import Store
 from app.stores.purging import purging
@@ -97,15 +99,17 @@ def create_app(
     measured = metrics.store(store) if metrics else store
     background = build_background(settings, store, measured)
     activity, revocation = Activity(store, backends=router.state), build_revocation(settings)
+    policy = build_policy(settings.hooks)
     responses = Responses(
         router,
         measured,
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
-        observers=[*observers, activity, *([revocation] if revocation else [])],
+        observers=[*observers, activity, *filter(None, (revocation, policy and OutputObserver(policy)))],
         tools=build_tools(settings),
     )
+    responses.policy = policy
     responses.vision = build_vision(settings, router, measured)
     accounting = build_accounting(settings, store, metrics)
     api = build_api(settings, responses, build_limits(settings, metrics), accounting, activity)
@@ -137,6 +141,8 @@ async def _running(
         for observer in observers:
             stack.push_async_callback(observer.aclose)
         stack.push_async_callback(responses.store.aclose)
+        if responses.policy:
+            stack.push_async_callback(responses.policy.aclose)
         await stack.enter_async_context(purging(responses.store, responses.purge))
         stack.push_async_callback(api.auth.aclose)
         stack.push_async_callback(keys.aclose)

@@ -31,8 +31,10 @@ from app.responses import GenerationOptions, Responses
 from app.responses.background import Background
 from app.responses.background.webhooks import WebhookEndpoint, Webhooks
 from app.responses.images.descriptions import Vision, VisionOptions
+from app.responses.policy import MAX_DECISION_BYTES, Direction, PolicyHooks
 from app.settings import BackendSettings, Settings
 from app.settings.auth import JWTSettings
+from app.settings.hooks import HookSettings
 from app.settings.loading import SettingsError, environment
 from app.settings.prompts import read_prompts
 from app.stores import STORES, MeasuringStore, Store
@@ -157,6 +159,26 @@ def build_webhooks(settings: Settings, store: Store) -> Webhooks | None:
     from app.tools.guard import GuardedTransport  # imports httpx
 
     return Webhooks(endpoints, store, GuardedTransport("any"))
+
+
+def build_policy(settings: HookSettings | None) -> PolicyHooks | None:
+    """Return the client of the policy service; None if the settings name none."""
+    if not settings:
+        return None
+    from app.tools.guard import GuardedTransport  # imports httpx
+
+    urls: dict[Direction, str] = {}
+    if settings.input_url:
+        urls["input"] = settings.input_url
+    if settings.output_url:
+        urls["output"] = settings.output_url
+    return PolicyHooks(
+        urls,
+        GuardedTransport("any", max_bytes=MAX_DECISION_BYTES),
+        blocks=settings.mode == "block",
+        timeout=settings.timeout,
+        fails_open=settings.fail == "open",
+    )
 
 
 def build_limits(settings: Settings, metrics: Metrics | None) -> Limits:

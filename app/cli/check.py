@@ -12,16 +12,19 @@ from app.backends.apis import profiles_by_api
 from app.core.redaction import without_password
 from app.errors import APIError
 from app.observability import logging as logs
+from app.responses.policy import Direction
 from app.settings import Settings
 from app.settings.auth import JWTSettings
 from app.tools import DetailedTool
 
 CHECK_TIMEOUT = 15  # seconds for each check
 
+_DIRECTIONS: tuple[Direction, ...] = ("input", "output")
+
 
 async def reach(settings: Settings) -> bool:
     """Check every backend, the store and every hosted tool, print the results, and return whether all work."""
-    from app.assembly.parts import build_backend, build_signing_keys, build_store
+    from app.assembly.parts import build_backend, build_policy, build_signing_keys, build_store
 
     async def check_backend(settings: Settings, api: str) -> str:
         async with aclosing(build_backend(settings)) as backend:
@@ -42,6 +45,12 @@ async def reach(settings: Settings) -> bool:
             count = await keys.check()
         return f"{count} public key{'s' * (count != 1)}"
 
+    async def check_policy(direction: Direction) -> str:
+        policy = build_policy(settings.hooks)
+        assert policy
+        async with aclosing(policy):
+            return f"answers {await policy.check(direction)!r} to a greeting"
+
     works = []
     for name, backend in settings.served().items():
         for server in backend.each():
@@ -54,6 +63,9 @@ async def reach(settings: Settings) -> bool:
         jwt = settings.auth.jwt
         source = jwt.jwks_url or str(jwt.jwks_file)
         works.append(await _try("auth", source, check_signing_keys(jwt)))
+    for direction in _DIRECTIONS if settings.hooks else ():
+        if url := getattr(settings.hooks, f"{direction}_url"):
+            works.append(await _try("hook", f"{direction} {url}", check_policy(direction)))
     return all([*works, await _check_tools(settings)])
 
 

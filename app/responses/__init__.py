@@ -18,7 +18,8 @@ from app.core.history.turns import Turn
 from app.core.ids import new_id
 from app.core.profile import Profile
 from app.core.request import COST
-from app.core.types.request import CreateResponse, Response
+from app.core.types.request import CreateResponse, Item, Response
+from app.errors import Warnings
 from app.observability import log_context
 from app.observability.lifecycle import Delivery, Observer, ResponseLifecycle
 from app.responses.background import Background
@@ -29,6 +30,9 @@ from app.responses.conversations import Conversations
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Generation, NoAnswer, OneAnswer
 from app.responses.images.descriptions import ImageDescriber, Vision
+from app.responses.policy import PolicyHooks
+from app.responses.policy.input import InputReview
+from app.responses.policy.output import ReviewedGeneration
 from app.responses.preparation import GenerationOptions, Preparation
 from app.responses.questions import Questions
 from app.responses.quota import StorageQuota
@@ -67,6 +71,7 @@ class Responses:
         self.options = options or GenerationOptions()  # those of the responses that are created from now on
         self.tools = tools or {}
         self.observers = observers
+        self.policy: PolicyHooks | None = None  # reviews input and output
         self.vision: Vision | None = None  # describes images for models that accept none
         self.has_background = background is not None
         self._cipher = cipher or ContentCipher()
@@ -111,6 +116,10 @@ class Responses:
         model = options.model(request, context, caller)
         profile = self.backend.profile(model)
         context = await self._pdfs.add_to(context, profile, caller.owner)
+        review = self.input_review(model, caller)
+        if review and (replaced := await review.request(request, context)):
+            request = replaced
+            context = await self._with_pdfs(await self._loader.context(request, caller.owner, layers), model, caller)
         response = self._response(request, context, model)
         all_observers = [*self.observers, *observers]
         if request.store and (reserved := await self.quota.reserve(caller.access, caller.owner, request.body_bytes)):
@@ -122,7 +131,9 @@ class Responses:
         if self.vision:
             questions.images = ImageDescriber(self.vision, caller, lifecycle, request.store)
         preparation = Preparation(request, caller, context, response, layers, options, self._cipher)
-        generation, storage = await self._translated(preparation, lifecycle, questions, profile, generate=generate)
+        generation, storage = await self._translated(
+            preparation, lifecycle, questions, profile, review, generate=generate
+        )
         await preparation.decide()
         log_context.bind(response_id=response["id"], conversation_id=request.conversation)
         run = Run(context, caller, generation, storage, lifecycle)
@@ -167,16 +178,18 @@ class Responses:
         lifecycle: ResponseLifecycle,
         questions: Questions,
         profile: Profile,
+        review: InputReview | None,
         *,
         generate: bool,
     ) -> tuple[Generation, Storage | None]:
         """Translate a request, and return the generation of its response and how it is stored."""
         request, options = preparation.request, preparation.options
-        builder = preparation.builder()
         generate = generate and not (request.prompt_cache_options and request.prompt_cache_options.prewarm)
+        policy = self.policy if generate and self.policy and self.policy.blocks_output else None
+        builder = preparation.builder({**preparation.response, "output": []} if policy else None)
         lifecycle.attempts = questions.attempts
         loop: ToolLoop | None = None
-        if loop_options := preparation.loop_options(self.tools, generate=generate):
+        if loop_options := preparation.loop_options(self.tools, review, generate=generate):
             loop = ToolLoop(builder, questions, loop_options, deadline=options.deadline(), lifecycle=lifecycle)
 
         def translated() -> tuple[Generation, Storage | None]:
@@ -188,9 +201,29 @@ class Responses:
                 query = questions.first(builder, preparation.reader())
                 options.check_size(query.body)
                 generation = OneAnswer(builder, query, options.deadline())
+            if policy:
+                generation = ReviewedGeneration(generation, policy, preparation)
             return generation, self.stored.storage(preparation, profile)
 
         return await run_in_thread_if_large(translated)
+
+    def input_review(self, model: str, caller: Caller) -> InputReview | None:
+        """Return the review of input for a model; None if no policy service reviews input."""
+        policy = self.policy
+        return InputReview(policy, model, caller.access.name) if policy and policy.reviews("input") else None
+
+    async def reviewed_items(self, items: list[Item], caller: Caller) -> list[Item]:
+        """
+        Return the items that a conversation may store in place of these.
+
+        Raises `PolicyRefusal` and `PolicyUnavailable`, and `NotFound` for a file that does not exist.
+        """
+        review = self.input_review("", caller) if items else None
+        if review is None:
+            return items
+        files = self._loader.files
+        shown = await files.resolve(items, items, caller.owner, Warnings()) if files else items
+        return await review.items(shown) or items
 
     def questions(self, request: CreateResponse, context: RequestContext, caller: Caller, model: str) -> Questions:
         """Return the factory of a request's questions to the backend."""

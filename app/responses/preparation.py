@@ -16,6 +16,7 @@ from app.core.request.tools import deferred_tools
 from app.core.stream.citations import noted_sources
 from app.core.stream.delta_reader import DeltaReader
 from app.core.stream.event_builder import EventBuilder
+from app.core.stream.event_types import PartType
 from app.core.stream.reasoning_encryption import ReasoningEncryption
 from app.core.types import JSONObject
 from app.core.types.frozen import frozen
@@ -27,6 +28,7 @@ from app.responses.context.cache import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
 from app.responses.generate import Deadline
 from app.responses.images import StoredImages
+from app.responses.policy.input import InputReview
 from app.responses.run import Caller
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.options import LoopOptions
@@ -107,21 +109,26 @@ class Preparation:
     options: GenerationOptions
     cipher: ContentCipher
 
-    def builder(self) -> EventBuilder:
-        """Return the builder of the response's events."""
+    @property
+    def reasoning(self) -> tuple[PartType, ...]:
+        """The parts in which raw reasoning is shown: a summary if the caller requests one, else content."""
+        summary = self.request.reasoning and self.request.reasoning.summary
+        setting = self.options.reasoning
+        return self.caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
+
+    def builder(self, response: Response | None = None) -> EventBuilder:
+        """Return the builder of the response's events, or of those of a copy."""
         request, caller = self.request, self.caller
 
         def make_id(prefix: str) -> str:
             return new_id(prefix, self.context.key)
 
-        # Raw reasoning is shown as a summary if the caller requests one, else as content.
-        summary = request.reasoning and request.reasoning.summary
-        setting = self.options.reasoning
-        shown = caller.dialect.reasoning(setting if setting != "auto" else "summary" if summary else "content")
         encryption = None
         if "reasoning.encrypted_content" in request.include:
             encryption = ReasoningEncryption(partial(self.cipher.encrypt, "reasoning", caller.owner))
-        builder = EventBuilder(self.response, new_id=make_id, reasoning=shown, encryption=encryption)
+        builder = EventBuilder(
+            response or self.response, new_id=make_id, reasoning=self.reasoning, encryption=encryption
+        )
         builder.framework_events = FRAMEWORK_EVENTS in request.include
         if sources := noted_sources(self.context.upstream):
             builder.cite(sources)
@@ -138,9 +145,13 @@ class Preparation:
     def _encrypt_summary(self) -> Callable[[JSONObject], str]:
         return partial(self.cipher.encrypt, "compaction", self.caller.owner)
 
-    def loop_options(self, tools: Mapping[str, HostedTool], *, generate: bool) -> LoopOptions | None:
+    def loop_options(
+        self, tools: Mapping[str, HostedTool], review: InputReview | None = None, *, generate: bool
+    ) -> LoopOptions | None:
         """
-        Return the options of the tool loop; None if the response is a single answer, or none (`generate` is False).
+        Return the options of the tool loop, in which `review` reviews results of tools.
+
+        None if the response is a single answer, or none (`generate` is False).
 
         Raises as `declared_tools`, also if nothing is to be generated.
         """
@@ -170,6 +181,7 @@ class Preparation:
             images=StoredImages(self.layers, self.caller.owner, context.images),
             shows_tool_usage=self.caller.dialect.tool_usage,
             compaction=compacting,
+            review=review,
         )
 
     async def decide(self) -> None:

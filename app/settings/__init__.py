@@ -45,6 +45,7 @@ from app.loading.optional_dependencies import require_packages
 from app.loading.validation_messages import describe
 from app.settings.auth import AuthSettings, JWTSettings, ProxySettings
 from app.settings.backend import BackendSettings, merged_profile, with_default_url
+from app.settings.hooks import HookSettings
 from app.settings.keys import BudgetSettings, KeyName, KeySettings, PriceSettings
 from app.settings.loading import ENV_FILE, PREFIX, SettingsError, environment, read_toml, suggestion
 from app.settings.validation import (
@@ -217,6 +218,9 @@ class Settings(BaseSettings):
     auth: Annotated[AuthSettings | None, NoDecode, BeforeValidator(decode_json)] = None
     """Callers without a key, as a JSON object; easier to write as tables in the TOML file: `[auth.jwt]` verifies tokens
     of an identity provider, `[auth.proxy]` trusts a header of a reverse proxy. See docs/keys.md."""
+    hooks: Annotated[HookSettings | None, NoDecode, BeforeValidator(decode_json)] = None
+    """A policy service that allows, refuses or replaces input and output, as a JSON object; easier to write as the
+    table `[hooks]` in the TOML file. See docs/hooks.md."""
     prices: Annotated[dict[str, PriceSettings], NoDecode, BeforeValidator(decode_json)] = {}
     """Prices of models by glob, as a JSON object; easier to write as tables `[prices."GLOB"]` in the TOML file, with
     `input`, `output` and optionally `cached_input` and `cache_write` per million tokens. The first glob that matches
@@ -535,6 +539,8 @@ def _problem(detail: Any) -> str:
             table = BudgetSettings
         if first == "auth":
             table = _AUTH_TABLES.get(rest[0], AuthSettings)
+        if first == "hooks":
+            table = HookSettings
         message = f"unknown key{suggestion(rest[-1], set(table.model_fields))}"
     return f"{'.'.join([first if in_toml else variable, *rest])}: {message}"
 

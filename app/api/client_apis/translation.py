@@ -43,10 +43,11 @@ def is_translated(api: ApiParts, client: ClientAPI, path: str, model: str, field
     Return whether a request is translated; it is passed through otherwise.
 
     It is passed through if the model's first backend speaks the client's API and the request names no hosted tool of
-    this server, unless the backend's `passthrough` setting says otherwise.
+    this server, unless the backend's `passthrough` setting says otherwise. It is always translated if a policy service
+    decides, which reviews responses.
     """
-    backend = api.responses.backend
-    if not backend.forwards(path, model):
+    backend, policy = api.responses.backend, api.responses.policy
+    if (policy and policy.blocks) or not backend.forwards(path, model):
         return True
     if not (named := client.hosted_types(fields)):
         return False

@@ -28,7 +28,7 @@ from app.backends import Backend, RawRequest
 from app.core.affinity import conversation_key
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Response
-from app.errors import InvalidRequest, NotFound
+from app.errors import InvalidRequest, NotFound, PermissionDenied
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses import Caller
 
@@ -167,8 +167,16 @@ class Passthrough:
     def _request(
         self, request: Request, path: str, body: JSONBody | FormBody, fields: dict[str, object], caller: Caller
     ) -> RawRequest:
-        """Return the request to forward; raises `InvalidRequest` if it needs a model and there is no default."""
+        """
+        Return the request to forward.
+
+        Raises `InvalidRequest` if it needs a model and there is no default, and `PermissionDenied` if a policy service
+        decides: it cannot review these requests.
+        """
         responses = self._api.responses
+        if responses.policy and responses.policy.blocks:
+            message = f"This server does not forward {path}: its policy service cannot review such requests."
+            raise PermissionDenied(message, code="policy_violation")
         model = self._model(request, body)
         if model != body.model:
             body = body.with_model(model)

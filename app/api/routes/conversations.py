@@ -57,7 +57,8 @@ def routes(api: ApiParts) -> APIRouter:
     @router.post("/conversations", summary="Create a conversation", openapi_extra=request_body(CreateConversation))
     async def create(request: Request, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateConversation, limits)
-        return json_response(await conversations.create(caller.owner, _typed(body.items), body.metadata, caller.access))
+        items = await api.responses.reviewed_items(_typed(body.items), caller)
+        return json_response(await conversations.create(caller.owner, items, body.metadata, caller.access))
 
     @router.get("/conversations/{conversation_id}", summary="Retrieve a conversation")
     async def retrieve(conversation_id: str, owner: str = owner_of) -> Response:
@@ -84,7 +85,8 @@ def routes(api: ApiParts) -> APIRouter:
     )
     async def add(request: Request, conversation_id: str, caller: Caller = admitted_caller) -> Response:
         body = await read_body(request, CreateItems, limits)
-        added = await conversations.add(conversation_id, caller.owner, _typed(body.items), caller.access)
+        reviewed = await api.responses.reviewed_items(_typed(body.items), caller)
+        added = await conversations.add(conversation_id, caller.owner, reviewed, caller.access)
         return json_response(_page(added, Page(limit=100, descending=False)))
 
     @router.get("/conversations/{conversation_id}/items", summary="List the items of a conversation")

@@ -30,6 +30,7 @@ class RequestContext:
     model: str | None  # of the last response
     items: list[Item]  # as a model is sent them, oldest first
     new: list[Item]  # those that the request adds
+    added: int  # the number of items at the end of `items` that come from `new`
     upstream: dict[str, Upstream]  # the fields that the backend sent, by item id
     decrypted: dict[str, Upstream]  # the part of it that the request contained in encrypted form
     compacts: bool  # whether a summary is requested instead of an answer
@@ -93,12 +94,13 @@ def join(
     items = [*past.sent, *added]
     configuration = past.configuration.updated(added)
     if has_compaction(added):
-        items = without_compacted(rewrite_items([*past.items, *new], warnings))
+        items = added = without_compacted(rewrite_items([*past.items, *new], warnings))
     return RequestContext(
         key=key,
         model=past.model,
         items=items,
         new=new,
+        added=len(added),
         upstream=new_input.upstream | new_input.decrypted if new_input.decrypted else new_input.upstream,
         decrypted=new_input.decrypted,
         compacts=compacts,

@@ -383,6 +383,16 @@ class EventBuilder:
             self._note_closed(_length(item))
             self._done(native.index, with_fields(native.item, _without_id(item)))
 
+    # Items that have ended elsewhere.
+
+    def add_finished(self, item: Item, events: Iterable[tuple[str, JSONObject]]) -> None:
+        """Add a finished item with all its events, by types and fields: see `replay.item_events`."""
+        self.close_item()
+        self.response["output"].append(item)
+        for event_type, fields in events:
+            self._note_closed(len(fields.get("delta", ())) or _length(fields.get("item", {})))
+            self._emit(event_type, **fields)
+
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
         Add what later turns need of hosted calls and lists, and their items lack, in an encrypted reasoning item.

@@ -35,22 +35,31 @@ def replayed_events(response: Response, reasoning: tuple[PartType, ...]) -> Even
 def _events(response: Response, reasoning: tuple[PartType, ...]) -> _Events:
     ending = dict.fromkeys(("completed_at", "error", "incomplete_details", "usage"))
     started = {**response, **ending, "status": "in_progress", "output": []}
-    rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
     yield "response.created", {"response": started}
     yield "response.in_progress", {"response": started}
     for index, item in enumerate(response["output"]):
-        if item["type"] in ("message", "reasoning"):
-            yield from _text_item(index, item, rows)
-        elif kind := ITEM_TYPES.get(item["type"]):
-            yield from _call(index, item, kind)
-        else:
-            yield "response.output_item.added", {"output_index": index, "item": item}
-        yield "response.output_item.done", {"output_index": index, "item": item}
+        yield from item_events(index, item, reasoning)
     if error := response.get("error"):
         fields = {name: error.get(name) for name in ("code", "message", "param")}
         yield "error", {**fields, "error": {"type": "server_error", **error}}
     status = response["status"]
     yield TERMINAL_EVENTS.get(status, f"response.{status}"), {"response": response}
+
+
+def item_events(index: int, item: Item, reasoning: tuple[PartType, ...]) -> _Events:
+    """
+    Yield the events of a finished item at an index of the output: their types and fields, without sequence numbers.
+
+    `reasoning` lists the parts in which raw reasoning is shown.
+    """
+    if item["type"] in ("message", "reasoning"):
+        rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}
+        yield from _text_item(index, item, rows)
+    elif kind := ITEM_TYPES.get(item["type"]):
+        yield from _call(index, item, kind)
+    else:
+        yield "response.output_item.added", {"output_index": index, "item": item}
+    yield "response.output_item.done", {"output_index": index, "item": item}
 
 
 def _text_item(index: int, item: Item, rows: JSONMapping) -> _Events:

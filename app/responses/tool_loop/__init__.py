@@ -192,11 +192,22 @@ class ToolLoop:
             waits = self._waits_for_client()
             record.calls = len(self.builder.running)
             await self._calls.run(self, [*self.builder.running], self._round)
-            if waits:
+            if refusal := await self._refusal_of_outputs():
+                self._again = False
+                self.builder.refusal(refusal)
+                self.builder.incomplete("content_filter")
+            elif waits:
                 self._again = False
                 self.builder.complete()
         status = str(self.builder.response["status"])
         record.status = status if status in TERMINAL else "completed"
+
+    async def _refusal_of_outputs(self) -> str | None:
+        """Return why outputs that tools have added as items in this round are refused; None if they are allowed."""
+        review = self._options.review
+        added = self.builder.response["output"][self._first_item :] if review else ()
+        outputs = [item for item in added if item["type"] == "shell_call_output"]
+        return await review.refusal(outputs) if review and outputs else None
 
     async def _next_query(self) -> ModelQuery | None:
         """Return the query of the next round; None if the response has to end."""

@@ -167,6 +167,8 @@ class HostedCalls:
             name = target.tool.name if target else "unknown"
             with self._lifecycle.tool_call(name, function.name, call.call_id) as observed:
                 outcome = await self._outcome(call, target, arguments)
+                if review := self._options.review:
+                    outcome = await review.result(call.call_id or "", function.name, outcome)
                 observed.status = outcome.status
         if not outcome.begun:
             await self._release(call)

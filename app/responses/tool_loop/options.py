@@ -13,6 +13,7 @@ from app.core.types.hosted import DeferredTool, HostedTools
 from app.core.types.request import Item
 from app.responses.compaction import CompactionOptions
 from app.responses.images import StoredImages
+from app.responses.policy.input import InputReview
 from app.responses.tool_loop.approvals import Approvals
 from app.responses.tool_loop.sessions import DeclaredTool, SessionFunction
 from app.tools import ToolLimits
@@ -37,6 +38,7 @@ class LoopOptions:
     shows_tool_usage: bool = False
     images: StoredImages | None = None  # of earlier turns
     compaction: CompactionOptions | None = None  # when to compact the conversation; None: never
+    review: InputReview | None = None  # of results, before the model sees them
 
     def hosted(self, functions: Sequence[SessionFunction] = ()) -> HostedTools:
         """Return the hosted tools of a question with these functions."""

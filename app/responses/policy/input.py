@@ -1,0 +1,110 @@
+"""Review the input of models: requests, items that are added to conversations, and results of hosted tools."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from app.core.history.compaction import TRIGGER
+from app.core.history.context import RequestContext
+from app.core.types.request import CreateResponse, Item
+from app.errors import InvalidRequest
+from app.responses.policy import PolicyHooks, PolicyUnavailable
+from app.tools import Outcome
+
+INSTRUCTIONS_ID = "instructions"  # of the item with a request's instructions
+
+# What is no input of the model, or is sent as an item.
+_NOT_SENT = {"input", "instructions", "prompt", "stream", "store", "background", "previous_response_id", "conversation"}
+
+
+class PolicyRefusal(InvalidRequest):
+    """The policy service refuses the input of a request."""
+
+    code = "policy_violation"
+
+
+class InputReview:
+    """Reviews the input of one model for one key."""
+
+    def __init__(self, hooks: PolicyHooks, model: str, key: str) -> None:
+        self._decide = partial(hooks.decide, "input", model, key)
+
+    async def request(self, request: CreateResponse, context: RequestContext) -> CreateResponse | None:
+        """
+        Return a request with other input, to be used in place of this one; None if it is allowed.
+
+        The items are sent as the model would be sent them: with the content of files, and references resolved. The
+        instructions are the first item. Raises `PolicyRefusal` and `PolicyUnavailable`.
+        """
+        items: list[Any] = [*context.items[len(context.items) - context.added :]]
+        if request.instructions:
+            items.insert(0, _instructions(request.instructions))
+        others = request.model_dump(exclude=_NOT_SENT, exclude_unset=True, by_alias=True, serialize_as_any=True)
+        decision = await self._decide(items, request={**others, **(request.model_extra or {})})
+        if decision.action == "refuse":
+            raise PolicyRefusal(decision.message, param="input")
+        return _replaced(request, decision.items, context) if decision.action == "replace" else None
+
+    async def items(self, items: Sequence[Item]) -> list[Item] | None:
+        """Return items in place of these, which a conversation is about to store; None if they are allowed."""
+        decision = await self._decide(items)
+        if decision.action == "refuse":
+            raise PolicyRefusal(decision.message, param="items")
+        return _validated(decision.items).items() if decision.action == "replace" else None
+
+    async def result(self, call_id: str, name: str, outcome: Outcome) -> Outcome:
+        """Return the outcome of a hosted call that the model may see: a refusal is reported to it as a failed call."""
+        item = {"type": "function_call_output", "call_id": call_id, "name": name, "output": outcome.output}
+        decision = await self._decide([item])
+        if decision.action == "refuse":
+            return Outcome.failed(f"The result was withheld: {decision.message}")
+        if decision.action == "allow":
+            return outcome
+        output = decision.items[0].get("output") if decision.items else ""
+        if not isinstance(output, str | list):
+            raise PolicyUnavailable
+        fields = {"output": output} if isinstance(outcome.fields.get("output"), str) else {}
+        return replace(outcome, output=output, fields=fields, sources=())
+
+    async def refusal(self, items: Sequence[Item]) -> str | None:
+        """Return why items that a hosted tool has added are refused; None if they are allowed."""
+        decision = await self._decide(items)
+        return None if decision.action == "allow" else decision.message
+
+
+def _instructions(text: str) -> Mapping[str, object]:
+    content = [{"type": "input_text", "text": text}]
+    return {"type": "message", "id": INSTRUCTIONS_ID, "role": "system", "content": content}
+
+
+def _replaced(request: CreateResponse, items: Sequence[Any], context: RequestContext) -> CreateResponse:
+    """Return a request with this input; the first item is its instructions if it has their id."""
+    instructions, new = None, [*items]
+    if request.instructions and new and new[0].get("id") == INSTRUCTIONS_ID:
+        instructions = _text_of(new.pop(0))
+    # A message with the id of a stored one would be that one.
+    new = [{**item, "id": None} if item["type"] == "message" else item for item in new]
+    if context.compacts:
+        new.append({"type": TRIGGER})
+    return request.model_copy(update={"input": _validated(new).input, "instructions": instructions})
+
+
+def _validated(items: Sequence[Any]) -> CreateResponse:
+    try:
+        return CreateResponse.model_validate({"input": [*items]})
+    except ValidationError:
+        raise PolicyUnavailable from None
+
+
+def _text_of(item: Mapping[str, Any]) -> str:
+    content = item.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))

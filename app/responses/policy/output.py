@@ -1,0 +1,221 @@
+"""Review the output of models: each item before its first event is sent, or, in the mode `observe`, after the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from app.core.items.readings import NOTES
+from app.core.stream.event_batch import EventBatch
+from app.core.stream.replay import item_events
+from app.core.types import JSONObject, Usage, with_fields
+from app.core.types.request import TERMINAL, Item
+from app.core.usage import usage_of
+from app.errors import APIError
+from app.observability.lifecycle import Observer, ResponseLifecycle
+from app.responses.delivery import EventWriter, NoDelivery
+from app.responses.generate import Generation, abort_response
+from app.responses.policy import PolicyHooks, PolicyUnavailable
+from app.responses.preparation import Preparation
+from app.runtime.tasks import cancel
+
+MAX_WAITING = 8  # finished items that may wait for a decision before the backend's answer is no longer read
+
+# Fields of a response that its builder sets, besides those that the generation adds.
+_OWN = frozenset({"id", "output", "status", "completed_at", "incomplete_details", "error"})
+# Notes about a call that remain when its item is replaced; the result that the model was shown does not.
+_KEPT_NOTES = ("call_id", "round", "namespace", "name")
+
+
+class _Refused(Exception):
+    """The policy service refuses an item."""
+
+
+class ReviewedGeneration:
+    """
+    A generation whose items are sent when the policy service has allowed them.
+
+    The inner generation runs with a builder of its own. Each finished item is reviewed, in order, and then added to the
+    outer builder, as it is or replaced. A refusal stops the inner generation: the response ends as incomplete
+    (`content_filter`) with a refusal in place of the item.
+    """
+
+    def __init__(self, generation: Generation, hooks: PolicyHooks, preparation: Preparation) -> None:
+        self.builder = preparation.builder()
+        self._inner = generation
+        self._decide = partial(
+            hooks.decide, "output", str(preparation.response["model"]), preparation.caller.access.name
+        )
+        self._reasoning = preparation.reasoning
+        self._delivery: EventWriter = NoDelivery()
+        self._finished: dict[int, Item] = {}  # that were not reviewed yet, by their inner index
+        self._next = 0  # the inner index of the next item to review
+        self._news = asyncio.Event()
+        self._room = asyncio.Event()
+
+    @property
+    def warnings(self) -> list[str]:
+        return self._inner.warnings
+
+    @property
+    def body(self) -> JSONObject:
+        return self._inner.body
+
+    def usage(self) -> Usage:
+        return self.builder.response["usage"] or self._inner.usage()
+
+    async def generate(self, delivery: EventWriter, open_after: float | None) -> None:
+        """Deliver the events except the terminal one; see `Generation`. Raises `PolicyUnavailable`."""
+        self._delivery = delivery
+        inner = asyncio.create_task(self._inner.generate(self, open_after))
+        inner.add_done_callback(lambda _: self._news.set())
+        try:
+            while not inner.done():
+                await self._news.wait()
+                self._news.clear()
+                await self._review()
+            inner.result()
+            self.send(self._inner.builder.take())
+            await self._review()
+            self._end()
+        except _Refused as refusal:
+            await cancel(inner)
+            self._refuse(str(refusal))
+        finally:
+            await cancel(inner)
+            self._delivery = NoDelivery()
+
+    def abort(self, error: APIError | None) -> None:
+        usage = self._stopped_usage()
+        abort_response(self.builder, error)
+        self.builder.response["usage"] = usage
+
+    # The delivery of the inner generation.
+
+    @property
+    def full(self) -> bool:
+        return len(self._finished) >= MAX_WAITING or self._delivery.full
+
+    def send(self, events: EventBatch) -> ReviewedGeneration:
+        """Take the inner events: the first one opens the response, and finished items wait for their review."""
+        if not self.builder.started:
+            self.builder.start()
+            self._deliver()
+        for event in events.entries:
+            if not isinstance(event, tuple) and event["type"] == "response.output_item.done":
+                self._finished[event["output_index"]] = event["item"]
+                self._news.set()
+        return self
+
+    async def ready(self) -> None:
+        while self.full:
+            if self._delivery.full:
+                await self._delivery.ready()
+            else:
+                self._room.clear()
+                await self._room.wait()
+
+    # The outer events.
+
+    def _deliver(self) -> None:
+        if events := self.builder.take():
+            self._delivery = self._delivery.send(events)
+
+    async def _review(self) -> None:
+        """Review finished items, in order, and deliver the allowed ones."""
+        while (item := self._finished.get(self._next)) is not None:
+            decision = await self._decide([item])
+            if decision.action == "refuse":
+                raise _Refused(decision.message)
+            del self._finished[self._next]
+            self._next += 1
+            if decision.action == "replace":
+                self._add_replaced(item, decision.items)
+            else:
+                self._add(item, self._inner.builder.upstream.get(item["id"]))
+            self._deliver()
+            await self._delivery.ready()
+            self._room.set()
+
+    def _add(self, item: Item, upstream: JSONObject | None) -> None:
+        if upstream is not None:
+            self.builder.upstream[item["id"]] = upstream  # the same object: signatures may come late
+        index = len(self.builder.response["output"])
+        self.builder.add_finished(item, item_events(index, item, self._reasoning))
+
+    def _add_replaced(self, original: Item, items: Sequence[Any]) -> None:
+        for number, fields in enumerate(items):
+            item = self._replacement(original, fields, first=number == 0)
+            notes = self._inner.builder.upstream.get(original["id"], {}).get(NOTES, {})
+            kept = {name: notes[name] for name in _KEPT_NOTES if name in notes}
+            same = number == 0 and item["type"] == original["type"]
+            self._add(item, {NOTES: kept} if kept and same else None)
+
+    def _replacement(self, original: Item, fields: JSONObject, *, first: bool) -> Item:
+        """Return an item of the policy service: a message, or of the original's type; raises `PolicyUnavailable`."""
+        if fields["type"] == "message":
+            content = [_part(part) for part in _parts(fields.get("content"))]
+            item_id = original["id"] if first and original["type"] == "message" else self.builder.new_id("msg")
+            message = {"id": item_id, "role": "assistant", "status": "completed", "content": content}
+            return with_fields({"type": "message"}, message)
+        if fields["type"] != original["type"] or not first:
+            raise PolicyUnavailable
+        fixed: JSONObject = {
+            name: original.get(name) for name in ("id", "type", "status", "call_id") if name in original
+        }
+        return with_fields(original, {**fields, **fixed})
+
+    def _end(self) -> None:
+        """End the outer response as the inner one has ended."""
+        inner, builder = self._inner.builder, self.builder
+        status, details = inner.response["status"], inner.response["incomplete_details"]
+        if inner.failure:
+            builder.fail(inner.failure)
+        elif status == "incomplete" and details:
+            builder.incomplete(details["reason"])
+        else:
+            builder.complete()
+        builder.stop_sequence = inner.stop_sequence
+        builder.response.update({name: value for name, value in inner.response.items() if name not in _OWN})  # type: ignore[typeddict-item]
+
+    def _refuse(self, message: str) -> None:
+        usage = self._stopped_usage()
+        self.builder.refusal(message)
+        self.builder.incomplete("content_filter")
+        self.builder.response["usage"] = usage
+
+    def _stopped_usage(self) -> Usage:
+        """Return the usage of the inner generation, which has ended or was cancelled."""
+        if self._inner.builder.response["status"] not in TERMINAL:
+            self._inner.abort(None)
+        return self._inner.builder.response["usage"] or usage_of(None, {}, [])
+
+
+def _parts(content: object) -> list[Any]:
+    if isinstance(content, str):
+        return [{"type": "output_text", "text": content}]
+    if not isinstance(content, list):
+        raise PolicyUnavailable
+    return content
+
+
+def _part(part: object) -> JSONObject:
+    """Return a content part of a message with all its fields; raises `PolicyUnavailable`."""
+    if isinstance(part, dict) and part.get("type") == "output_text" and isinstance(part.get("text"), str):
+        return {"type": "output_text", "text": part["text"], "annotations": [], "logprobs": []}
+    if isinstance(part, dict) and part.get("type") == "refusal" and isinstance(part.get("refusal"), str):
+        return {"type": "refusal", "refusal": part["refusal"]}
+    raise PolicyUnavailable
+
+
+class OutputObserver(Observer):
+    """Sends the output of responses that have ended to the policy service, in the mode `observe`."""
+
+    def __init__(self, hooks: PolicyHooks) -> None:
+        self._hooks = hooks
+
+    def on_end(self, lifecycle: ResponseLifecycle) -> None:
+        if items := [*lifecycle.response["output"]]:
+            self._hooks.observe_output(str(lifecycle.response["model"]), lifecycle.key, items)
