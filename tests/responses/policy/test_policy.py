@@ -31,7 +31,7 @@ CALLS: list[Any] = [call(0, "call_1", "look", '{"at": "the secret"}'), finish("t
 
 
 @contextlib.asynccontextmanager
-async def served(backend: Scripted, hooks: dict[str, Any], **values: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def served(backend: Scripted, hooks: dict[str, Any] | None, **values: Any) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(settings(hooks=hooks, **values), backend=backend)
     async with serving(app) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as http:
         yield http

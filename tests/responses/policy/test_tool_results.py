@@ -1,0 +1,86 @@
+"""Results of hosted tools: reviewed before the model sees them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.responses.policy.test_policy import served
+from tests.responses.test_tool_loop import TABLES, hello, made
+from tests.responses.test_tool_loop import lab as lab
+from tests.support import laws
+from tests.support.hosted_lab import Lab
+from tests.support.policy import ALLOW, policy_server, refuse, refuses, replace, texts
+from tests.support.scripted import Scripted
+
+LAB = {"type": "mcp", "server_label": "lab"}
+
+
+def echoing() -> Scripted:
+    return Scripted(made(("lab__echo", {"text": "the kryptos"})), hello())
+
+
+async def ask(backend: Scripted, hooks: dict[str, Any] | None) -> dict[str, Any]:
+    async with served(backend, hooks, tools=TABLES) as http:
+        answer = await http.post("/v1/responses", json={"model": "m", "input": "Hi", "tools": [LAB]})
+        assert answer.status_code == 200, answer.text
+        response: dict[str, Any] = answer.json()
+        return response
+
+
+def result_of(asked: dict[str, Any]) -> Any:
+    return next((item for item in asked["items"] if item["type"] == "function_call_output"), None)
+
+
+async def test_result_is_sent_as_input_before_the_next_round(lab: Lab) -> None:
+    backend = echoing()
+    async with policy_server() as policy:
+        await ask(backend, policy.table("input"))
+    (result,) = filter(None, map(result_of, policy.asked))
+    assert (result["call_id"], result["name"], result["output"]) == ("c0", "echo", "the kryptos")
+    assert len(backend.asked) == 2
+
+
+@pytest.mark.parametrize("action", ["refuse", "replace"])
+async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: Lab, action: str) -> None:
+    backend = echoing()
+
+    def decide(asked: dict[str, Any]) -> Any:
+        if (result := result_of(asked)) is None:
+            return ALLOW
+        return refuse() if action == "refuse" else replace({**result, "output": "***"})
+
+    async with policy_server(decide) as policy:
+        response = await ask(backend, policy.table("input"))
+    call = next(item for item in response["output"] if item["type"] == "mcp_call")
+    told = backend.asked[1]["messages"][-1]["content"]
+    assert told == ("The result was withheld: Not here." if action == "refuse" else "***")
+    assert (call["status"], call["output"]) == (("failed", None) if action == "refuse" else ("completed", "***"))
+    assert response["status"] == "completed"
+
+
+async def test_hosted_call_that_is_refused_as_output_ends_the_response(lab: Lab) -> None:
+    backend = echoing()
+    async with (
+        policy_server(refuses("kryptos")) as policy,
+        served(backend, policy.table("output"), tools=TABLES) as http,
+    ):
+        body = {"model": "m", "input": "Hi", "tools": [LAB], "stream": True}
+        answer = await http.post("/v1/responses", json=body)
+        events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    laws.check(events)
+    assert "kryptos" not in json.dumps(events)
+    response = events[-1]["response"]
+    assert response["incomplete_details"] == {"reason": "content_filter"}
+    assert texts(response["output"]) == ["Not here."]
+
+
+async def test_rounds_with_a_service_that_allows_have_the_same_output(lab: Lab) -> None:
+    async with policy_server() as policy:
+        reviewed = await ask(echoing(), policy.table())
+    plain = await ask(echoing(), None)
+    kinds = [[item["type"] for item in response["output"]] for response in (reviewed, plain)]
+    assert kinds[0] == kinds[1] and "mcp_call" in kinds[0]
+    assert reviewed["usage"] == plain["usage"]
