@@ -106,7 +106,7 @@ def create_app(
         generation_options(settings),
         cipher=ContentCipher([key.get_secret_value() for key in settings.secret_key]),
         background=background,
-        observers=[*observers, activity, *filter(None, (revocation, policy and OutputObserver(policy)))],
+        observers=[*observers, activity, *filter(None, (revocation, OutputObserver(policy) if policy else None))],
         tools=build_tools(settings),
     )
     responses.policy = policy
