@@ -5,6 +5,7 @@ about the weather there. The same schema and prompt always give the same value.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Iterator
@@ -52,7 +53,9 @@ _USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # coding agents run t
 _NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
 _SUM = re.compile(r"(?<![\d.])[\d.]++(\s*[-+*/x^]\s*[\d.]+)+")
 _ZONE = re.compile(r"\b[A-Z]\w+/[A-Z]\w+")
-_PROMPT_FIELD = re.compile(r"query|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
+# Bounded, since hostile texts repeat the beginning of a match.
+_CODE = re.compile(r"```(?:\w{0,20}\n)?(.{1,2000}?)```|`([^`]{1,2000})`|\b(print\([^\n]{0,500}\))", re.DOTALL)
+_PROMPT_FIELD = re.compile(r"quer(?:y|ies)|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
 
 
 class Values:
@@ -148,6 +151,8 @@ class Values:
 
     def _words_for(self, name: str) -> str:
         """Return the part of the prompt for a field of this name (all of it, a sum, a name), or a usual value."""
+        if name == "code":
+            return self._code()
         if _PROMPT_FIELD.search(name):
             return self._prompt
         if re.search(r"expr|formula|calc", name) and (match := _SUM.search(self._prompt)):
@@ -157,6 +162,18 @@ class Values:
         if names := _NAMES.findall(self._prompt):
             return str(names[-1])
         return next((value for field, value in _USUAL.items() if field in name.lower()), "example")
+
+    def _code(self) -> str:
+        """Return the prompt's Python code, a sum to print, or the prompt to print."""
+        if match := _CODE.search(self._prompt):
+            code = next(filter(None, match.groups())).strip()
+            if _is_python(code):
+                return code
+        if (match := _SUM.search(self._prompt)) and len(match[0]) <= 200:
+            code = f"print({match[0].replace('x', '*').replace('^', '**')})"
+            if _is_python(code):
+                return code
+        return f"print({self._prompt!r})"
 
     def _choose(self, options: list[object], depth: int) -> object:
         values = [option for option in options if not (isinstance(option, dict) and option.get("type") == "null")]
@@ -215,6 +232,14 @@ def _bounds(schema: JSONObject, whole: bool) -> tuple[float, float, float]:
     if "exclusiveMaximum" in schema:
         high = min(high, schema["exclusiveMaximum"] - (step or 0.5))
     return low, high, step
+
+
+def _is_python(code: str) -> bool:
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        return False
+    return True
 
 
 def _matches(pattern: str, text: str) -> bool:

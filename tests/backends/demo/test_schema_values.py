@@ -153,3 +153,25 @@ def test_schema_that_no_server_takes_is_refused(schema: Any) -> None:
 
 def test_number_of_any_length_in_the_prompt_is_bounded() -> None:
     assert value_for({"type": "number"}, "9" * 400) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code"),
+    [
+        ("Run print(6*7)", "print(6*7)"),
+        ("Please run `import math; print(math.pi)`.", "import math; print(math.pi)"),
+        ("Run this:\n```python\nfor n in range(3):\n    print(n)\n```\nThanks.", "for n in range(3):\n    print(n)"),
+        ("What is 2^10 + 4 x 3?", "print(2**10 + 4 * 3)"),
+        ("Run `rm -rf /`", "print('Run `rm -rf /`')"),
+        ('Say "it\'s" for me', "print('Say \"it\\'s\" for me')"),
+    ],
+)
+def test_value_for_a_code_field_is_python_that_runs(prompt: str, code: str) -> None:
+    schema = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    assert value_for(schema, prompt) == {"code": code}
+    compile(code, "code", "exec")
+
+
+def test_value_for_queries_is_the_prompt() -> None:
+    schema = {"type": "object", "properties": {"queries": {"type": "array", "items": {"type": "string"}}}}
+    assert value_for(schema, "When does the observatory open?") == {"queries": ["When does the observatory open?"]}
