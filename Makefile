@@ -280,7 +280,7 @@ $(BIN)/python:
 
 $(VENV)/serve.stamp: pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon into $(VENV) ..."
-	@$(PIP) install --editable .
+	@{ uv pip install --quiet --python $(BIN)/python --editable . 2>/dev/null; } || $(PIP) install --editable .
 	@touch $@
 
 $(VENV)/test.stamp: pyproject.toml | $(BIN)/python

@@ -107,9 +107,9 @@ def _check(response: httpx.Response) -> None:
 _MODELS_TIMEOUT = 15  # seconds to wait for a server's list of models
 
 
-def first_model(url: str, key: str | None, *, proxied: bool) -> str:
-    """Return the first model that a server lists; raises `ServerError`, also if it lists none."""
-    with ServerClient(url, key, proxied=proxied, timeout=_MODELS_TIMEOUT) as client:
+def first_model(url: str, key: str | None, *, proxied: bool, timeout: float = _MODELS_TIMEOUT) -> str:
+    """Return the first model that a server lists within `timeout` seconds; raises `ServerError`."""
+    with ServerClient(url, key, proxied=proxied, timeout=timeout) as client:
         listed = client.get("models")
     models = listed.get("data") if isinstance(listed, dict) else None
     if isinstance(models, list) and models and isinstance(models[0], dict) and models[0].get("id"):

@@ -191,8 +191,7 @@ def greet(settings: Settings) -> None:
         logger.info("serving", extra={"version": __version__, **parts})
         return
     key = " -H 'Authorization: Bearer YOUR_KEY'" if settings.has_keys else ""
-    demo = any(backend.backend == "demo" for backend in settings.served().values())
-    model = settings.default_model or ("demo" if demo else "YOUR_MODEL")
+    model = settings.default_model or _listed_model(settings) or "YOUR_MODEL"
     typer.echo(
         f"Antiphon {__version__} on {parts['address']}, backend {parts['backend']}, store {parts['store']}. Try:\n"
         f"  curl {parts['address']}/v1/responses{key} -H 'Content-Type: application/json' "
@@ -201,6 +200,23 @@ def greet(settings: Settings) -> None:
     )
     if settings.studio:
         typer.echo(f"or open {address_of(settings, reachable=True)}/studio in a browser.", err=True)
+
+
+def _listed_model(settings: Settings) -> str | None:
+    """Return the first model that the first backend lists; None if it does not answer within a second."""
+    backend = next(iter(settings.served().values()))
+    server = next(iter(backend.each()))
+    if server.backend == "demo":
+        return "demo"
+    if not server.url:
+        return None
+    from app.cli.client import ServerError, first_model
+
+    key = server.key.get_secret_value() if server.key and not server.passes_keys else None
+    try:
+        return first_model(server.url, key, proxied=True, timeout=1)
+    except ServerError:
+        return None
 
 
 def _backends(settings: Settings) -> str:

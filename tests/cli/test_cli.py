@@ -11,12 +11,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -336,6 +338,33 @@ def test_reload_of_invalid_settings_changes_nothing(tmp_path: Path) -> None:
             process.send_signal(signal.SIGHUP)
             wait_for_log(process, tmp_path, words)
             assert [status_with(f"{address}/v1/models", key) for key in ("key-one", "key-two", "")] == [200, 401, 401]
+
+
+class _Listing(BaseHTTPRequestHandler):
+    """A model server that only lists its models."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"object": "list", "data": [{"id": "tiny-chat"}, {"id": "other"}]}).encode()
+        self.send_response(200 if self.headers["Authorization"] == "Bearer sk-1" else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("key", "model"), [("sk-1", "tiny-chat"), ("sk-2", "YOUR_MODEL")])
+def test_serve_suggests_a_model_that_the_backend_lists(tmp_path: Path, key: str, model: str) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Listing)
+    threading.Thread(target=server.serve_forever).start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        with served(tmp_path, ANTIPHON_BACKEND_URL=url, ANTIPHON_BACKEND_API_KEY=key):
+            assert f'"model": "{model}"' in log_of(tmp_path)
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_serve_prints_its_address_and_an_example_that_works(tmp_path: Path) -> None:

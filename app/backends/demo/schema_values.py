@@ -166,7 +166,7 @@ class Values:
     def _code(self) -> str:
         """Return the prompt's Python code, a sum to print, or the prompt to print."""
         if match := _CODE.search(self._prompt):
-            code = next(filter(None, match.groups())).strip()
+            code = str(next(filter(None, match.groups()))).strip()
             if _is_python(code):
                 return code
         if (match := _SUM.search(self._prompt)) and len(match[0]) <= 200:
