@@ -22,16 +22,17 @@ CLIENT_STAMPS := $(PYTHON_CLIENTS:%=$(CLIENTS)/%.stamp) $(CLIENTS)/packages.stam
 # The files of npm packages that the studio and /docs load; each with its licence.
 VENDOR := app/studio/vendor
 # Of Lucide, the icons that the pages show: one style sheet has them all, since a file of each takes a request of each.
-ICONS := activity arrow-left arrow-up brain chart-column check chevron-down chevron-right circle-alert clock code \
+ICONS := activity arrow-down arrow-left arrow-up brain chart-column check chevron-down chevron-left chevron-right circle-alert clock code \
 	columns-2 copy database download ellipsis external-link eye file file-search folder gauge git-branch globe \
-	hourglass image info key-round list menu message-square monitor moon panel-left panel-right paperclip pencil \
-	play plug plus refresh-cw save scroll-text search server shield-check sliders-horizontal square square-pen sun \
-	terminal trash-2 triangle-alert upload wallet wrench x
+	hourglass image info key-round keyboard list maximize-2 menu message-square monitor moon panel-left panel-right paperclip pencil pin \
+	play plug plus refresh-cw save scroll-text search server shield-check sliders-horizontal sparkles square square-pen sun \
+	terminal trash-2 triangle-alert upload wallet wrap-text wrench x
 VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs dompurify/LICENSE \
 	highlightjs/es/highlight.min.js highlightjs/LICENSE diff/dist/diff.min.js diff/LICENSE \
 	geist/files/geist-latin-wght-normal.woff2 geist/files/geist-latin-ext-wght-normal.woff2 geist/LICENSE \
 	geist-mono/files/geist-mono-latin-wght-normal.woff2 geist-mono/LICENSE \
-	lucide-static/LICENSE \
+	katex/dist/katex.min.js katex/LICENSE lucide-static/LICENSE \
+	mermaid-tiny/dist/mermaid.tiny.js mermaid-tiny/LICENSE \
 	swagger-ui-dist/swagger-ui-bundle.js swagger-ui-dist/swagger-ui.css swagger-ui-dist/LICENSE swagger-ui-dist/NOTICE \
 	uplot/dist/uPlot.esm.js uplot/dist/uPlot.min.css uplot/LICENSE
 PEERS := litellm open-responses-server
@@ -170,7 +171,7 @@ pictures: $(VENV)/test.stamp ## take the screenshots in README; ARGS="--all DIRE
 vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs, in the versions of app/studio/vendor/package-lock.json
 	@cd $(VENDOR) && PATH="$(CURDIR)/$(CLIENTS)/node/bin:$$PATH" npm ci --ignore-scripts --omit=optional --loglevel=error
 	@cd $(VENDOR) && for file in $(VENDORED); do \
-		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,; s,^geist,@fontsource-variable/&,')" \
+		mkdir -p "$${file%%/*}" && cp "node_modules/$$(echo "$$file" | sed 's,^highlightjs/,@highlightjs/cdn-assets/,; s,^geist,@fontsource-variable/&,; s,^mermaid-,@mermaid-js/,')" \
 			"$${file%%/*}/$${file##*/}" || exit 1; \
 	done
 	@cd $(VENDOR) && for icon in $(ICONS); do \

@@ -47,6 +47,7 @@ ANEW = """async (key) => {
     await new Promise((done) => setTimeout(done));
     byId("new").click();
     byId("prompt").value = "";
+    byId("prompt").dispatchEvent(new Event("input"));
     while (byId("attached").children.length) byId("attached").querySelector("button").click();
     if (byId("talk").dataset.panel) byId(`${byId("talk").dataset.panel}-close`).click();
     if (!byId("options-reset").hidden) byId("options-reset").click();
@@ -56,7 +57,7 @@ ANEW = """async (key) => {
     byId("search-text").value = "";
     byId("compare-prompt").value = "";
     for (const id of ["model", "suggestions"]) byId(id).replaceChildren();
-    sessionStorage.removeItem("antiphon.model");
+    for (const kept of ["model", "drafts"]) sessionStorage.removeItem(`antiphon.${kept}`);
     localStorage.clear();
     byId("key").value = key;
     byId("key-dialog").showModal();
@@ -121,7 +122,9 @@ class Studio:
         page.on("pageerror", lambda error: studio.trouble.append(f"uncaught: {error}"))
         await page.add_init_script(WATCHED)
         if key:
-            await page.add_init_script(f"if (location.hostname) sessionStorage['antiphon.key'] ??= {key!r}")
+            await page.add_init_script(
+                f"if (location.hostname && self === top) sessionStorage['antiphon.key'] ??= {key!r}"
+            )
         try:
             await page.goto(url + path)
             yield studio

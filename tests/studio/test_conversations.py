@@ -51,8 +51,6 @@ async def test_view_beside_does_not_end_the_conversation(studio: Studio) -> None
 
 async def begin_in_background(studio: Studio) -> None:
     """Ask in the background for the answer of a script that waits after `It begins`."""
-    await studio.open_options()
-    await studio.page.get_by_label("In the background").check()
     await studio.page.get_by_label("Message", exact=True).fill("Take your time.")
     await studio.page.keyboard.press("Enter")
     await expect(studio.last).to_contain_text("It begins")
@@ -67,12 +65,12 @@ async def test_background_response_that_runs_is_followed_after_a_reload(studio: 
     await expect(studio.last.locator(".question")).to_contain_text("Take your time.")
     await expect(studio.last.locator(".answer")).to_contain_text("It begins")
     await expect(page.get_by_role("button", name="Stop")).to_be_visible()
-    await expect(page.locator("#conversation-list li")).to_contain_text("running")
+    await expect(page.locator("#conversation-list .conversation")).to_contain_text("running")
 
     goes_on.set()
     await studio.ended(1)
     await expect(studio.last.locator(".answer")).to_have_text("It begins and ends.")
-    await expect(page.locator("#conversation-list li")).not_to_contain_text("running")
+    await expect(page.locator("#conversation-list .conversation")).not_to_contain_text("running")
 
 
 async def test_new_conversation_leaves_a_background_response_running(studio: Studio, backend: Scripted) -> None:
@@ -103,7 +101,7 @@ async def test_conversations_are_listed_found_opened_and_deleted(studio: Studio)
     await page.get_by_label("Search conversations").fill("what is MY")
     await expect(titles).to_have_text(["My name is Ada."])
     await page.get_by_label("Search conversations").fill("nothing like it")
-    await expect(page.locator("#conversations-empty")).to_have_text("No conversation has this text.")
+    await expect(page.locator("#conversations-empty")).to_have_text("No conversation contains this text.")
     await page.get_by_label("Search conversations").fill("")
     await expect(titles).to_have_count(2)
 
@@ -112,9 +110,10 @@ async def test_conversations_are_listed_found_opened_and_deleted(studio: Studio)
     await expect(studio.last).to_contain_text("Your name is Ada.")
     await expect(page.get_by_role("link", name="My name is Ada.")).to_have_attribute("aria-current", "true")
 
-    delete = page.get_by_role("button", name="Delete the conversation \u201cMy name is Ada.\u201d")
-    await delete.focus()
-    await delete.press("Enter")
+    await page.get_by_role("link", name="My name is Ada.").press("ArrowRight")
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("End")
+    await page.keyboard.press("Enter")
     asked = page.get_by_role("dialog", name="Delete this conversation?")
     await asked.get_by_role("button", name="Delete").click()
     await expect(titles).to_have_text(["Say hello."])

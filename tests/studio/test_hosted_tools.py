@@ -90,7 +90,7 @@ async def test_shell_is_shown_as_a_terminal(browser: Browser, bubblewrap: Bubble
 
 async def test_turn_that_approves_a_call_has_a_title(studio: Studio) -> None:
     await studio.open_options()
-    await studio.page.get_by_label("demo", exact=True).check()
+    await studio.page.get_by_label("demo (MCP)", exact=True).check()
     await studio.say("Now send it")
     await studio.last.get_by_role("button", name="Approve").click()
     await studio.ended(2)

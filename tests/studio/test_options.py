@@ -18,26 +18,26 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 async def test_options_that_are_set_are_seen_above_the_message_and_kept_over_a_reload(studio: Studio) -> None:
     page = studio.page
-    chips = page.get_by_label("Switched on").get_by_role("button")
+    chips = page.get_by_label("Switched on").get_by_role("listitem")
     await studio.open_options()
-    await page.get_by_label("Instructions").fill("Be brief.")
-    await page.get_by_label("Reasoning effort").select_option("high")
-    await page.get_by_label("demo", exact=True).check()
+    await page.get_by_label("Instructions", exact=True).fill("Be brief.")
+    await page.get_by_label("Reasoning effort", exact=True).select_option("high")
+    await page.get_by_label("demo (MCP)", exact=True).check()
     await page.get_by_label("Store the response").uncheck()
     await page.get_by_role("button", name="Close the options").click()
-    await expect(chips).to_have_text(["demo", "instructions", "reasoning: high", "not stored"])
+    await expect(chips).to_have_text(["demo (MCP)", "instructions", "reasoning: high", "not stored"])
     assert await studio.axe() == []
 
     await page.reload()
-    await expect(chips).to_have_text(["demo", "instructions", "reasoning: high", "not stored"])
-    await chips.nth(2).click()
-    await expect(page.get_by_label("Reasoning effort")).to_be_focused()
+    await expect(chips).to_have_text(["demo (MCP)", "instructions", "reasoning: high", "not stored"])
+    await chips.nth(2).get_by_role("button").first.click()
+    await expect(page.get_by_label("Reasoning effort", exact=True)).to_be_focused()
 
     await page.get_by_role("button", name="New conversation").click()
-    await expect(page.locator("#welcome-kept")).to_contain_text("demo, instructions, reasoning: high, not stored")
+    await expect(page.locator("#welcome-kept")).to_contain_text("demo (MCP), instructions, reasoning: high, not stored")
     await page.get_by_role("button", name="Reset", exact=True).click()
     await expect(chips).to_have_count(0)
-    await expect(page.get_by_label("Instructions")).to_have_value("")
+    await expect(page.get_by_label("Instructions", exact=True)).to_have_value("")
     await expect(page.get_by_label("Store the response")).to_be_checked()
 
 
@@ -45,19 +45,19 @@ async def test_options_are_saved_as_a_preset_chosen_and_deleted(studio: Studio) 
     page = studio.page
     preset = page.get_by_label("Preset", exact=True)
     await studio.open_options()
-    await page.get_by_label("Instructions").fill("Answer in verse.")
+    await page.get_by_label("Instructions", exact=True).fill("Answer in verse.")
     await page.get_by_role("button", name="Save\u2026").click()
     await page.get_by_label("Name of the preset").fill("Poet")
     assert await studio.axe() == []
     await page.keyboard.press("Enter")
     await expect(preset).to_have_value("Poet")
     await page.get_by_role("button", name="Reset", exact=True).click()
-    await expect(page.get_by_label("Instructions")).to_have_value("")
+    await expect(page.get_by_label("Instructions", exact=True)).to_have_value("")
 
     await page.reload()
     await studio.open_options()
     await preset.select_option("Poet")
-    await expect(page.get_by_label("Instructions")).to_have_value("Answer in verse.")
+    await expect(page.get_by_label("Instructions", exact=True)).to_have_value("Answer in verse.")
 
     await page.get_by_role("button", name="Delete the preset").click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
@@ -91,15 +91,15 @@ async def test_tools_of_a_server_are_switched_on_one_by_one(studio: Studio, back
     backend.scripts = [[delta(content="Hello.")]]
     page = studio.page
     await studio.open_options()
-    await page.get_by_label("demo", exact=True).check()
+    await page.get_by_label("demo (MCP)", exact=True).check()
     await page.get_by_text("Tools", exact=True).click()
-    await expect(page.locator(".tool-list .check", has_text="send")).to_contain_text("asks first")
+    await expect(page.locator(".tool-list .check", has_text="send")).to_contain_text("needs approval")
     boxes = page.locator(".tool-list input")
     await expect(boxes.first).to_be_checked()
     for name in await boxes.evaluate_all("(boxes) => boxes.map(({ value }) => value)"):
         if name not in ("echo", "add"):
             await page.locator(f".tool-list input[value='{name}']").uncheck()
-    await expect(page.get_by_label("Switched on")).to_contain_text("demo: 2 tools")
+    await expect(page.get_by_label("Switched on")).to_contain_text("demo (MCP): 2 tools")
     assert await studio.axe() == []
     await studio.say("Hello")
 

@@ -183,8 +183,6 @@ async def test_background_answer_goes_on_when_its_stream_breaks(studio: Studio, 
     go_on = asyncio.Event()
     backend.scripts = [[delta(content="One, "), go_on, delta(content="two.")]]
     page = studio.page
-    await studio.open_options()
-    await page.get_by_label("In the background").check()
     await page.evaluate(
         """() => {
             const real = window.fetch;
@@ -247,7 +245,7 @@ async def test_key_is_requested_stored_in_the_tab_and_discarded(browser: Browser
         assert "right" not in (await page.locator("#panel-code").inner_text()).split('"')
 
         await page.get_by_role("button", name="API key set").click()
-        await dialog.get_by_role("button", name="Forget it").click()
+        await dialog.get_by_role("button", name="Remove key").click()
         await expect(page.locator(".turn")).to_have_count(0)
         assert await page.evaluate("sessionStorage['antiphon.key']") is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ async def test_reasoning_is_folded(studio: Studio) -> None:
 
     thoughts = studio.last.locator("details.reasoning")
     await expect(thoughts.locator(".plain")).to_be_hidden()
-    await thoughts.get_by_text("Reasoning").click()
+    await thoughts.locator("summary").click()
     await expect(thoughts.locator(".plain")).to_contain_text("The user says")
 
 
@@ -54,8 +55,8 @@ async def test_function_is_called_and_answered(studio: Studio) -> None:
     await expect(made).to_contain_text("get_weather")
     await expect(made.get_by_role("region", name="Arguments")).to_contain_text('"location"')
 
-    await made.get_by_label("Its output, for the model").fill("Sunny in Paris.")
-    await made.get_by_role("button", name="Send output").click()
+    await made.get_by_label("Result to send back").fill("Sunny in Paris.")
+    await made.get_by_role("button", name="Send result").click()
     await studio.ended(2)
 
     await expect(studio.last.locator(".answer")).to_contain_text("Here is what I found: Sunny in Paris.")
@@ -128,7 +129,7 @@ async def test_error_explains_what_to_do_and_a_retry_succeeds(studio: Studio, ba
     await studio.say("Hello")
     error = studio.last.get_by_role("group", name="Error")
     await expect(error).to_contain_text("Too many requests.")
-    await expect(error).to_contain_text("Retry in 1 s.")
+    await expect(error).to_contain_text(re.compile("Retry (in 1 s|now)"))
     await expect(error).to_contain_text("rate_limit_exceeded")
     await expect(studio.page.locator("#status")).to_have_text("The answer failed.")
 
@@ -160,18 +161,41 @@ async def test_conversation_is_edited_and_forked(studio: Studio) -> None:
     await studio.say("What is my name?")
     await expect(studio.last).to_contain_text("Your name is Ada.")
 
-    await studio.page.locator(".turn").first.get_by_role("button", name="Fork here").click()
-    await expect(studio.page.locator(".turn")).to_have_count(1)
+    page = studio.page
+    first = page.locator(".turn").first
+    await first.get_by_role("button", name="Fork here").click()
+    await expect(page.locator(".turn")).to_have_count(1)
+    await page.get_by_role("button", name="Cancel").click()
+    await expect(page.locator(".turn")).to_have_count(2)
+    await first.get_by_role("button", name="Fork here").click()
     await studio.say("Say hello.")
     await expect(studio.last).to_contain_text("Hello there, friend!")
+    await expect(studio.last.locator(".branches")).to_have_text("Branch 2/2")
 
-    await studio.page.locator(".turn").first.get_by_role("button", name="Edit").click()
-    field = studio.page.get_by_label("Message", exact=True)
+    await first.get_by_role("button", name="Edit").click()
+    field = first.get_by_label("Edited message")
     await expect(field).to_have_value("My name is Ada.")
-    await expect(studio.page.locator(".turn")).to_have_count(0)
-    await studio.say("My name is Bob.")
+    await field.press("Escape")
+    await expect(first.locator(".question")).to_have_text("My name is Ada.")
+    await expect(page.locator(".turn")).to_have_count(2)
+    await first.get_by_role("button", name="Edit").click()
+    await field.fill("My name is Bob.")
+    await field.press("Enter")
+    await studio.ended(1)
     await studio.say("What is my name?")
     await expect(studio.last).to_contain_text("Your name is Bob.")
+
+    await first.get_by_role("button", name="Previous branch").click()
+    await expect(page.locator(".turn")).to_have_count(2)
+    await expect(studio.last).to_contain_text("Hello there, friend!")
+    await studio.last.get_by_role("button", name="Previous branch").click()
+    await expect(studio.last).to_contain_text("Your name is Ada.")
+
+    await page.reload()
+    await studio.ended(2)
+    await expect(studio.last).to_contain_text("Your name is Ada.")
+    await studio.last.get_by_role("button", name="Next branch").click()
+    await expect(studio.last).to_contain_text("Hello there, friend!")
 
 
 async def test_response_with_store_false_is_continued_by_the_page(studio: Studio, backend: Scripted) -> None:
@@ -189,12 +213,12 @@ async def test_options_are_sent_with_the_message(studio: Studio, backend: Script
     backend.scripts = [[delta(content="Hello.")]]
     page = studio.page
     await studio.open_options()
-    await page.get_by_label("Instructions").fill("Be brief.")
+    await page.get_by_label("Instructions", exact=True).fill("Be brief.")
     await page.get_by_role("button", name="Example").first.click()
     await page.get_by_label("Tool choice").select_option("none")
     await page.get_by_label("Temperature").fill("0.5")
     await page.get_by_label("Top p").fill("0.9")
-    await page.get_by_label("Most output tokens").fill("100")
+    await page.get_by_label("Max output tokens").fill("100")
     await page.get_by_label("Reasoning effort").select_option("high")
     await page.get_by_label("Other parameters").fill('{"seed": 7}')
     await studio.say("Hello")
@@ -213,13 +237,15 @@ async def test_options_are_sent_with_the_message(studio: Studio, backend: Script
 async def test_field_that_is_not_json_is_marked(studio: Studio) -> None:
     page = studio.page
     await studio.open_options()
-    await page.get_by_label("Structured output").fill("{")
+    await page.get_by_label("Structured output: a JSON Schema", exact=True).fill("{")
     await page.get_by_label("Message", exact=True).fill("Hello")
     await page.keyboard.press("Enter")
 
-    await expect(page.locator("#composer-problem")).to_contain_text("not JSON")
-    await expect(page.get_by_label("Structured output")).to_have_attribute("aria-invalid", "true")
-    await expect(page.get_by_label("Structured output")).to_be_focused()
+    await expect(page.locator("#composer-problem")).to_contain_text("must be a JSON Schema")
+    await expect(page.get_by_label("Structured output: a JSON Schema", exact=True)).to_have_attribute(
+        "aria-invalid", "true"
+    )
+    await expect(page.get_by_label("Structured output: a JSON Schema", exact=True)).to_be_focused()
     assert await page.locator(".turn").count() == 0
     await expect(page.get_by_label("Message", exact=True)).to_have_value("Hello")
 
@@ -231,14 +257,14 @@ async def test_events_are_a_timeline(studio: Studio) -> None:
     rows = page.locator(".event-name")
     await expect(rows).to_have_text(
         [
-            "created", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
+            "created", "queued", "in_progress", "output_item.added", "content_part.added", "output_text.delta",
             "output_text.done", "content_part.done", "output_item.done", "completed",
         ]
     )  # fmt: skip
     await expect(page.locator(".event-count")).to_have_text("\u00d7 50")
     await expect(page.locator("#stats")).to_contain_text("Output tokens50")
 
-    await page.get_by_label("Filter").fill("item")
+    await page.get_by_label("Filter", exact=True).fill("item")
     await expect(rows).to_have_text(["output_item.added", "output_item.done"])
     await rows.last.click()
     shown = json.loads(await page.get_by_role("region", name="The event as JSON").inner_text())
@@ -246,7 +272,7 @@ async def test_events_are_a_timeline(studio: Studio) -> None:
     await page.get_by_role("button", name="Close", exact=True).last.click()
     await expect(page.locator(".event-detail")).to_be_hidden()
 
-    await page.get_by_label("Filter").fill("delta")
+    await page.get_by_label("Filter", exact=True).fill("delta")
     await page.get_by_label("Fold deltas").uncheck()
     await expect(rows.nth(10)).to_have_text("output_text.delta")
 
@@ -254,7 +280,7 @@ async def test_events_are_a_timeline(studio: Studio) -> None:
 async def test_translation_stands_beside_the_request(studio: Studio) -> None:
     page = studio.page
     await studio.open_options()
-    await page.get_by_label("Most output tokens").fill("100")
+    await page.get_by_label("Max output tokens").fill("100")
     await page.get_by_label("Other parameters").fill('{"wonders": true}')
     await page.get_by_label("Message", exact=True).fill("Say hello.")
     await page.get_by_role("button", name="Preview request").click()
@@ -298,10 +324,7 @@ async def test_keyboard_alone_is_enough(browser: Browser) -> None:
     async with antiphon() as url, Studio.open(browser, url) as studio:
         page = studio.page
         await expect(page.get_by_role("button", name="Stream some Markdown")).to_be_visible()
-        await page.keyboard.press("Tab")
-        await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-        await page.keyboard.press("Enter")
-        await page.get_by_label("Message", exact=True).focus()
+        await expect(page.get_by_label("Message", exact=True)).to_be_focused()
         await page.keyboard.type("Say hello.")
         await page.keyboard.press("Shift+Enter")
         await page.keyboard.press("Enter")
@@ -319,7 +342,7 @@ async def test_keyboard_alone_is_enough(browser: Browser) -> None:
 async def test_hosted_tools_are_switched_on_shown_and_approved(studio: Studio) -> None:
     page = studio.page
     await studio.open_options()
-    await page.get_by_label("demo", exact=True).check()
+    await page.get_by_label("demo (MCP)", exact=True).check()
     await studio.say("Please echo: hello")
     made = studio.last.get_by_role("group", name="MCP call")
     await expect(made).to_contain_text("echo")
@@ -328,7 +351,7 @@ async def test_hosted_tools_are_switched_on_shown_and_approved(studio: Studio) -
     await expect(studio.last.get_by_text("tools", exact=False).first).to_be_visible()
 
     await studio.say("Now send it")
-    wanted = studio.last.get_by_role("group", name="Approval wanted")
+    wanted = studio.last.get_by_role("group", name="Approval needed")
     await expect(wanted).to_contain_text("send")
     await expect(page.locator("#status")).to_have_text("The model waits for you: 1 call.")
     await wanted.get_by_role("button", name="Approve").click()

@@ -22,8 +22,15 @@ from app.studio.assets import PAGES, SERVED_FOLDERS, Asset, Assets
 # Model output becomes markup only through DOMPurify.
 STUDIO_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "connect-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types dompurify"
+)
+# A preview of HTML, SVG or a diagram that a model wrote: scripts run in a frame without an origin and without network.
+# The frame cannot navigate elsewhere either, because of `frame-src` of the studio's own policy.
+PREVIEW_POLICY = (
+    "default-src 'none'; script-src 'self' 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "font-src data:; media-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
+    "sandbox allow-scripts"
 )
 # Swagger UI sets inline styles.
 DOCS_POLICY = (
@@ -65,6 +72,13 @@ def studio_routes() -> APIRouter:
     @router.get("/studio/")
     async def with_slash() -> Response:
         return RedirectResponse("../studio")
+
+    @router.get("/studio/preview")
+    async def preview(request: Request) -> Response:
+        page = await asyncio.to_thread(assets.file, PAGES / "preview" / "index.html")
+        response = _page(page, request, PREVIEW_POLICY)
+        response.headers["X-Frame-Options"] = "SAMEORIGIN"
+        return response
 
     @router.get("/studio/icon.svg")
     async def icon(request: Request) -> Response:

@@ -9,8 +9,8 @@ import { money } from "./lib/tables.js";
 import { count, plain, seconds, speed } from "./lib/text.js";
 import { AnswerView, textOf } from "./parts/answer.js";
 import { differenceView } from "./parts/difference.js";
+import { failureView } from "./parts/failure.js";
 import { itemViews } from "./parts/items.js";
-import { failureView } from "./talk.js";
 
 export class Compare {
   // `parameters()` returns the options of Talk, with which both models are asked.

@@ -1,74 +1,109 @@
-// The conversations of one's key, beside the thread: found, opened, deleted.
+// The conversations of one's key, beside the thread: found, opened, renamed, pinned, exported, deleted.
 
 import { getJson, send } from "./lib/api.js";
-import { confirmed } from "./lib/dialog.js";
-import { announce, button, byId, h, icon } from "./lib/dom.js";
+import { asked, confirmed } from "./lib/dialog.js";
+import { announce, byId, h } from "./lib/dom.js";
+import { keyed } from "./lib/keyed.js";
+import { popupButton } from "./lib/popup.js";
+import { saveText } from "./lib/save.js";
 import { ago, cut, plain } from "./lib/text.js";
+import { Watch } from "./lib/watch.js";
+import { asJson, asMarkdown, fileName } from "./talk/export.js";
+import { chainOf, grouped, kept } from "./talk/listing.js";
+import { CLIENT } from "./talk/options.js";
 
 const PAGE = 30;
 const EVERY = 10_000; // ms between two looks at the list
-const RUNNING = new Set(["queued", "in_progress"]);
-
-// What the ids of one conversation have in common: the key of their chain, at their end.
-export const chainOf = (id) => id?.slice(-24) ?? "";
+const MINE = "antiphon.mine"; // set in the browser if only this page's conversations are listed
+const STATES = { queued: ["running", "working"], in_progress: ["running", "working"], failed: ["failed", "failed"] };
 
 export class Conversations {
-  // `ondelete` is called with the key of a chain that is not there any more.
-  constructor({ ondelete }) {
+  /**
+   * `ondelete` is called with the key of a chain that was deleted, `onrename` after a conversation got another name;
+   * `locals()` returns the threads that the server does not store.
+   */
+  constructor({ ondelete, onrename, locals }) {
     this.ondelete = ondelete;
+    this.onrename = onrename;
+    this.locals = locals;
     this.entries = [];
-    this.current = ""; // the key of the chain that is open
+    this.current = ""; // the address of the conversation that is open
     this.asked = 0;
+    this.rows = new Map(); // by what they show
+    this.shown = new WeakMap(); // the entry of each element
     this.list = byId("conversation-list");
     this.field = byId("conversation-search");
+    this.watch = new Watch(() => this.#refresh(), EVERY);
     this.field.addEventListener("input", () => this.#read());
+    this.list.addEventListener("keydown", (event) => this.#move(event));
     byId("conversations-more").addEventListener("click", () => this.#more());
+    const mine = byId("conversations-mine");
+    mine.checked = localStorage.getItem(MINE) !== null;
+    byId("conversations-all").checked = !mine.checked;
+    byId("conversations-whose").addEventListener("change", () => {
+      if (mine.checked) localStorage.setItem(MINE, "true");
+      else localStorage.removeItem(MINE);
+      this.#read();
+    });
     document.addEventListener("visibilitychange", () => document.hidden || this.refresh());
   }
 
   show() {
     byId("conversations").hidden = false;
-    clearInterval(this.timer);
-    this.timer = setInterval(() => this.refresh(), EVERY);
-    this.refresh();
+    this.watch.start();
   }
 
   hide() {
     byId("conversations").hidden = true;
-    clearInterval(this.timer);
+    this.watch.stop();
   }
 
   reset() {
     this.entries = [];
     this.field.value = "";
-    this.#draw(false);
+    this.more = false;
+    this.draw();
   }
 
-  // The conversation of this response is the one that is open.
-  mark(id) {
-    this.current = chainOf(id);
-    for (const link of this.list.querySelectorAll("a")) {
-      if (link.dataset.chain === this.current) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
-    }
+  /** The name that a conversation was given here; undefined if it has none. */
+  nameOf(address) {
+    return kept.get(chainOf(address)).name;
+  }
+
+  /** This conversation is the one that is open. */
+  mark(address) {
+    this.current = address;
+    this.draw();
   }
 
   refresh() {
-    if (byId("conversations").hidden || document.hidden) return;
-    // As many as are shown, so that what was shown stays.
-    this.#read(Math.min(100, Math.max(PAGE, this.entries.length)), true);
+    return this.watch.again();
+  }
+
+  // As many as are shown, so that what was shown stays.
+  #refresh() {
+    return this.#read(Math.min(100, Math.max(PAGE, this.entries.length)), true);
+  }
+
+  #page(limit, after) {
+    const mine = byId("conversations-mine").checked;
+    const filters = Object.entries(mine ? CLIENT : {}).map(([name, value]) => [`metadata[${name}]`, value]);
+    const query = new URLSearchParams([["limit", limit], ["text", this.field.value.trim()], ...filters]);
+    if (after) query.set("after", after);
+    return getJson(`antiphon/chains?${query}`);
   }
 
   async #read(limit = PAGE, quietly = false) {
-    const asked = ++this.asked;
-    const text = this.field.value.trim();
+    this.asked += 1;
+    const { asked } = this;
     try {
-      const page = await getJson(`antiphon/chains?limit=${limit}&text=${encodeURIComponent(text)}`);
+      const page = await this.#page(limit);
       if (asked !== this.asked) return;
       const known = new Set(page.data.map(({ id }) => chainOf(id)));
       const rest = quietly ? this.entries.slice(limit).filter(({ id }) => !known.has(chainOf(id))) : [];
       this.entries = [...page.data, ...rest];
-      this.#draw(page.has_more);
+      this.more = page.has_more;
+      this.draw();
       if (!quietly) announce(`${page.data.length}${page.has_more ? " or more" : ""} conversations.`);
     } catch (error) {
       if (asked === this.asked && !quietly) announce(error.message);
@@ -76,80 +111,168 @@ export class Conversations {
   }
 
   async #more() {
-    const asked = ++this.asked;
-    const text = this.field.value.trim();
+    this.asked += 1;
+    const { asked } = this;
     try {
-      const page = await getJson(
-        `antiphon/chains?limit=${PAGE}&text=${encodeURIComponent(text)}&after=${this.entries.at(-1).id}`,
-      );
+      const page = await this.#page(PAGE, this.entries.at(-1).id);
       if (asked !== this.asked) return;
-      const first = page.data[0];
       this.entries.push(...page.data);
-      this.#draw(page.has_more);
-      if (first) this.list.querySelector(`[data-chain="${chainOf(first.id)}"]`)?.focus();
+      this.more = page.has_more;
+      this.draw();
+      if (page.data.length) this.#link(chainOf(page.data[0].id))?.focus();
     } catch {
       // The one to go on from may have been continued meanwhile, and have another id.
       if (asked === this.asked) this.#read();
     }
   }
 
-  #draw(more) {
+  #link(chain) {
+    return this.list.querySelector(`a[data-chain="${CSS.escape(chain)}"]`);
+  }
+
+  /** Show the list as it is known. */
+  draw() {
     const wanted = this.field.value.trim();
-    byId("conversations-empty").hidden = this.entries.length > 0;
+    const locals = wanted ? [] : this.locals().map(entryOf);
+    const rows = grouped([...locals, ...this.entries], wanted ? [] : kept.pinned());
+    byId("conversations-empty").hidden = rows.length > 0;
     byId("conversations-empty").textContent = wanted
-      ? "No conversation has this text."
-      : "What you and your clients talk about appears here.";
-    byId("conversations-more").hidden = !more;
-    const text = JSON.stringify([this.entries, this.current]);
-    if (text === this.drawn) return;
-    this.drawn = text;
-    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
-    const [chain, isLink] = [focused?.closest("li").dataset.chain, focused?.tagName === "A"];
-    this.list.replaceChildren(...this.entries.map((entry) => this.#row(entry)));
-    if (chain)
-      this.list.querySelector(`li[data-chain="${chain}"] ${isLink ? "a" : "button"}`)?.focus({ preventScroll: true });
-    this.mark(this.current);
+      ? "No conversation contains this text."
+      : "Conversations from this page and from your API clients appear here.";
+    byId("conversations-more").hidden = !this.more;
+    keyed(
+      this.list,
+      rows.map((row) => this.#same(row)),
+      {
+        key: ({ day, entry }) => day ?? nameOf(entry),
+        make: (row) => (row.day ? h("li", { class: "day" }, h("h3", {}, row.day)) : this.#row(row.entry)),
+        update: (node, row) => row.entry && this.#update(node, row.entry),
+      },
+    );
+    this.#oneStop();
+  }
+
+  // The object of a row stays the same while nothing that it shows has changed.
+  #same({ day, entry }) {
+    const shown =
+      day ??
+      JSON.stringify([
+        entry,
+        kept.get(nameOf(entry)),
+        nameOf(entry) === nameOf({ id: this.current }),
+        entry && ago(entry.updated_at),
+      ]);
+    const row = this.rows.get(shown) ?? { day, entry };
+    if (this.rows.size > 1000) this.rows.clear();
+    this.rows.set(shown, row);
+    return row;
+  }
+
+  // The list is one stop of the Tab key: the arrows move within it.
+  #oneStop() {
+    const links = [...this.list.querySelectorAll("a")];
+    const stop =
+      links.find((link) => link === document.activeElement) ??
+      links.find((link) => link.hasAttribute("aria-current")) ??
+      links[0];
+    for (const link of links) link.tabIndex = link === stop ? 0 : -1;
+  }
+
+  #move(event) {
+    const links = [...this.list.querySelectorAll("a")];
+    const row = event.target.closest("li");
+    const at = links.indexOf(row?.querySelector("a"));
+    const next = { ArrowDown: at + 1, ArrowUp: Math.max(0, at - 1), Home: 0, End: links.length - 1 }[event.key];
+    if (event.key === "ArrowRight") row.querySelector("button")?.focus();
+    else if (event.key === "ArrowLeft") row.querySelector("a")?.focus();
+    else if (next === undefined) return;
+    else links[Math.min(next, links.length - 1)]?.focus();
+    event.preventDefault();
+    this.#oneStop();
   }
 
   #row(entry) {
-    const key = chainOf(entry.id);
-    const title = plain(cut(entry.title || "(no text)", 120));
-    return h(
+    const node = h(
       "li",
-      { "data-chain": key },
+      { "data-chain": nameOf(entry), class: "conversation" },
       h(
         "a",
-        { href: `#/talk/${entry.id}`, "data-chain": key, title },
-        h("span", { class: "conversation-title" }, title),
-        h(
-          "span",
-          { class: "conversation-meta" },
-          h("span", {}, ago(entry.updated_at)),
-          h("span", { class: "conversation-model" }, plain(entry.model)),
-          RUNNING.has(entry.status)
-            ? h("span", { class: "chip working" }, "running")
-            : entry.status === "failed"
-              ? h("span", { class: "chip failed" }, "failed")
-              : null,
-        ),
+        { "data-chain": nameOf(entry) },
+        h("span", { class: "conversation-title", dir: "auto" }),
+        h("span", { class: "conversation-meta" }),
       ),
-      button(icon("trash-2"), () => this.#delete(entry), {
-        class: "quiet only",
-        "aria-label": `Delete the conversation “${cut(title, 40)}”`,
-      }),
+    );
+    if (!entry.local) {
+      const label = "Actions for this conversation";
+      const actions = popupButton({ label, symbol: "ellipsis", class: "quiet only", tabindex: -1 }, () =>
+        this.#actions(this.shown.get(node)),
+      );
+      node.append(actions);
+    }
+    this.#update(node, entry);
+    return node;
+  }
+
+  #update(node, entry) {
+    this.shown.set(node, entry);
+    const title = titleOf(entry);
+    const link = node.querySelector("a");
+    link.href = `#/talk/${entry.id}`;
+    link.title = title;
+    if (nameOf(entry) === nameOf({ id: this.current })) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+    node.querySelector("button")?.setAttribute("aria-label", `Actions for “${cut(title, 40)}”`);
+    const [state, kind] = STATES[entry.status] ?? [];
+    link.firstChild.textContent = title;
+    link.lastChild.replaceChildren(
+      h("span", {}, ago(entry.updated_at)),
+      h("span", { class: "conversation-model" }, plain(entry.model)),
+      ...(state ? [h("span", { class: `chip ${kind}` }, state)] : []),
+      ...(entry.local ? [h("span", { class: "chip" }, "not stored")] : []),
     );
   }
 
-  async #delete(entry) {
-    const title = plain(cut(entry.title || "(no text)", 60));
-    if (
-      !(await confirmed({
-        title: "Delete this conversation?",
-        text: `“${title}”, with all of its answers and branches.`,
-        verb: "Delete",
-      }))
-    )
-      return;
+  #actions(entry) {
+    const title = titleOf(entry);
+    const { pinned } = kept.get(nameOf(entry));
+    return [
+      { text: "Rename", symbol: "pencil", act: () => this.#rename(entry, title) },
+      { text: pinned ? "Unpin" : "Pin", symbol: "pin", act: () => this.#pin(entry, !pinned) },
+      { text: "Export as Markdown", symbol: "download", act: () => this.#export(entry, title, "md") },
+      { text: "Export as JSON", symbol: "download", act: () => this.#export(entry, title, "json") },
+      { text: "Delete", symbol: "trash-2", act: () => this.#delete(entry, title), danger: true },
+    ];
+  }
+
+  async #rename(entry, title) {
+    const name = await asked({ title: "Rename this conversation", label: "Name", value: title, verb: "Rename" });
+    if (!name) return;
+    kept.set(nameOf(entry), { name });
+    this.draw();
+    this.onrename();
+  }
+
+  #pin(entry, pinned) {
+    kept.set(nameOf(entry), { pinned: pinned ? entry : null });
+    this.draw();
+    announce(pinned ? "Pinned." : "Unpinned.");
+  }
+
+  async #export(entry, title, format) {
+    try {
+      const { data } = await getJson(`antiphon/responses/${entry.id}/chain`);
+      const text = format === "md" ? asMarkdown(data, title) : asJson(data);
+      saveText(text, fileName(title, format), format === "md" ? "text/markdown" : "application/json");
+      announce("Exported.");
+    } catch (error) {
+      announce(error.message);
+    }
+  }
+
+  async #delete(entry, title) {
+    const text = `“${title}”, with all of its answers and branches.`;
+    if (!(await confirmed({ title: "Delete this conversation?", text, verb: "Delete" }))) return;
+    const chain = nameOf(entry);
     try {
       const { data, forks } = await getJson(`antiphon/responses/${entry.id}/chain`);
       const made = [...data.map(({ response }) => response), ...forks].sort(
@@ -160,14 +283,29 @@ export class Conversations {
           if (error.status !== 404) throw error; // it is gone already
         });
       }
-      announce("Deleted.");
-      this.entries = this.entries.filter(({ id }) => id !== entry.id);
-      this.#draw(!byId("conversations-more").hidden);
+      announce("Conversation deleted.");
+      kept.set(chain, { name: null, pinned: null });
+      this.entries = this.entries.filter(({ id }) => chainOf(id) !== chain);
+      this.draw();
       this.field.focus();
-      this.ondelete(chainOf(entry.id));
+      this.ondelete(chain);
     } catch (error) {
       announce(error.message);
     }
     this.refresh();
   }
 }
+
+// A conversation that the server does not store, as an entry of the list.
+const entryOf = ({ address, title, last, running }) => ({
+  local: true,
+  id: address || "new",
+  title,
+  model: last.request.model,
+  status: running ? "in_progress" : last.state === "failed" ? "failed" : "completed",
+  updated_at: last.asked,
+});
+
+const titleOf = (entry) => plain(cut(kept.get(nameOf(entry)).name ?? (entry.title || "(no text)"), 120));
+
+const nameOf = (entry) => (entry?.id?.startsWith("resp_") ? chainOf(entry.id) : (entry?.id ?? ""));

@@ -11,7 +11,9 @@ import { announce, button, byId, h } from "./lib/dom.js";
 import { setCurrency } from "./lib/tables.js";
 import { plain } from "./lib/text.js";
 import { Now } from "./now.js";
+import { openPalette } from "./palette.js";
 import { Responses } from "./responses.js";
+import { setUpKeys, showHelp } from "./shortcuts.js";
 import { setUpSide } from "./side.js";
 import { Talk } from "./talk.js";
 import { Usage } from "./usage.js";
@@ -24,6 +26,7 @@ const compare = new Compare({ parameters: () => talk.options.parameters() });
 
 // The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
 // show(argument or null, query), hide(), and reset(), for when there is another key.
+/** @type {Object<string, any>} */
 const VIEWS = {
   talk,
   compare,
@@ -48,7 +51,7 @@ function route() {
       link.removeAttribute("aria-current");
     }
   }
-  document.title = view === "talk" ? "Antiphon studio" : `${title} – Antiphon studio`;
+  document.title = view === "talk" ? talk.title : `${title} – Antiphon studio`;
   for (const [each, { hide }] of Object.entries(VIEWS)) if (each !== view) hide.call(VIEWS[each]);
   VIEWS[view].show(argument, query);
 }
@@ -89,11 +92,11 @@ async function loadAbout() {
   try {
     const about = await getJson("antiphon/about");
     setCurrency(about.currency);
-    talk.options.offer(about);
+    talk.offer(about);
     byId("hosted-none").hidden = about.tools.length > 0 || about.file_search;
     byId("hosted-problem").textContent = "";
     const demo = about.backends.some((backend) => backend.profile === "demo");
-    byId("welcome-demo").hidden = !demo;
+    byId("try").hidden = false;
     byId("suggestions").replaceChildren(
       ...(demo ? DEMO : ANY).map((suggestion) =>
         h(
@@ -116,6 +119,7 @@ const WEATHER = {
   parameters: { type: "object", properties: { location: { type: "string" } }, required: ["location"] },
 };
 const PERSON = {
+  title: "person",
   type: "object",
   properties: {
     name: { type: "string" },
@@ -155,25 +159,33 @@ const ANY = [
   },
 ];
 
-function setKey(value) {
+// Use another key. After a refusal, what is on the page stays: the person behind it is the same.
+function setKey(value, refused) {
   key.set(value);
   byId("key-state").textContent = value ? "API key set" : "API key";
-  for (const view of Object.values(VIEWS)) view.reset();
+  for (const view of Object.values(VIEWS)) if (view !== talk) view.reset();
+  talk.rekey(refused);
   loadModels();
   loadAbout();
   route();
 }
 
 byId("model").addEventListener("change", ({ target }) => sessionStorage.setItem(MODEL, target.value));
-byId("key-button").addEventListener("click", () => byId("key-dialog").showModal());
-byId("key-dialog").addEventListener("close", () => {
-  if (byId("key-dialog").returnValue === "set") {
-    setKey(byId("key").value.trim());
-    announce("Key set for this tab.");
-  } else if (byId("key-dialog").returnValue === "clear") {
-    setKey("");
-    announce("Key forgotten.");
+byId("key-button").addEventListener("click", () => {
+  byId("key-remove").hidden = !key.get();
+  byId("key-dialog").showModal();
+});
+byId("key-dialog").addEventListener("close", ({ target }) => {
+  const refused = target.dataset.refused === "true";
+  if (target.returnValue === "set") {
+    setKey(byId("key").value.trim(), refused);
+    announce("API key set for this tab.");
+  } else if (target.returnValue === "clear") {
+    setKey("", false);
+    announce("API key removed.");
   }
+  if (target.returnValue !== "cancel") target.dataset.refused = "false";
+  byId("key-reason").textContent = "";
   byId("key").value = "";
 });
 for (const [id, value] of Object.entries({ functions: [WEATHER], schema: PERSON })) {
@@ -187,6 +199,54 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   byId("main").focus();
 });
 addEventListener("hashchange", route);
+
+const currentView = () => byId("nav").querySelector("[aria-current]")?.dataset.view ?? "talk";
+
+function showPalette() {
+  const views = [...byId("nav").querySelectorAll("a")].map((link) => ({
+    text: `Go to ${link.textContent.trim()}`,
+    symbol: link.querySelector(".icon").dataset.icon,
+    act: () => link.click(),
+  }));
+  const models = [...byId("model").options].map(({ value }) => ({
+    text: `Use the model ${value}`,
+    symbol: "sparkles",
+    act: () => chooseModel(value),
+  }));
+  openPalette(
+    [
+      { text: "New conversation", symbol: "square-pen", act: () => begin() },
+      ...views,
+      { text: "Options", symbol: "sliders-horizontal", act: () => showPanel("options") },
+      { text: "Inspector", symbol: "panel-right", act: () => showPanel("inspector") },
+      { text: "API key", symbol: "key-round", act: () => byId("key-button").click() },
+      { text: "Keyboard shortcuts", symbol: "keyboard", act: showHelp },
+      ...models,
+    ],
+    (id) => {
+      location.hash = `#/talk/${id}`;
+    },
+  );
+}
+
+// Both also where another view is shown.
+function begin() {
+  if (currentView() !== "talk") location.hash = "#/talk";
+  talk.begin();
+}
+
+function showPanel(panel) {
+  if (currentView() !== "talk") location.hash = byId("nav").querySelector('[data-view="talk"]').hash;
+  talk.openPanel(panel);
+}
+
+setUpKeys({
+  onescape: () => currentView() === "talk" && talk.escape(),
+  begin,
+  palette: showPalette,
+  view: currentView,
+});
+byId("shortcuts-button").addEventListener("click", showHelp);
 
 setUpSide();
 byId("key-state").textContent = key.get() ? "API key set" : "API key";

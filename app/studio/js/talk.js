@@ -1,61 +1,80 @@
-// Talk to a model: turns, one after another, each with its stream.
+// Talk to a model: the conversation that is shown, the message, and the panels beside them.
 
-import { Conversations, chainOf } from "./conversations.js";
-import { ApiError, getJson, send, stream } from "./lib/api.js";
+import { Conversations } from "./conversations.js";
+import { getJson } from "./lib/api.js";
 import { askForKey } from "./lib/dialog.js";
-import { announce, button, byId, copyButton, h, icon, schedule } from "./lib/dom.js";
-import { advice } from "./lib/errors.js";
-import { LiveResponse } from "./lib/live.js";
-import { EventLog } from "./lib/log.js";
-import { recorded, requestOf } from "./lib/stored.js";
-import { many, plain } from "./lib/text.js";
-import { AnswerView, textOf } from "./parts/answer.js";
+import { announce, byId, h } from "./lib/dom.js";
+import { cut, plain } from "./lib/text.js";
 import { Composer } from "./parts/composer.js";
-import { factsView } from "./parts/facts.js";
+import { failureView } from "./parts/failure.js";
 import { Inspector } from "./parts/inspector.js";
-import { itemViews } from "./parts/items.js";
 import { Options } from "./parts/options.js";
+import { drafts, forgetOldFiles } from "./talk/drafts.js";
+import { Follower } from "./talk/follower.js";
+import { chainOf } from "./talk/listing.js";
+import { CLIENT, OptionValues } from "./talk/options.js";
+import { Thread } from "./talk/thread.js";
+import { nextRequest, writtenText } from "./talk/turn.js";
+import { outcomeOf } from "./talk/turn_view.js";
 
 const PANELS = { options: "options-button", inspector: "inspect" }; // each with the button that opens it
-const RUNNING = new Set(["queued", "in_progress"]);
-const RESUMES = 5; // how often a background response is followed again after the connection broke
+const FRESH = "antiphon.options"; // the options of new conversations, in the tab
+const NEW = "#/talk"; // the address of a new conversation
 
 export class Talk {
   // `onmodel` is called with the model of a conversation that is opened.
   constructor({ onmodel }) {
     this.onmodel = onmodel;
-    this.turns = [];
-    this.running = null; // {turn, abort}
+    this.about = {};
+    this.threads = new Set(); // what is shown, and what runs or is not stored
     this.inspector = new Inspector();
     this.composer = new Composer({
-      onsend: () => (this.running ? null : this.#sendWritten()),
+      onsend: () => this.#sendWritten(),
       onpreview: () => this.#preview(),
+      onchange: (fields) => this.#keepDraft(fields),
+      onrecall: () => this.#editLast(),
     });
     this.options = new Options({
-      onwrong: (field) => this.#showOption(field),
-      onopen: (field) => this.#showOption(field),
+      onchange: (values) => this.#optionsChanged(values),
+      onopen: (control) => this.#showOption(control),
     });
+    this.fresh = JSON.parse(sessionStorage.getItem(FRESH) ?? "{}");
     this.list = byId("turns");
-    this.scroller = byId("conversation");
+    this.follower = new Follower(byId("conversation"), byId("conversation-content"), byId("jump"));
     byId("stop").addEventListener("click", () => this.stop());
-    byId("new").addEventListener("click", () => this.#begin());
+    byId("new").addEventListener("click", () => this.begin());
+    byId("fork-cancel").addEventListener("click", () => this.#unfork());
     for (const [panel, opener] of Object.entries(PANELS)) {
       byId(opener).addEventListener("click", () =>
         byId("talk").dataset.panel === panel ? this.closePanel() : this.openPanel(panel),
       );
       byId(`${panel}-close`).addEventListener("click", () => this.closePanel());
     }
-    this.address = ""; // the id of the response that the thread ends with, as the page's address names it
-    this.conversations = new Conversations({ ondelete: (chain) => chain === chainOf(this.address) && this.#begin() });
-    this.#watchScroll();
+    this.conversations = new Conversations({
+      ondelete: (chain) => chain === chainOf(this.thread.address) && this.begin(),
+      locals: () => [...this.threads].filter(({ unsaved, address }) => unsaved && address),
+      onrename: () => this.#nameTitle(),
+    });
+    addEventListener("beforeunload", (event) => {
+      // A background response goes on without the page; another answer would be lost.
+      if ([...this.threads].some(({ running }) => running && !running.turn.request.background)) event.preventDefault();
+      // A question that never reached the server is written again as a draft.
+      const { last } = this.thread;
+      if (last?.state === "failed" && !last.response && !this.composer.text)
+        drafts.set(this.key, { text: writtenText(last.input) });
+    });
+    this.#display(this.#made());
+    forgetOldFiles();
   }
 
-  // The view is shown, maybe with the conversation up to a response.
-  show(id) {
+  // The view is shown, maybe with the conversation up to a response. Its own link leads to the one that was left.
+  show(address) {
     this.visible = true;
     this.conversations.show();
-    if (id && id !== this.address) this.#open(id);
-    else if (this.address) this.#setAddress(this.address); // the conversation that was left for another view
+    if (address) this.#open(address);
+    else if (location.hash === NEW && this.thread.address) this.#display(this.#made());
+    else this.#writeAddress();
+    if (document.activeElement === document.body) this.composer.invite();
   }
 
   hide() {
@@ -63,13 +82,198 @@ export class Talk {
     this.conversations.hide();
   }
 
+  // What the page is called while this view is shown.
+  get title() {
+    const name = this.conversations?.nameOf(this.thread.address) ?? this.thread.title;
+    return name ? `${plain(cut(name.replace(/\s+/g, " "), 60))} – Antiphon studio` : "Antiphon studio";
+  }
+
+  #nameTitle() {
+    if (this.visible) document.title = this.title;
+  }
+
+  // What the server offers is known.
+  offer(about) {
+    this.about = about;
+    this.options.offer(about);
+    this.#restoreOptions();
+  }
+
+  // There is another key. What was refused can be sent again with it; what another owner wrote is not shown.
+  async rekey(refused) {
+    this.conversations.reset();
+    this.conversations.refresh();
+    if (refused) return;
+    const { thread } = this;
+    this.threads = new Set([thread]);
+    this.conversations.draw();
+    if (thread.turns.length && (thread.unsaved || !(await isReadable(thread.address)))) {
+      this.begin();
+      this.threads.delete(thread);
+    }
+  }
+
+  // Begin a new conversation; what was left can be returned to.
+  begin() {
+    if (location.hash !== NEW && this.visible) location.hash = NEW;
+    if (this.thread.address || this.thread.turns.length) this.#display(this.#made());
+    this.composer.focus();
+    const kept = this.options.values.set().map(({ text }) => text);
+    announce(kept.length ? `New conversation. It keeps: ${kept.join(", ")}.` : "New conversation.");
+  }
+
+  #made() {
+    return new Thread(
+      {
+        retry: (turn, model) => this.#resend(turn, turn.input, model),
+        resend: (turn, items) => this.#resend(turn, items),
+        goOn: () => this.#sendText("Continue where you stopped."),
+        fork: (turn) => this.#fork(turn),
+        inspect: (turn) => this.#inspect(turn),
+        output: (turn, call, output) => this.#giveOutput(turn, call, output),
+        approve: (_, request, approve) =>
+          this.#answer([{ type: "mcp_approval_response", approval_request_id: request.id, approve }]),
+        branch: (turn, step) => this.#showBranch(turn, step),
+        raise: () => this.#showOption(byId("max_output_tokens")),
+        models: () =>
+          [...byId("model").options].map(({ value }) => value).filter((model) => model !== byId("model").value),
+      },
+      {
+        changed: (thread) => this.#changed(thread),
+        painted: (turn) => this.inspector.update(turn),
+        ended: (turn) => this.#ended(turn),
+        refused: (error) => askForKey(error),
+      },
+    );
+  }
+
+  // Show a conversation; the one that was shown stays in the page while it runs, or if the server does not store it.
+  #display(thread) {
+    if (this.thread && !this.thread.running && !this.thread.unsaved) this.threads.delete(this.thread);
+    this.thread = thread;
+    this.threads.add(thread);
+    this.key = keyOf(thread);
+    this.list.replaceChildren(thread.list);
+    this.#complain("");
+    this.#restoreOptions();
+    const draft = drafts.get(this.key);
+    this.composer.set({ text: draft.text });
+    if (draft.files) this.#restoreFiles(this.key);
+    this.inspector.show(thread.last ?? null);
+    this.follower.pin();
+    this.#changed(thread);
+  }
+
+  async #restoreFiles(key) {
+    const files = await drafts.files(key);
+    if (key === this.key && !this.composer.files.length) this.composer.set({ text: this.composer.text, files });
+  }
+
+  // The options are those of the conversation: what its last request had, unless they have been changed since.
+  #restoreOptions() {
+    const { thread } = this;
+    const changed = drafts.get(keyOf(thread)).options;
+    const { last } = thread;
+    const values =
+      changed || !last
+        ? new OptionValues(changed ?? this.fresh, this.about)
+        : OptionValues.from(last.request, this.about);
+    if (last) values.fields.background = this.options.values.fields.background; // how answers are delivered is the page's
+    this.options.show(values);
+    this.#tellKept();
+  }
+
+  #optionsChanged(values) {
+    if (this.thread.turns.length) {
+      drafts.set(this.key, { options: values.state() });
+    } else {
+      this.fresh = values.state();
+      sessionStorage.setItem(FRESH, JSON.stringify(this.fresh));
+    }
+    this.#tellKept();
+  }
+
+  #tellKept() {
+    const kept = this.options.values.set().map(({ text }) => text);
+    byId("welcome-kept").hidden = !kept.length;
+    byId("welcome-kept-names").textContent = kept.join(", ");
+  }
+
+  #keepDraft({ text, files }) {
+    if (text !== undefined) drafts.set(this.key, { text });
+    if (files) drafts.setFiles(this.key, files);
+  }
+
+  // The address or the state of a conversation has changed.
+  #changed(thread) {
+    if (thread !== this.thread) {
+      if (!thread.running && !thread.unsaved) this.threads.delete(thread);
+      this.conversations.draw();
+      return;
+    }
+    const key = keyOf(thread);
+    if (key !== this.key) {
+      drafts.move(this.key, key);
+      this.key = key;
+      this.conversations.refresh();
+    }
+    byId("welcome").hidden = thread.turns.length > 0;
+    byId("fork-note").hidden = !thread.cutOff.length;
+    this.#busy(Boolean(thread.running));
+    this.#writeAddress();
+    this.conversations.mark(thread.address);
+    this.#nameTitle();
+  }
+
   // The address of the page is that of the conversation, so that it can be opened again, also in another tab.
-  #setAddress(id) {
-    this.address = id;
-    const hash = id ? `#/talk/${id}` : "#/talk";
+  #writeAddress() {
+    const { address } = this.thread;
+    const hash = address ? `${NEW}/${address}` : NEW;
     document.querySelector('#nav [data-view="talk"]').setAttribute("href", hash);
-    if (this.visible && location.hash !== hash) history.replaceState(null, "", hash);
-    this.conversations.mark(id);
+    const isStart = !address && ["", "#/"].includes(location.hash);
+    if (this.visible && !isStart && location.hash !== hash) history.replaceState(null, "", hash);
+  }
+
+  async #open(address) {
+    if (address === this.thread.address) return;
+    const known = [...this.threads].find((thread) => thread.address === address);
+    if (known) {
+      this.#display(known);
+      return;
+    }
+    const thread = this.#made();
+    thread.address = address;
+    this.#display(thread);
+    this.follower.pin();
+    byId("welcome").hidden = true;
+    this.list.replaceChildren(h("p", { class: "note pulse" }, "Opening the conversation…"));
+    try {
+      if (address.startsWith("local-")) throw new Error("This conversation was not stored, and ended with its page.");
+      const { data, forks } = await getJson(`antiphon/responses/${encodeURIComponent(address)}/chain`);
+      if (thread !== this.thread) return;
+      this.list.replaceChildren(thread.list);
+      const built = thread.restore({ data, forks });
+      this.#restoreOptions();
+      this.onmodel(thread.last.response.model);
+      this.inspector.show(thread.last);
+      this.#changed(thread);
+      this.follower.pin();
+      thread.resume();
+      this.composer.invite();
+      await built;
+    } catch (error) {
+      if (thread !== this.thread) return;
+      askForKey(error);
+      const gone = error.status === 404;
+      this.list.replaceChildren(
+        h(
+          "div",
+          { class: "missing" },
+          h("h2", {}, "This conversation cannot be opened"),
+          gone ? h("p", {}, "It no longer exists, or belongs to another key.") : failureView(error),
+        ),
+      );
+    }
   }
 
   // Open one of the panels beside the thread, in place of the other.
@@ -80,6 +284,7 @@ export class Talk {
 
   closePanel() {
     const opener = PANELS[byId("talk").dataset.panel];
+    if (!opener) return;
     this.#setPanel("");
     byId(opener).focus({ preventScroll: true });
   }
@@ -90,126 +295,101 @@ export class Talk {
     this.inspector.timeline.update();
   }
 
-  #showOption(field) {
+  #showOption(control) {
     this.#setPanel("options");
-    field.focus();
+    control?.focus();
   }
 
-  // Forget what is shown: there is another key.
-  reset() {
-    this.#clear();
-    this.address = "";
-    this.conversations.reset();
-    this.conversations.refresh();
+  #inspect(turn) {
+    this.inspector.show(turn);
+    this.openPanel("inspector");
   }
 
-  #begin() {
-    this.#clear();
-    this.#setAddress("");
-    this.composer.focus();
-    const kept = this.options.set().map(({ text }) => text);
-    byId("welcome-kept").hidden = !kept.length;
-    byId("welcome-kept-names").textContent = kept.join(", ");
-    announce(kept.length ? `New conversation. It keeps: ${kept.join(", ")}.` : "New conversation.");
+  stop() {
+    return this.thread.stop();
   }
 
-  #clear() {
-    this.#leave();
-    this.turns = [];
-    this.list.replaceChildren();
-    byId("welcome").hidden = false;
-    this.inspector.show(null);
-    this.#complain("");
+  /** Escape: stop the answer, else close the panel. Returns whether there was something to do. */
+  escape() {
+    if (this.thread.running) this.stop();
+    else if (byId("talk").dataset.panel) this.closePanel();
+    else return false;
+    return true;
   }
 
-  // Open the conversation up to a stored response, which may still run.
-  async #open(id) {
-    this.#clear();
-    this.#setAddress(id);
-    byId("welcome").hidden = true;
-    this.list.replaceChildren(h("p", { class: "note pulse" }, "Opening the conversation…"));
-    try {
-      const { data } = await getJson(`antiphon/responses/${encodeURIComponent(id)}/chain`);
-      if (this.address === id) this.#continueFrom(data);
-    } catch (error) {
-      if (this.address !== id) return;
-      askForKey(error);
-      this.list.replaceChildren(
-        h(
-          "div",
-          { class: "missing" },
-          h("h2", {}, "This conversation cannot be opened"),
-          failureView(error),
-          error.status === 404
-            ? h("p", { class: "note" }, "It may have been deleted, have expired, or belong to another key.")
-            : null,
-        ),
-      );
-    }
-  }
-
-  // Show stored turns, [{response, input}], oldest first, to go on from the last.
-  #continueFrom(chain) {
-    this.list.replaceChildren();
-    for (const stored of chain) {
-      const turn = this.#add(requestOf(stored), stored.input);
-      if (RUNNING.has(stored.response.status)) {
-        this.#attend(turn, stored.response.id, (signal) =>
-          stream(`responses/${stored.response.id}?stream=true`, { signal }),
-        );
-        continue;
-      }
-      turn.live = LiveResponse.of(stored.response);
-      turn.log = null;
-      turn.measures = stored.measures ?? {};
-      this.#draw(turn);
-      this.#end(turn);
-    }
-    this.onmodel(chain.at(-1).response.model);
-    this.inspector.show(this.turns.at(-1));
-    this.pinned = true;
-    this.#follow();
-    this.composer.focus();
-  }
-
-  // Do not wait for the answer that comes; a background response goes on.
-  #leave() {
-    this.running?.abort.abort();
-    this.running = null;
-    this.#busy(false);
-  }
-
-  async stop() {
-    const { running } = this;
-    if (!running) return;
-    running.stopped = true;
-    if (running.id) {
-      // Its stream ends by itself, as cancelled.
-      await send("POST", `responses/${running.id}/cancel`, {}).catch(() => running.abort.abort());
-    } else {
-      running.abort.abort();
-    }
-  }
-
-  // Send a prompt with other parameters than those of the form: what the suggestions do.
+  // Send a prompt with other options than those of the form, which are shown from then on: what the suggestions do.
   try({ prompt, parameters = {} }) {
-    const input = [{ type: "message", role: "user", content: [{ type: "input_text", text: prompt }] }];
-    this.#sendItems(input, parameters);
+    this.#attempt(() => {
+      this.options.show(OptionValues.from({ ...this.options.values.request(), ...parameters }, this.about));
+      this.#sendText(prompt);
+    });
+  }
+
+  #sendText(text) {
+    this.#sendItems([{ type: "message", role: "user", content: [{ type: "input_text", text }] }]);
   }
 
   #sendWritten() {
+    if (this.thread.running) return;
     const items = this.composer.items();
     if (!items.length) {
-      this.#complain("Write something first.");
+      this.#complain("Write a message first.");
       return;
     }
     if (this.#sendItems(items)) this.composer.clear();
   }
 
-  #sendItems(items, parameters = {}) {
+  #sendItems(items, change = (parameters) => parameters) {
+    return this.#attempt(() => {
+      const request = this.#continued(this.thread.turns, change(this.#parameters()), items);
+      this.#run(request, items);
+    });
+  }
+
+  // Results of calls and approvals. A choice of tool was for the turn that called, else it would call forever.
+  #answer(items) {
+    this.#sendItems(items, ({ tool_choice: _, ...parameters }) => parameters);
+  }
+
+  #giveOutput(turn, call, output) {
+    const items = turn.give(call, output);
+    if (items) this.#answer(items);
+    else announce(`${turn.calls.length - turn.outputs.length} more to give.`);
+  }
+
+  // Ask a turn again, with the model and the options that are shown.
+  #resend(turn, items, model) {
+    if (this.#isBusy()) return;
+    this.#attempt(() => {
+      const { turns } = this.thread;
+      const parameters = { ...this.#parameters(), ...(model ? { model } : {}) };
+      const request = this.#continued(turns.slice(0, turns.indexOf(turn)), parameters, items);
+      this.thread.unfork();
+      this.#run(request, items, this.thread.cutFrom(turn));
+    });
+  }
+
+  #run(request, items, replaced) {
+    drafts.set(this.key, { options: null });
+    this.follower.pin();
+    this.thread.run(request, items, replaced);
+    this.inspector.show(this.thread.last);
+    announce("The answer is coming.");
+  }
+
+  #parameters() {
+    const parameters = this.options.parameters();
+    return { ...parameters, metadata: { ...CLIENT, ...parameters.metadata } };
+  }
+
+  #continued(turns, parameters, items) {
+    return nextRequest(turns, parameters, items);
+  }
+
+  #attempt(work) {
     this.#complain("");
     try {
-      this.#run(this.#continued({ ...this.options.parameters(), ...parameters }, items));
+      work();
       return true;
     } catch (error) {
       this.#complain(error.message);
@@ -218,323 +398,70 @@ export class Talk {
   }
 
   #preview() {
-    this.#complain("");
-    try {
-      const items = this.composer.items();
-      this.inspector.preview(this.#continued(this.options.parameters(), items));
+    this.#attempt(() => {
+      const request = this.#continued(this.thread.turns, this.#parameters(), this.composer.items());
+      this.inspector.preview(request);
       this.openPanel("inspector");
-    } catch (error) {
-      this.#complain(error.message);
-    }
-  }
-
-  // The request of the next turn: it continues the last one that is there to be continued from.
-  #continued(parameters, items) {
-    const last = this.turns.findLast((turn) => turn.live.ended && turn.live.response.status !== "failed");
-    const whole = { ...parameters, stream: true };
-    if (!last) return { ...whole, input: items };
-    if (last.live.response.store) return { ...whole, previous_response_id: last.live.response.id, input: items };
-    // It is not stored, so the client has the history, and sends it.
-    const from = this.turns.findLastIndex((turn) => turn.request.previous_response_id);
-    const earlier = from < 0 ? {} : { previous_response_id: this.turns[from].request.previous_response_id };
-    const history = this.turns
-      .slice(Math.max(0, from))
-      .filter((turn) => turn.live.ended)
-      .flatMap((turn) => [...turn.own, ...turn.live.response.output]);
-    return { ...whole, ...earlier, input: [...history, ...items] };
-  }
-
-  #add(request, own = request.input) {
-    const number = this.turns.length + 1;
-    const turn = { request, own, number, live: new LiveResponse(), log: new EventLog(), warnings: "", requestId: "" };
-    turn.answer = new AnswerView({
-      output: (item, text) => this.#giveOutput(turn, item, text),
-      approve: (item, yes) =>
-        this.#sendItems(
-          [{ type: "mcp_approval_response", approval_request_id: item.id, approve: yes }],
-          again(turn.request),
-        ),
     });
-    turn.coming = h("span", { class: "note pulse" }, "Answering…");
-    turn.foot = h("div", { class: "turn-foot" });
-    const given = h("div", { class: "question" }, itemViews(own));
-    turn.node = h("article", { class: "turn", "aria-label": `Turn ${number}` }, given, turn.answer.node, turn.foot);
-    this.turns.push(turn);
-    this.list.append(turn.node);
-    return turn;
   }
 
-  async #run(request) {
-    const last = this.turns.findLast((turn) => turn.live.ended);
-    const own = last && !last.live.response.store ? request.input.slice(-1) : request.input;
-    byId("welcome").hidden = true;
-    const turn = this.#add(request, own);
-    return this.#attend(turn, null, (signal) => stream("responses", { method: "POST", body: request, signal }));
-  }
-
-  // Wait for the answer of a turn, whose stream `ask(signal)` opens; `id` is that of a background response that runs.
-  async #attend(turn, id, ask) {
-    const running = (this.running = { turn, id, abort: new AbortController(), stopped: false });
-    this.#busy(true);
-    turn.node.setAttribute("aria-busy", "true");
-    turn.foot.replaceChildren(h("span", { class: "note pulse" }, "Waiting for the model…"));
-    this.pinned = true;
-    this.#follow();
-    this.inspector.show(turn);
-    announce("The answer is coming.");
-    try {
-      const answer = await ask(running.abort.signal);
-      turn.warnings = answer.warnings;
-      turn.requestId = answer.requestId;
-      if (answer.response) turn.live = LiveResponse.of(answer.response);
-      await this.#read(running, answer.batches);
-    } catch (error) {
-      const resumed = error.code === "connection_lost" && running.id && (await this.#resume(running));
-      if (!resumed) this.#failed(turn, error, running);
-    }
-    if (this.running !== running) return; // the conversation was left
-    this.running = null;
-    turn.log.end();
-    this.#drawAll(turn);
-    this.#end(turn);
-    this.#follow();
-    turn.node.removeAttribute("aria-busy");
-    this.#busy(false);
-    const { response } = turn.live;
-    if (turn.live.ended && response.store) {
-      this.#setAddress(response.id);
-      this.#measure(turn);
-    }
+  #ended(turn) {
     this.conversations.refresh();
-    announce(outcome(turn));
-  }
-
-  // Add to the line under an answer what its stream does not tell.
-  async #measure(turn) {
-    turn.measures = { ...turn.log.measures(), ...(await recorded(turn.live.response.id)) };
-    turn.foot.querySelector(".facts")?.replaceWith(factsView(turn.live.response, turn.measures));
-  }
-
-  async #read(running, batches) {
-    const { turn } = running;
-    for await (const batch of batches) {
-      for (const [raw, event] of batch) {
-        turn.log.add(raw, event);
-        turn.live.apply(event);
-      }
-      const { response } = turn.live;
-      if (response?.background && running.id !== response.id && this.running === running) {
-        running.id = response.id;
-        this.#setAddress(response.id);
-        this.conversations.refresh();
-      }
-      schedule((turn.paint ??= () => this.#drawAll(turn)));
-    }
-    if (!turn.live.ended)
-      throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
-  }
-
-  // Follow a background response from where the stream broke.
-  async #resume(running) {
-    const { turn, id } = running;
-    for (let attempt = 0; attempt < RESUMES && !running.stopped; attempt++) {
-      try {
-        const answer = await stream(`responses/${id}?stream=true&starting_after=${turn.live.last}`, {
-          signal: running.abort.signal,
-        });
-        await this.#read(running, answer.batches);
-        return true;
-      } catch (error) {
-        if (!["connection_lost", "connection_failed"].includes(error.code)) return false;
-        await new Promise((done) => setTimeout(done, 500 * 2 ** attempt));
-      }
-    }
-    return false;
-  }
-
-  #failed(turn, error, running) {
-    if (error.name === "AbortError" || running.stopped) {
-      turn.stopped = true;
-    } else {
-      turn.failure = error instanceof ApiError ? error : new ApiError(error.message);
-      askForKey(turn.failure);
-    }
-  }
-
-  #drawAll(turn) {
-    this.#draw(turn);
+    if (turn === this.thread.last) announce(outcomeOf(turn));
     this.inspector.update(turn);
-    this.#follow();
   }
 
-  #draw(turn) {
-    turn.answer.draw(turn.live);
-    if (!turn.live.ended && turn.live.items.length) turn.foot.replaceChildren(turn.coming);
-  }
-
-  // A call's output; the next turn begins when all calls of this one have theirs.
-  #giveOutput(turn, item, output) {
-    const type = item.type === "custom_tool_call" ? "custom_tool_call_output" : "function_call_output";
-    (turn.outputs ??= []).push({ type, call_id: item.call_id, output });
-    const calls = turn.live.response.output.filter((each) => ["function_call", "custom_tool_call"].includes(each.type));
-    if (turn.outputs.length === calls.length) this.#sendItems(turn.outputs, again(turn.request));
-    else announce(`${calls.length - turn.outputs.length} more to give.`);
-  }
-
-  #end(turn) {
-    const { live, failure, stopped } = turn;
-    const { response } = live;
-    const foot = [];
-    const error =
-      failure ?? (response?.status === "failed" && live.error ? new ApiError(live.error.message, live.error) : null);
-    if (error) foot.push(failureView(error, turn.requestId || error.requestId));
-    else if (stopped && !response?.background)
-      foot.push(
-        h(
-          "p",
-          { class: "note" },
-          "Stopped. Nothing of this answer is stored; the next message continues from the turn before it.",
-        ),
-      );
-    else if (response?.status === "incomplete") foot.push(h("p", { class: "note warn" }, incomplete(response)));
-    const usable = live.ended && response.status !== "failed";
-    foot.push(
-      h(
-        "div",
-        { class: "buttons" },
-        usable ? copyButton(() => textOf(response), "Answer", "Copy") : null,
-        button([icon("refresh-cw"), "Retry"], () => this.#retry(turn), { class: "quiet" }),
-        button([icon("pencil"), "Edit"], () => this.#edit(turn), { class: "quiet" }),
-        usable && turn !== this.turns.at(-1)
-          ? button([icon("git-branch"), "Fork here"], () => this.#fork(turn), { class: "quiet" })
-          : null,
-        button(
-          [icon("activity"), "Inspect"],
-          () => {
-            this.inspector.show(turn);
-            this.openPanel("inspector");
-          },
-          { class: "quiet" },
-        ),
-        live.ended && response.store
-          ? h("a", { class: "quiet", href: `#/compare/${response.id}` }, icon("columns-2"), "Compare")
-          : null,
-        usable && response.store
-          ? h("a", { class: "quiet", href: `#/responses/${response.id}` }, icon("scroll-text"), "Open")
-          : null,
-      ),
-    );
-    if (live.ended) foot.push(factsView(response, turn.measures ?? turn.log?.measures() ?? {}));
-    turn.foot.replaceChildren(...foot);
-    const before = this.turns[this.turns.indexOf(turn) - 1];
-    if (before && !before.refreshed) {
-      before.refreshed = true;
-      this.#end(before); // which is not the last any more, and can be forked from
-    }
-  }
-
-  #cutAt(turn) {
-    const index = this.turns.indexOf(turn);
-    for (const each of this.turns.splice(index)) each.node.remove();
-    byId("welcome").hidden = this.turns.length > 0;
-    const last = this.turns.at(-1);
-    if (last) last.refreshed = false;
-    this.inspector.show(last ?? null);
-    this.#setAddress(this.turns.findLast(({ live }) => live.ended && live.response.store)?.live.response.id ?? "");
-  }
-
-  #retry(turn) {
-    if (this.running) return;
-    this.#cutAt(turn);
-    this.#run({ ...turn.request, stream: true });
-  }
-
-  #edit(turn) {
-    if (this.running) return;
-    this.#cutAt(turn);
-    this.composer.restore(turn.own);
-    announce("The message is in the form, to be changed. What came after it stays under Responses.");
+  #editLast() {
+    const turn = this.thread.turns.findLast((each) => each.editable);
+    if (turn && !this.#isBusy()) this.thread.view(turn).edit();
   }
 
   #fork(turn) {
-    if (this.running) return;
-    const next = this.turns[this.turns.indexOf(turn) + 1];
-    if (next) this.#cutAt(next);
-    this.#end(turn);
+    if (this.#isBusy()) return;
+    this.thread.fork(turn);
+    byId("fork-note-text").textContent = `Your next message begins a new branch after turn ${turn.number}.`;
+    this.inspector.show(turn);
     this.composer.focus();
-    announce(`The conversation goes on from turn ${turn.number}. The other branch stays under Responses.`);
+    announce(byId("fork-note-text").textContent);
+  }
+
+  #unfork() {
+    this.thread.unfork();
+    this.#changed(this.thread);
+    this.composer.focus();
+  }
+
+  #showBranch(turn, step) {
+    if (this.#isBusy()) return;
+    const id = this.thread.showBranch(turn, step);
+    if (id) location.hash = `${NEW}/${id}`;
+    else this.#changed(this.thread);
+  }
+
+  #isBusy() {
+    if (this.thread.running) announce("Wait for the answer, or stop it first.");
+    return Boolean(this.thread.running);
   }
 
   #busy(busy) {
     byId("send").hidden = busy;
     byId("stop").hidden = !busy;
-    if (!busy && (document.activeElement === document.body || document.activeElement === byId("stop")))
-      this.composer.focus();
+    if (!busy && document.activeElement === byId("stop")) this.composer.focus();
   }
 
   #complain(message) {
     byId("composer-problem").textContent = message;
   }
+}
 
-  // Stay at the end while the answer grows, unless the reader has scrolled up.
-  #follow() {
-    if (this.pinned) this.scroller.scrollTop = this.scroller.scrollHeight;
+// The name of a conversation's draft: an answer changes the address, but not the end of it.
+const keyOf = ({ address }) => (address.startsWith("resp_") ? chainOf(address) : address || "new");
+
+async function isReadable(id) {
+  try {
+    await getJson(`responses/${encodeURIComponent(id)}`);
+    return true;
+  } catch (error) {
+    return ![401, 403, 404].includes(error.status);
   }
-
-  #watchScroll() {
-    this.scroller.addEventListener(
-      "scroll",
-      () => {
-        const { scrollTop, clientHeight, scrollHeight } = this.scroller;
-        this.pinned = scrollTop + clientHeight >= scrollHeight - 40;
-      },
-      { passive: true },
-    );
-  }
-}
-
-// What a turn that answers a call is asked with: the same, but for what belongs to one turn.
-function again(request) {
-  const { input, previous_response_id, stream: _, tool_choice, ...rest } = request;
-  return rest;
-}
-
-function outcome(turn) {
-  if (turn.stopped) return "Stopped.";
-  const { response } = turn.live;
-  if (turn.failure || response?.status === "failed") return "The answer failed.";
-  const calls = response?.output.filter(
-    (item) => item.type === "function_call" || item.type === "mcp_approval_request",
-  ).length;
-  if (calls) return `The model waits for you: ${many(calls, "call")}.`;
-  const words = response ? textOf(response).split(/\s+/).filter(Boolean).length : 0;
-  return `The answer is complete: ${many(words, "word")}.`;
-}
-
-function incomplete({ incomplete_details: details }) {
-  const reason = details?.reason;
-  if (reason === "max_output_tokens") return "Cut off: it reached the limit of output tokens. Raise it under Options.";
-  if (reason === "content_filter") return "Cut off by the provider's content filter.";
-  return reason ? `Incomplete: ${plain(reason)}.` : "Cancelled.";
-}
-
-export function failureView(error, requestId = error.requestId) {
-  const details = [
-    ["Type", error.type],
-    ["Code", error.code],
-    ["Parameter", error.param],
-    ["Status", error.status || ""],
-    ["Request", requestId],
-  ];
-  return h(
-    "div",
-    { class: "failure", role: "group", "aria-label": "Error" },
-    h("p", {}, h("b", {}, plain(error.message))),
-    h("p", {}, advice(error)),
-    h(
-      "dl",
-      { class: "fields" },
-      details.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, plain(value))]),
-    ),
-  );
 }

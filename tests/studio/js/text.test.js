@@ -1,12 +1,27 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ago, many, pretty, seconds, speed, webUrl } from "../../../app/studio/js/lib/text.js";
+import {
+  ago,
+  many,
+  pretty,
+  seconds,
+  shortId,
+  speed,
+  tokens,
+  webUrl,
+  wholeSeconds,
+} from "../../../app/studio/js/lib/text.js";
 
 test("seconds choose their unit by length", () => {
   assert.equal(seconds(431), "431 ms");
   assert.equal(seconds(1650), "1.65 s");
   assert.equal(seconds(12_340), "12.3 s");
+  assert.equal(seconds(59_990), "1 min");
   assert.equal(seconds(125_000), "2 min 5 s");
+  assert.equal(seconds(27_771_000), "7 h 42 min");
+  assert.equal(seconds(273_600_000), "3 d 4 h");
+  assert.equal(wholeSeconds(400), "1 s");
+  assert.equal(wholeSeconds(12_340), "12 s");
 });
 
 test("many uses the singular for one", () => {
@@ -33,4 +48,18 @@ test("web URLs exclude scripts and data", () => {
 
 test("pretty shortens long base64", () => {
   assert.match(pretty({ data: "A".repeat(3000) }), /A{40}… \(3,000 characters\)/);
+});
+
+test("tokens name the cached share of the input", () => {
+  const usage = { input_tokens: 400, output_tokens: 12 };
+  assert.equal(tokens(usage), "400 tokens in, 12 out");
+  assert.equal(
+    tokens({ ...usage, input_tokens_details: { cached_tokens: 320 } }),
+    "400 tokens in (80% cached), 12 out",
+  );
+});
+
+test("short ids keep their prefix", () => {
+  assert.equal(shortId("resp_7d8bd90e41fab969a55a7c33d55f5198bda87b8f"), "resp_7d8bd90e…");
+  assert.equal(shortId("gpt-5"), "gpt-5");
 });

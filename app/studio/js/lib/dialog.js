@@ -1,6 +1,8 @@
 // Questions to the user, each in a dialog.
 
+import { key } from "./api.js";
 import { button, byId, h } from "./dom.js";
+import { plain } from "./text.js";
 
 // Ask before something that cannot be undone. Resolves to true if the dialog's verb was chosen; Escape and Cancel are false.
 export function confirmed({ title, text, verb, danger = true }) {
@@ -53,7 +55,14 @@ function ask(title, body, verb, kind, props = {}) {
   });
 }
 
-// Ask for a key where the server has refused the one that there is, or that there is none.
+// Ask for a key if the server has refused a request without one, or the key of this tab.
 export function askForKey(error) {
-  if (error.status === 401 && !byId("key-dialog").open) byId("key-dialog").showModal();
+  if (error.status !== 401) return;
+  const dialog = byId("key-dialog");
+  const refused = key.get() !== "";
+  byId("key-reason").textContent = refused ? `The API key was not accepted. ${plain(error.message)}` : "";
+  byId("key-state").textContent = refused ? "API key refused" : "API key";
+  byId("key-remove").hidden = !refused;
+  dialog.dataset.refused = "true";
+  if (!dialog.open) dialog.showModal();
 }

@@ -84,7 +84,7 @@ export class LiveResponse {
     this.response = response;
     if (begins && before) return;
     for (const [index, item] of (response.output ?? []).entries()) this.#entry(index, item);
-    if (response.error) this.error = response.error;
+    if (response.error) this.error = { ...this.error, ...response.error }; // the event before it may tell when to retry
   }
 
   #entry(index, item) {

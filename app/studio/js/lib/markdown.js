@@ -4,17 +4,21 @@
 // Markdown makes all but a short list of elements and attributes, and nothing is loaded from elsewhere.
 
 import purify from "../../vendor/dompurify/purify.es.mjs";
-import hljs from "../../vendor/highlightjs/highlight.min.js";
-import { marked } from "../../vendor/marked/marked.esm.js";
-import { copyButton, h } from "./dom.js";
+import { Lexer, marked } from "../../vendor/marked/marked.esm.js";
+import { codeBlock } from "./code_block.js";
+import { h, schedule } from "./dom.js";
+import { MATHS, mathView } from "./math.js";
+import { pictureView } from "./picture.js";
 import { plain, webUrl } from "./text.js";
 
 const DOMPurify = /** @type {any} */ (purify);
 
+const SLICE = 8; // ms of rendering in one frame
+const LONGEST_APPEND = 8_000; // characters that are taken at once
 const LONGEST_TAIL = 4_000; // characters of an unfinished block that are rendered anew with each frame
 const LONGEST_BLOCK = 1_000; // characters of a text node, after which the next line begins another
-const LONGEST_WHOLE = 100_000; // characters of an answer that is rendered once more as a whole, when it is complete
-const LONGEST_CODE = 30_000; // characters of a block of code that gets colours
+const LONGEST_WHOLE = 30_000; // characters of an answer that is rendered as a whole
+const LONGEST_OPEN = 100_000; // characters of an unfinished block that are rendered at the end
 
 const ALLOWED = {
   ALLOWED_TAGS: [
@@ -58,19 +62,21 @@ const escaped = (text) =>
 
 marked.use({
   gfm: true,
+  extensions: MATHS.map((math) => ({
+    ...math,
+    renderer: ({ text, display }) => `<code class="math${display ? " display" : ""}">${escaped(text)}</code>`,
+  })),
   renderer: {
     html: (token) => (/^<br\s*\/?>$/i.test(token.text.trim()) ? "<br>" : escaped(token.text)),
-    heading({ tokens, depth }) {
-      // The page has its own headings above those of an answer.
-      const level = Math.min(depth + 3, 6);
-      return `<h${level}>${this.parser.parseInline(tokens)}</h${level}>`;
-    },
   },
 });
 
-const html = (tokens, coloured = true) => dressed(DOMPurify.sanitize(marked.parser(tokens), ALLOWED), coloured);
-
-function dressed(fragment, coloured) {
+/**
+ * Tokens as elements. `outline.level` is the level of the last heading; code gets colours if `coloured`.
+ * @param {any} tokens
+ */
+function html(tokens, outline, coloured = true) {
+  const fragment = DOMPurify.sanitize(marked.parser(tokens), ALLOWED);
   for (const link of fragment.querySelectorAll("a")) {
     const url = webUrl(link.getAttribute("href"));
     if (!url) {
@@ -82,16 +88,27 @@ function dressed(fragment, coloured) {
     link.rel = "noopener noreferrer nofollow";
   }
   for (const image of fragment.querySelectorAll("img")) image.replaceWith(pictured(image));
-  for (const box of fragment.querySelectorAll("input")) {
-    const done = box.checked;
-    box.replaceWith(h("span", { class: "task" }, done ? "☑ " : "☐ "));
+  for (const box of fragment.querySelectorAll("input"))
+    box.replaceWith(h("span", { class: "task" }, box.checked ? "☑ " : "☐ "));
+  // Each block has the direction of its own text.
+  for (const block of fragment.children) block.dir = "auto";
+  for (const heading of fragment.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
+    // The page has its own headings above those of an answer, and no level may be left out.
+    const depth = Number(heading.tagName[1]);
+    outline.level = Math.min(outline.level + 1, depth + 2, 6);
+    heading.replaceWith(h(`h${outline.level}`, { class: `level-${depth}`, dir: "auto" }, ...heading.childNodes));
   }
   for (const table of fragment.querySelectorAll("table")) {
-    const region = h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" });
+    const region = h("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Table" });
     table.replaceWith(region);
     region.append(table);
   }
-  for (const code of fragment.querySelectorAll("pre > code")) code.parentElement.replaceWith(coded(code, coloured));
+  for (const math of fragment.querySelectorAll("code.math"))
+    math.replaceWith(mathView(math.textContent, math.classList.contains("display")));
+  for (const code of fragment.querySelectorAll("pre > code")) {
+    const language = /language-([\w+#-]+)/.exec(code.className)?.[1] ?? "";
+    code.parentElement.replaceWith(codeBlock(code.textContent, language, coloured));
+  }
   return fragment;
 }
 
@@ -99,73 +116,85 @@ function dressed(fragment, coloured) {
 function pictured(image) {
   const source = image.getAttribute("src") ?? "";
   const label = image.alt || "image";
-  if (/^data:image\/(png|jpeg|gif|webp);base64,/.test(source)) return h("img", { src: source, alt: label });
+  if (/^data:image\/(png|jpeg|gif|webp);base64,/.test(source)) return pictureView(source, label);
   const url = webUrl(source);
   return url ? h("a", { href: url, target: "_blank", rel: "noopener noreferrer nofollow" }, `Image: ${label}`) : label;
 }
 
-function coded(code, coloured) {
-  const text = code.textContent;
-  const language = /language-([\w+#-]+)/.exec(code.className)?.[1] ?? "";
-  const body = h("code", {}, text);
-  if (coloured && text.length < LONGEST_CODE && hljs.getLanguage(language)) colour(body, text, language);
-  return h(
-    "div",
-    { class: "code" },
-    h("div", { class: "code-head" }, h("span", {}, language || "code"), copyButton(text, "Code")),
-    h("pre", { tabindex: 0, role: "region", "aria-label": `Code${language ? `, ${language}` : ""}` }, body),
-  );
-}
-
-// Colour code in place. The colours are spans that DOMPurify has looked at, as everything.
-export function colour(element, text, language) {
-  const { value } = hljs.highlight(text, { language, ignoreIllegals: true });
-  element.replaceChildren(
-    DOMPurify.sanitize(value, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }),
-  );
-}
-
-export function markdown(text) {
-  return html(marked.lexer(plain(text)));
-}
-
-// A text that grows. Blocks that are complete are rendered once and stay; the last one is rendered anew as it grows,
-// unless it is long: then it is appended to as it comes, and rendered when it is complete.
+/**
+ * A text that grows, or a whole one. Blocks that are complete are rendered once and stay; the last one is rendered anew
+ * as it grows, unless it is long: then it is appended to, and rendered when it is complete. No frame takes longer than
+ * about `SLICE`, except for a single block that does.
+ */
 export class GrowingMarkdown {
   constructor() {
     this.node = h("div", { class: "prose" });
     this.tail = h("div", { class: "tail" });
     this.node.append(this.tail);
+    this.source = ""; // all of the text, as it was given
+    this.taken = 0; // characters of it that are in `text`
     this.text = "";
     this.open = ""; // what is in the tail
-    this.raw = null; // the text nodes of a tail that is too long to render
+    this.raw = false; // the tail is too long to be rendered with each frame
+    this.outline = { level: 2 };
+    this.queue = null; // the tokens that are still to be rendered at the end
+    this.complete = false;
+    this.ended = false; // all is rendered
+    this.step = () => this.#step();
   }
 
-  append(text) {
-    if (!text) return;
-    const added = plain(text).replaceAll("\r", "");
+  /** The text as far as it has come; `complete` if it is all of it. */
+  update(source, complete = false) {
+    if (this.complete) return;
+    this.source = source;
+    this.complete = complete;
+    this.#step();
+  }
+
+  #step() {
+    const began = performance.now();
+    while (!this.ended) {
+      if (this.queue) this.#renderQueued();
+      else if (this.complete && this.taken === 0 && this.source.length <= LONGEST_WHOLE) this.#begin(this.source);
+      else if (this.taken < this.source.length) this.#append();
+      else if (this.complete) this.#finish();
+      else return;
+      if (performance.now() - began > SLICE) {
+        if (!this.ended) schedule(this.step);
+        return;
+      }
+    }
+  }
+
+  // Take the next slice of the text.
+  #append() {
+    let end = Math.min(this.taken + LONGEST_APPEND, this.source.length);
+    if (/[\ud800-\udbff]/.test(this.source[end - 1])) end = Math.min(end + 1, this.source.length); // one character
+    const added = shown(this.source.slice(this.taken, end));
+    this.taken = end;
     this.text += added;
     this.open += added;
-    if (this.raw) {
+    if (this.raw && !added.includes("\n")) {
       this.#appendRaw(added);
       return;
     }
-    const tokens = marked.lexer(this.open);
-    let last = tokens.length - 1;
-    while (last > 0 && tokens[last].type === "space") last--;
-    const complete = tokens.slice(0, last);
-    if (complete.length) {
-      this.tail.before(html(complete));
-      this.open = this.open.slice(complete.reduce((length, token) => length + token.raw.length, 0));
+    // Where a block ends is known without what is in its lines.
+    const blocks = new Lexer(marked.defaults).blockTokens(this.open, []);
+    let last = blocks.length - 1;
+    while (last > 0 && blocks[last].type === "space") last--;
+    const length = blocks.slice(0, last).reduce((sum, token) => sum + token.raw.length, 0);
+    if (length) {
+      this.tail.before(html(marked.lexer(this.open.slice(0, length)), this.outline));
+      this.open = this.open.slice(length);
+    } else if (this.raw) {
+      this.#appendRaw(added);
+      return;
     }
-    if (this.open.length > LONGEST_TAIL) {
-      this.raw = true;
-      this.tail.classList.add("raw");
-      this.tail.replaceChildren();
-      this.#appendRaw(this.open);
-    } else {
-      this.tail.replaceChildren(html(tokens.slice(last), false)); // colours come when a block is complete
-    }
+    this.raw = this.open.length > LONGEST_TAIL;
+    this.tail.classList.toggle("raw", this.raw);
+    this.tail.replaceChildren();
+    if (this.raw) this.#appendRaw(this.open);
+    else this.tail.append(html(marked.lexer(this.open), { ...this.outline }, false)); // colours come when it is complete
   }
 
   // Long text goes into many small blocks, so that the browser lays out only the last of them anew.
@@ -177,13 +206,26 @@ export class GrowingMarkdown {
     if (cut < text.length) this.tail.append(h("div", {}, text.slice(cut)));
   }
 
-  // The text is complete: render it as a whole, so that references across blocks are resolved too.
-  finish(text = this.text) {
-    this.text = plain(text).replaceAll("\r", "");
-    if (this.text.length <= LONGEST_WHOLE) {
-      this.node.replaceChildren(html(marked.lexer(this.text)));
-    } else if (this.raw && this.open.length <= LONGEST_WHOLE) {
-      this.tail.replaceWith(html(marked.lexer(this.open)));
-    }
+  // The text is complete: render the rest of it, or all, if a definition at the end changes links before it.
+  #finish() {
+    const defines = /^ {0,3}\[[^\]]+\]:/m.test(this.text);
+    if (defines && this.text.length <= LONGEST_WHOLE) this.#begin(this.text);
+    else if (this.open.length <= LONGEST_OPEN) this.queue = marked.lexer(this.open);
+    else this.ended = true;
+    if (this.queue) this.tail.remove();
+  }
+
+  #begin(text) {
+    this.outline.level = 2;
+    this.queue = marked.lexer(shown(text));
+    this.node.replaceChildren();
+  }
+
+  #renderQueued() {
+    const token = this.queue.shift();
+    if (token) this.node.append(html([token], this.outline));
+    else this.ended = true;
   }
 }
+
+const shown = (text) => plain(text).replaceAll("\r", "");

@@ -7,20 +7,34 @@ export function plain(text) {
   return String(text ?? "").replace(HIDDEN, (mark) => `⟨U+${mark.codePointAt(0).toString(16).toUpperCase()}⟩`);
 }
 
+/** A duration: "431 ms", "1.65 s", "2 min 5 s", "7 h 42 min", "3 d 4 h". */
 export function seconds(ms) {
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
-  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+  if (ms < 59_950) return `${(ms / 1000).toFixed(ms < 10_000 ? 2 : 1)} s`;
+  const whole = Math.round(ms / 1000);
+  const [unit, size, next, rest] =
+    whole < 3600 ? ["min", 60, "s", 1] : whole < 86_400 ? ["h", 3600, "min", 60] : ["d", 86_400, "h", 3600];
+  const left = Math.floor((whole % size) / rest);
+  return `${Math.floor(whole / size)} ${unit}${left ? ` ${left} ${next}` : ""}`;
 }
+
+/** A duration that is watched: "12 s", "2 min 5 s". */
+export const wholeSeconds = (ms) => (ms < 59_500 ? `${Math.max(1, Math.round(ms / 1000))} s` : seconds(ms));
+
+/** The beginning of an id, by which a person recognizes it: "resp_7d8bd90e…". */
+export const shortId = (id) => (id.length > 16 ? `${id.slice(0, id.indexOf("_") + 9)}…` : id);
 
 export const count = (number) => Number(number).toLocaleString("en-US");
 
 // "1 token", "2,000 tokens"; `plural` where it is not the noun and an s.
 export const many = (number, noun, plural = `${noun}s`) => `${count(number)} ${Number(number) === 1 ? noun : plural}`;
 
-// Tokens have one meaning everywhere: those of the input, and those of the output.
-export const tokens = ({ input_tokens: input, output_tokens: output }) =>
-  `${many(input, "token")} in, ${count(output)} out`;
+/** Input tokens, with the share that the backend read from its cache, and output tokens. */
+export function tokens({ input_tokens: input, output_tokens: output, input_tokens_details: details }) {
+  const cached =
+    input && details?.cached_tokens ? ` (${Math.round((100 * details.cached_tokens) / input)}% cached)` : "";
+  return `${many(input, "token")} in${cached}, ${count(output)} out`;
+}
 
 // Tokens a second from the first to the last; null where these are too few or too close to say anything.
 export function speed(output, { seconds: all, first_token_seconds: first, last_token_seconds: last = all }) {

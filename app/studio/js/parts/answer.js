@@ -4,7 +4,7 @@ import { h } from "../lib/dom.js";
 import { itemView } from "./items.js";
 
 export class AnswerView {
-  // `acts` has what the buttons of items do: see `itemView`.
+  // `acts` has what the buttons of items do, and how calls were answered: see `itemView`.
   constructor(acts = {}) {
     this.acts = acts;
     this.views = [];

@@ -5,20 +5,33 @@ import { count } from "../lib/text.js";
 import { dataUrl } from "./files.js";
 
 const LARGEST = 20_000_000; // bytes of a file
+const TOUCH = matchMedia("(pointer: coarse)");
+
+/** Enter sends where there is a keyboard. On touch devices it begins a line, since those have no Shift+Enter. */
+export function sendsMessage(event) {
+  return event.key === "Enter" && !event.shiftKey && !event.isComposing && !TOUCH.matches;
+}
 
 export class Composer {
-  constructor({ onsend, onpreview }) {
+  /** `onchange({text})` or `onchange({files})` is called when a person has changed either; `onrecall` by ArrowUp. */
+  constructor({ onsend, onpreview, onchange, onrecall }) {
     this.form = byId("composer");
     this.prompt = byId("prompt");
+    this.onchange = onchange;
     this.files = [];
+    if (TOUCH.matches) byId("prompt-hint").hidden = true;
     this.form.addEventListener("submit", (event) => {
       event.preventDefault();
       onsend();
     });
+    this.prompt.addEventListener("input", () => onchange({ text: this.text }));
     this.prompt.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      if (sendsMessage(event)) {
         event.preventDefault();
         onsend();
+      } else if (event.key === "ArrowUp" && !this.text && !this.files.length) {
+        event.preventDefault();
+        onrecall();
       }
     });
     byId("preview").addEventListener("click", onpreview);
@@ -53,25 +66,33 @@ export class Composer {
     return this.prompt.value;
   }
 
-  set text(value) {
-    this.prompt.value = value;
+  /** Show another message. */
+  set({ text = "", files = [] }) {
+    this.prompt.value = text;
+    this.files = files;
+    this.#listFiles();
   }
 
+  /** The message has been sent. */
   clear() {
-    this.text = "";
-    this.files = [];
-    this.#listFiles();
+    this.set({});
+    this.onchange({ text: "" });
+    this.onchange({ files: [] });
   }
 
   focus() {
     this.prompt.focus();
   }
 
+  /** Ready for typing, but without a touch device's keyboard over what is shown. */
+  invite() {
+    if (!TOUCH.matches) this.prompt.focus({ preventScroll: true });
+  }
+
   // The input items of what is written and attached; [] if there is nothing.
   items() {
     const text = this.text.trim();
     if (!text && !this.files.length) return [];
-    if (!this.files.length) return [{ type: "message", role: "user", content: [{ type: "input_text", text }] }];
     /** @type {any[]} */
     const parts = this.files.map(({ name, url }) =>
       url.startsWith("data:image/")
@@ -82,36 +103,20 @@ export class Composer {
     return [{ type: "message", role: "user", content: parts }];
   }
 
-  // Put an input back to be edited.
-  restore(items) {
-    this.clear();
-    const parts = items
-      .filter((item) => item.role === "user")
-      .flatMap((item) =>
-        typeof item.content === "string" ? [{ type: "input_text", text: item.content }] : item.content,
-      );
-    this.text = parts
-      .filter((part) => part.type === "input_text")
-      .map((part) => part.text)
-      .join("\n");
-    this.files = parts.flatMap((part) => {
-      if (part.type === "input_image" && part.image_url?.startsWith("data:"))
-        return [{ name: "image", url: part.image_url }];
-      return part.type === "input_file" && part.file_data ? [{ name: part.filename, url: part.file_data }] : [];
-    });
-    this.#listFiles();
-    this.focus();
-  }
-
   async #attach(files) {
     for (const file of files) {
       if (file.size > LARGEST) {
         byId("composer-problem").textContent = `${file.name} is larger than ${count(LARGEST / 1e6)} MB.`;
         continue;
       }
-      this.files.push({ name: file.name, url: await dataUrl(file) });
+      this.files = [...this.files, { name: file.name, url: await dataUrl(file) }];
     }
+    this.#filesChanged();
+  }
+
+  #filesChanged() {
     this.#listFiles();
+    this.onchange({ files: this.files });
     this.focus();
   }
 
@@ -121,14 +126,13 @@ export class Composer {
         h(
           "li",
           {},
-          file.url.startsWith("data:image/") ? h("img", { src: file.url, alt: "" }) : null,
+          file.url.startsWith("data:image/") ? h("img", { src: file.url, alt: "" }) : icon("file"),
           h("span", {}, file.name),
           button(
             icon("x"),
             () => {
-              this.files.splice(this.files.indexOf(file), 1);
-              this.#listFiles();
-              this.focus();
+              this.files = this.files.filter((each) => each !== file);
+              this.#filesChanged();
             },
             { class: "quiet only", "aria-label": `Remove ${file.name}` },
           ),

@@ -4,12 +4,16 @@ import { h } from "../lib/dom.js";
 import { money } from "../lib/tables.js";
 import { plain, seconds, speed, tokens } from "../lib/text.js";
 
-// `measures`: {seconds, first_token_seconds, cost, backend}, of which any may be missing.
-export function factsView({ model, usage }, measures) {
+/**
+ * @param {any} response
+ * @param {any} measures {seconds, first_token_seconds, cost, backend}, of which any may be missing
+ * @param {{model?: string, backend?: string}} [before] of the turn before, which are not repeated
+ */
+export function factsView({ model, usage }, measures, before = {}) {
   const rate = speed(usage?.output_tokens, measures);
   const facts = [
-    [plain(model), "Model"],
-    measures.backend ? [plain(measures.backend), "Backend"] : null,
+    model === before.model ? null : [plain(model), "Model"],
+    measures.backend && measures.backend !== before.backend ? [plain(measures.backend), "Backend"] : null,
     measures.seconds
       ? [
           seconds(measures.seconds * 1000),

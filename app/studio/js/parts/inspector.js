@@ -1,8 +1,8 @@
 // What is behind one turn: its events, the request beside its translation, the resource, and the code to repeat it.
 
 import { getJson, send } from "../lib/api.js";
+import { colour } from "../lib/colour.js";
 import { byId, copyButton, h, schedule } from "../lib/dom.js";
-import { colour } from "../lib/markdown.js";
 import { plain } from "../lib/text.js";
 import { LANGUAGES } from "./code.js";
 import { statsOf } from "./stats.js";

@@ -1,11 +1,18 @@
 // One item of a response or of its input, as it is shown; drawn anew as it grows.
 
+import { colour } from "../lib/colour.js";
 import { button, h, icon } from "../lib/dom.js";
-import { colour, GrowingMarkdown } from "../lib/markdown.js";
-import { cut, many, plain, pretty, webUrl } from "../lib/text.js";
+import { GrowingMarkdown } from "../lib/markdown.js";
+import { pictureView } from "../lib/picture.js";
+import { bytes } from "../lib/tables.js";
+import { count, cut, many, plain, pretty, webUrl, wholeSeconds } from "../lib/text.js";
 import { citedFiles, containerFiles } from "./files.js";
 
-// Make the view of an item: {node, draw(entry)}. `act` has what its buttons do: output(item, text), approve(item, yes).
+const FOLDED_LINES = 12;
+const FOLDED = 2_000; // characters
+
+// Make the view of an item: {node, draw(entry)}. `act` has what its buttons do: output(item, text), approve(item, yes),
+// and `answers`, the items that answered calls and approvals, by the id of these.
 export function itemView(item, act = {}) {
   const make = VIEWS[item.type] ?? (item.type?.endsWith("_output") ? OutputView : CallView);
   return new make(item, act);
@@ -16,23 +23,16 @@ class MarkdownPart {
   constructor() {
     this.markdown = new GrowingMarkdown();
     this.node = this.markdown.node;
-    this.drawn = 0;
   }
 
   draw(text, done) {
-    if (done) {
-      if (!this.finished) this.markdown.finish(text);
-      this.finished = true;
-    } else if (text.length > this.drawn) {
-      this.markdown.append(text.slice(this.drawn));
-      this.drawn = text.length;
-    }
+    this.markdown.update(text, done);
   }
 }
 
 // Text that grows, as it is.
 class PlainPart {
-  constructor(tag = "div", props = { class: "plain" }) {
+  constructor(tag = "div", /** @type {any} */ props = { class: "plain", dir: "auto" }) {
     this.node = h(tag, props);
     this.drawn = 0;
   }
@@ -49,6 +49,37 @@ class PlainPart {
     else this.node.append(added);
     this.drawn = text.length;
   }
+}
+
+// A text that a person wrote. A long one is folded, and the rest of it is not in the page before it is asked for.
+class WrittenPart {
+  constructor() {
+    this.body = h("div", { class: "plain", dir: "auto" });
+    this.node = h("div", { class: "written-text" }, this.body);
+  }
+
+  draw(text) {
+    if (text === this.text) return;
+    this.text = text;
+    const start = startOf(text);
+    this.body.textContent = plain(start);
+    const more = button(
+      `Show all ${count(text.length)} characters`,
+      () => {
+        this.body.replaceChildren(...(text.match(/[\s\S]{1,4000}/gu) ?? []).map(plain));
+        more.remove();
+      },
+      { class: "quiet" },
+    );
+    this.node.replaceChildren(this.body, ...(start === text ? [] : [more]));
+  }
+}
+
+// The first lines of a text, or all of it, if it is hardly longer.
+function startOf(text) {
+  const lines = text.split("\n", FOLDED_LINES + 4);
+  const start = lines.length > FOLDED_LINES + 3 ? `${lines.slice(0, FOLDED_LINES).join("\n")}…` : text;
+  return start.length > FOLDED + 200 ? `${start.slice(0, FOLDED)}…` : start;
 }
 
 class MessageView {
@@ -70,7 +101,8 @@ class MessageView {
       if (!view) {
         if (typeof text !== "string") view = { node: mediaView(part), draw() {} };
         else if (part.type === "output_text") view = new MarkdownPart();
-        else view = new PlainPart("div", { class: part.type === "refusal" ? "plain refusal" : "plain" });
+        else if (part.type === "refusal") view = new PlainPart("div", { class: "plain refusal", dir: "auto" });
+        else view = new WrittenPart();
         this.parts[index] = view;
         this.node.append(view.node);
       }
@@ -117,15 +149,16 @@ function mediaView(part) {
     return h(
       "p",
       { class: "attachment" },
-      `File: ${plain(part.filename ?? part.file_id ?? part.file_url ?? "unnamed")}`,
+      icon("file"),
+      plain(part.filename ?? part.file_id ?? part.file_url ?? "unnamed file"),
+      part.file_data ? h("span", { class: "note" }, bytes((part.file_data.length * 3) / 4)) : null,
     );
   return h("pre", { class: "json", tabindex: 0 }, pretty(part));
 }
 
 // An image that came with the text is shown; one that is elsewhere is not loaded, but linked.
 export function imageView(source, label) {
-  if (/^data:image\/(png|jpe?g|gif|webp|avif);base64,/i.test(source))
-    return h("img", { class: "picture", src: source, alt: label });
+  if (/^data:image\/(png|jpe?g|gif|webp|avif);base64,/i.test(source)) return pictureView(source, label);
   const url = webUrl(source);
   return h(
     "p",
@@ -136,14 +169,19 @@ export function imageView(source, label) {
   );
 }
 
+// What the model thought: while it thinks, for how long and its last line; later, folded.
 class ReasoningView {
   constructor() {
-    this.summary = h("summary", {}, "Reasoning");
+    this.title = h("span", {}, "Reasoning");
+    this.line = h("span", { class: "thought", dir: "auto" });
+    this.summary = h("summary", {}, this.title, this.line);
     this.node = h("details", { class: "item reasoning" }, this.summary);
     this.parts = new Map();
+    this.began = undefined; // since when the page sees the model think
   }
 
   draw({ item, done }) {
+    let last = "";
     for (const name of ["summary", "content"]) {
       (item[name] ?? []).forEach((part, index) => {
         if (typeof part?.text !== "string") return;
@@ -153,13 +191,42 @@ class ReasoningView {
           this.node.append(this.parts.get(place).node);
         }
         this.parts.get(place).draw(part.text);
+        last = part.text;
       });
     }
-    this.summary.textContent = done ? "Reasoning" : "Reasoning…";
-    if (done && !this.parts.size)
-      this.node.append(
-        h("p", { class: "note" }, item.encrypted_content ? "It is encrypted." : "The model did not show it."),
+    if (done) this.#end(item);
+    else this.#think(last);
+  }
+
+  #think(text) {
+    this.began ??= performance.now();
+    this.timer ??= setInterval(() => (this.node.isConnected ? this.#tell() : this.#stop()), 1000);
+    this.line.textContent = plain(cut(text.slice(-300).trimEnd().split("\n").at(-1), 120));
+    this.#tell();
+  }
+
+  #tell() {
+    this.title.textContent = `Thinking, ${wholeSeconds(performance.now() - this.began)}`;
+  }
+
+  #stop() {
+    clearInterval(this.timer);
+    this.timer = null;
+  }
+
+  #end(item) {
+    this.#stop();
+    this.line.textContent = "";
+    this.title.textContent =
+      this.began === undefined ? "Reasoning" : `Thought for ${wholeSeconds(performance.now() - this.began)}`;
+    if (!this.parts.size && !this.hidden) {
+      this.hidden = h(
+        "p",
+        { class: "note" },
+        item.encrypted_content ? "The reasoning is encrypted." : "The model did not show its reasoning.",
       );
+      this.node.append(this.hidden);
+    }
   }
 }
 
@@ -168,8 +235,8 @@ const CALLS = {
   function_call: ["Function call", "wrench"],
   custom_tool_call: ["Tool call", "wrench"],
   mcp_call: ["MCP call", "plug"],
-  mcp_list_tools: ["Tools of an MCP server", "plug"],
-  mcp_approval_request: ["Approval wanted", "shield-check"],
+  mcp_list_tools: ["MCP tools listed", "plug"],
+  mcp_approval_request: ["Approval needed", "shield-check"],
   mcp_approval_response: ["Approval", "shield-check"],
   web_search_call: ["Web search", "globe"],
   file_search_call: ["File search", "file-search"],
@@ -182,6 +249,27 @@ const CALLS = {
   compaction: ["Compaction", "list"],
 };
 const titleOf = (type) => CALLS[type]?.[0] ?? type;
+
+// What a call is, and of what: an approval asks a question.
+function named(item) {
+  const names = [item.server_label, item.name].filter(Boolean);
+  if (item.type === "mcp_approval_request" && names.length === 2)
+    return [
+      h(
+        "span",
+        {},
+        "Approval needed: run ",
+        h("code", {}, plain(item.name)),
+        " on ",
+        h("code", {}, plain(item.server_label)),
+        "?",
+      ),
+    ];
+  return [
+    h("span", { class: "label" }, titleOf(item.type)),
+    names.length ? h("code", {}, plain(names.join(" · "))) : "",
+  ];
+}
 
 // Shown in its own way, or of no interest to a reader: the rest of an item's fields are listed by name.
 const OWN = new Set([
@@ -231,12 +319,7 @@ class CallView {
   }
 
   draw({ item, done, images }) {
-    const names = [item.server_label, item.name].filter(Boolean).join(" · ");
-    this.title.replaceChildren(
-      icon(CALLS[item.type]?.[1] ?? "wrench"),
-      h("span", { class: "label" }, titleOf(item.type)),
-      names ? h("code", {}, plain(names)) : "",
-    );
+    this.title.replaceChildren(icon(CALLS[item.type]?.[1] ?? "wrench"), ...named(item));
     const state = item.error ? "failed" : (item.status ?? (done ? "" : "in_progress"));
     this.state.textContent = state.replaceAll("_", " ");
     this.state.className = `chip ${WORKING.has(state) ? "working" : state}`;
@@ -263,10 +346,16 @@ class CallView {
     if (text.length < 20_000) colour(this.given.node, text, language);
   }
 
+  // The controls of a call that waits, or how it was answered.
   #buttons(item) {
-    if (item.type === "mcp_approval_request" && this.act.approve) return [this.#approval(item)];
-    if (["function_call", "custom_tool_call"].includes(item.type) && this.act.output) return [this.#output(item)];
-    return [];
+    if (item.type === "mcp_approval_request") {
+      const given = this.act.answers?.get(item.id);
+      if (given) return [h("p", { class: "note" }, given.approve ? "Approved." : "Denied.")];
+      return this.act.approve ? [this.#approval(item)] : [];
+    }
+    if (!["function_call", "custom_tool_call"].includes(item.type)) return [];
+    if (this.act.answers?.has(item.call_id)) return [h("p", { class: "note" }, "Answered below.")];
+    return this.act.output ? [this.#output(item)] : [];
   }
 
   #approval(item) {
@@ -289,9 +378,9 @@ class CallView {
     const form = h(
       "form",
       { class: "call-output" },
-      h("label", { for: id }, "Its output, for the model"),
+      h("label", { for: id }, "Result to send back"),
       field,
-      h("div", { class: "buttons" }, h("button", { class: "primary" }, "Send output")),
+      h("div", { class: "buttons" }, h("button", { class: "primary" }, "Send result")),
     );
     form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -385,17 +474,16 @@ function outcome(item) {
 
 const isShown = (value) => value !== null && value !== "" && value !== undefined;
 
+// What a hosted call did: {type, query, …}, or a word, as image calls have it.
 function actionView(action) {
+  if (typeof action === "string") return [h("p", {}, ACTIONS[action] ?? plain(action.replaceAll("_", " ")))];
   const links = (action.sources ?? []).map((source) => webUrl(source.url)).filter(Boolean);
   const said = action.query ?? action.queries?.join("; ") ?? action.url ?? "";
+  const name = (action.type ?? "run").replaceAll("_", " ");
   return [
-    h(
-      "p",
-      {},
-      `${(action.type ?? "run").replaceAll("_", " ")}: `,
-      h("code", {}, plain(said)),
-      action.pattern ? ` for “${plain(action.pattern)}”` : "",
-    ),
+    said
+      ? h("p", {}, `${name}: `, h("code", {}, plain(said)), action.pattern ? ` for “${plain(action.pattern)}”` : "")
+      : h("p", {}, name),
     links.length
       ? h(
           "ul",
@@ -407,6 +495,8 @@ function actionView(action) {
       : null,
   ].filter(Boolean);
 }
+
+const ACTIONS = { generate: "A new image", edit: "An edited image", auto: "An image" };
 
 // What was typed and printed, as a terminal shows it.
 function terminal(lines, label) {
@@ -458,7 +548,7 @@ class OutputView {
     this.node = h(
       "div",
       { class: "item call given" },
-      h("div", { class: "call-head" }, h("span", { class: "label" }, `Output of the ${title}`)),
+      h("div", { class: "call-head" }, h("span", { class: "label" }, `Result of the ${title}`)),
       this.body,
     );
   }

@@ -1,17 +1,18 @@
-// The hosted tools of the server: each is switched on, and some are chosen from.
+// The controls of the server's hosted tools: a switch each, and what can be chosen within a tool.
 
 import { ApiError, getJson, send, upload } from "../lib/api.js";
 import { asked } from "../lib/dialog.js";
 import { announce, byId, h, icon } from "../lib/dom.js";
 import { count, many, plain } from "../lib/text.js";
+import { toolName, toolTitle } from "../talk/options.js";
 
-const KINDS = {
-  web_search: { name: "Web search", icon: "globe", include: "web_search_call.action.sources" },
-  file_search: { name: "File search", icon: "file-search", include: "file_search_call.results" },
-  code_interpreter: { name: "Code interpreter", icon: "code", include: "code_interpreter_call.outputs" },
-  shell: { name: "Shell", icon: "terminal" },
-  image_generation: { name: "Image generation", icon: "image" },
-  mcp: { icon: "plug" },
+const ICONS = {
+  web_search: "globe",
+  file_search: "file-search",
+  code_interpreter: "code",
+  shell: "terminal",
+  image_generation: "image",
+  mcp: "plug",
 };
 const POLL = 700; // ms between two looks at a file that is being indexed
 
@@ -32,24 +33,6 @@ export class Toolbox {
     this.place.replaceChildren(...this.tools.map(({ node }) => node));
   }
 
-  declarations() {
-    return this.#on().map((tool) => tool.declaration());
-  }
-
-  include() {
-    return [
-      ...new Set(
-        this.#on()
-          .map(({ type }) => KINDS[type]?.include)
-          .filter(Boolean),
-      ),
-    ];
-  }
-
-  set() {
-    return this.#on().map((tool) => ({ text: tool.told(), field: tool.box.id }));
-  }
-
   // What is switched on, by the name of the tool.
   state() {
     return Object.fromEntries(this.#on().map((tool) => [tool.name, tool.state()]));
@@ -68,32 +51,28 @@ export class Toolbox {
 class ToolChoice {
   constructor(declaration, onchange) {
     this.declared = declaration;
-    this.type = declaration.type;
-    this.name = declaration.server_label ?? declaration.type;
+    this.name = toolName(declaration);
     this.onchange = onchange;
-    const kind = KINDS[this.type] ?? { icon: "wrench" };
-    this.title = plain(kind.name ?? declaration.server_label ?? this.type.replaceAll("_", " "));
-    const id = `tool-${this.type}-${this.name}`;
+    this.title = plain(toolTitle(declaration));
+    const id = `tool-${this.name}`;
     this.box = h("input", { type: "checkbox", role: "switch", id, on: { change: () => this.switched() } });
     this.more = h("div", { class: "tool-more", hidden: true });
     this.node = h(
       "div",
       { class: "tool" },
-      h("div", { class: "tool-head" }, icon(kind.icon), h("label", { for: id }, this.title), this.box),
+      h(
+        "div",
+        { class: "tool-head" },
+        icon(ICONS[declaration.type] ?? "wrench"),
+        h("label", { for: id }, this.title),
+        this.box,
+      ),
       this.more,
     );
   }
 
   switched() {
     this.more.hidden = !this.box.checked || !this.more.hasChildNodes();
-  }
-
-  declaration() {
-    return this.declared;
-  }
-
-  told() {
-    return this.title;
   }
 
   state() {
@@ -125,7 +104,7 @@ class ServerChoice extends ToolChoice {
 
   async #load() {
     if (this.listed) return;
-    this.list.replaceChildren(h("p", { class: "note pulse" }, "Asking the server…"));
+    this.list.replaceChildren(h("p", { class: "note pulse" }, "Listing the tools…"));
     try {
       const { tools, error } = await getJson(`antiphon/mcp/${encodeURIComponent(this.declared.server_label)}`);
       if (error) throw new ApiError(error);
@@ -151,7 +130,7 @@ class ServerChoice extends ToolChoice {
         "span",
         {},
         h("code", {}, plain(tool.name)),
-        tool.needs_approval ? h("span", { class: "chip" }, "asks first") : null,
+        tool.needs_approval ? h("span", { class: "chip" }, "needs approval") : null,
         tool.description ? h("span", { class: "note" }, plain(tool.description)) : null,
       ),
     );
@@ -163,16 +142,8 @@ class ServerChoice extends ToolChoice {
     this.allowed = chosen.length === boxes.length ? null : chosen;
   }
 
-  declaration() {
-    return this.allowed ? { ...this.declared, allowed_tools: this.allowed } : this.declared;
-  }
-
-  told() {
-    return this.allowed ? `${this.title}: ${many(this.allowed.length, "tool")}` : this.title;
-  }
-
   state() {
-    return { allowed: this.allowed };
+    return this.allowed ? { allowed: this.allowed } : {};
   }
 
   restore(state) {
@@ -228,7 +199,7 @@ class StoreChoice extends ToolChoice {
       this.stores = (await getJson("vector_stores?limit=100")).data;
       this.problem.textContent = "";
       this.select.replaceChildren(
-        ...(this.stores.length ? [] : [h("option", { value: "" }, "There is none yet")]),
+        ...(this.stores.length ? [] : [h("option", { value: "" }, "No vector stores yet")]),
         ...this.stores.map((store) =>
           h(
             "option",
@@ -246,12 +217,12 @@ class StoreChoice extends ToolChoice {
   }
 
   async #make() {
-    const name = await asked({ title: "New vector store", label: "Name of the store", verb: "Make" });
+    const name = await asked({ title: "New vector store", label: "Name of the store", verb: "Create" });
     if (!name) return null;
     try {
       const { id } = await send("POST", "vector_stores", { name });
       await this.#load(id);
-      announce(`Made ${name}.`);
+      announce(`Created ${name}.`);
       return id;
     } catch (error) {
       this.problem.textContent = error.message;
@@ -291,18 +262,9 @@ class StoreChoice extends ToolChoice {
     }
   }
 
-  declaration() {
-    if (!this.select.value) throw new Error("File search needs a vector store: choose one, or make one under Options.");
-    return { type: "file_search", vector_store_ids: [this.select.value] };
-  }
-
-  told() {
-    const store = this.stores?.find(({ id }) => id === this.select.value);
-    return store ? `File search: ${plain(store.name || store.id)}` : "File search";
-  }
-
   state() {
-    return { store: this.wanted };
+    const store = this.stores?.find(({ id }) => id === this.wanted);
+    return { store: this.wanted, title: store?.name || this.wanted };
   }
 
   restore(state) {

@@ -1,8 +1,8 @@
 // The client's request beside the backend's request, part by part, with the reason for each difference.
 
+import { colour } from "../lib/colour.js";
 import { compact } from "../lib/compact.js";
 import { button, copyButton, h } from "../lib/dom.js";
-import { colour } from "../lib/markdown.js";
 import { count, laidOut, plain } from "../lib/text.js";
 import { align, apiOf, counts } from "./align.js";
 

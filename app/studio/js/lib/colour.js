@@ -1,0 +1,17 @@
+// Colours of code, from highlight.js, which is loaded with the first block that needs them.
+
+import purify from "../../vendor/dompurify/purify.es.mjs";
+
+const DOMPurify = /** @type {any} */ (purify);
+const LONGEST = 30_000; // characters of code that gets colours
+
+/** Colour an element whose text is code. The colours are spans that DOMPurify has checked. */
+export async function colour(element, text, language) {
+  if (!language || text.length > LONGEST) return;
+  const { default: hljs } = await import("../../vendor/highlightjs/highlight.min.js");
+  if (!hljs.getLanguage(language) || element.textContent !== text) return;
+  const { value } = hljs.highlight(text, { language, ignoreIllegals: true });
+  element.replaceChildren(
+    DOMPurify.sanitize(value, { ALLOWED_TAGS: ["span"], ALLOWED_ATTR: ["class"], RETURN_DOM_FRAGMENT: true }),
+  );
+}

@@ -1,0 +1,46 @@
+// A picture of an answer or a message, in its own proportions, with buttons to look at it large and to download it.
+
+import { button, h, icon } from "./dom.js";
+import { blobOf, saveBlob } from "./save.js";
+
+/** @param {string} source a `data:` URL @param {string} label what it shows */
+export function pictureView(source, label) {
+  const extension = /^data:image\/(\w+)/.exec(source)?.[1].replace("jpeg", "jpg") ?? "png";
+  const image = h("img", { class: "picture", src: source, alt: label, on: { click: () => zoom(source, label) } });
+  return h(
+    "span",
+    { class: "picture-frame" },
+    image,
+    h(
+      "span",
+      { class: "picture-buttons" },
+      button(icon("maximize-2"), () => zoom(source, label), {
+        class: "only",
+        "aria-label": `Enlarge: ${label}`,
+        title: "Enlarge",
+      }),
+      button(icon("download"), () => saveBlob(blobOf(source), `image.${extension}`), {
+        class: "only",
+        "aria-label": `Download: ${label}`,
+        title: "Download",
+      }),
+    ),
+  );
+}
+
+function zoom(source, label) {
+  const before = /** @type {any} */ (document.activeElement);
+  const dialog = h(
+    "dialog",
+    { class: "zoom", "aria-label": label },
+    h("img", { src: source, alt: label }),
+    button(icon("x"), () => dialog.close(), { class: "only", "aria-label": "Close the picture" }),
+  );
+  dialog.addEventListener("click", ({ target }) => target === dialog && dialog.close());
+  dialog.addEventListener("close", () => {
+    dialog.remove();
+    if (before?.isConnected) before.focus({ preventScroll: true });
+  });
+  document.body.append(dialog);
+  dialog.showModal();
+}

@@ -1,0 +1,340 @@
+// One conversation: its turns with their views, the answer that is coming, and its branches.
+
+import { ApiError, send, stream } from "../lib/api.js";
+import { h, schedule } from "../lib/dom.js";
+import { LiveResponse } from "../lib/live.js";
+import { EventLog } from "../lib/log.js";
+import { recorded, requestOf } from "../lib/stored.js";
+import { newestFrom, siblings, withRoot } from "./branches.js";
+import { Turn, writtenText } from "./turn.js";
+import { TurnView } from "./turn_view.js";
+
+const ROOTS = "antiphon.branches"; // groups of first turns that replaced one another, in the browser
+const RESUMES = 60; // how often a background response is followed again after its connection broke
+const LONGEST_PAUSE = 10_000; // ms between two such attempts
+const SLICE = 8; // ms of building old turns, before the browser gets a chance to draw
+
+export class Thread {
+  /**
+   * @param {any} acts what the controls of turns do: see `TurnView`
+   * @param {any} on changed(thread): its address or state; painted(turn); ended(turn); refused(error)
+   */
+  constructor(acts, on) {
+    this.acts = acts;
+    this.on = on;
+    this.address = ""; // the id of the response that it ends with; "local-1" while the server does not store it
+    this.turns = [];
+    this.forks = []; // entries of the stored responses that are on other branches
+    this.views = new Map();
+    this.running = null; // {turn, id, abort}
+    this.values = null; // the OptionValues of its next turn
+    this.cutOff = []; // turns that a fork has hidden until its first message
+    this.list = h("div", { class: "turns" });
+  }
+
+  get last() {
+    return this.turns.at(-1);
+  }
+
+  /** The text that the conversation begins with. */
+  get title() {
+    return this.turns.length ? writtenText(this.turns[0].input) : "";
+  }
+
+  /** Its turns exist in this page alone. */
+  get unsaved() {
+    return this.turns.length > 0 && !this.address.startsWith("resp_");
+  }
+
+  view(turn) {
+    return this.views.get(turn);
+  }
+
+  /** Show stored turns, the newest first, so that a long conversation can be read before all of it is built. */
+  async restore({ data, forks = [] }) {
+    this.forks = forks;
+    this.address = data.at(-1).response.id;
+    this.turns = data.map((stored) => Turn.stored(stored, requestOf(stored)));
+    this.#number();
+    let began = performance.now();
+    for (const turn of this.turns.toReversed()) {
+      if (performance.now() - began > SLICE) {
+        await new Promise((done) => setTimeout(done));
+        began = performance.now();
+      }
+      if (!this.turns.includes(turn)) return; // the conversation was cut off before it
+      this.list.prepend(this.#made(turn).node);
+      if (!turn.running) this.#settle(turn);
+    }
+  }
+
+  /** Follow the last turn, if it still runs. */
+  resume() {
+    const { last } = this;
+    if (!last?.running || this.running) return;
+    const { id } = last.response;
+    last.live = new LiveResponse();
+    this.#attend(last, id, (signal) => stream(`responses/${id}?stream=true`, { signal }));
+  }
+
+  /** Send a request, whose own items are `input`; `replaced` are the turns that it takes the place of. */
+  run(request, input, replaced = this.cutOff) {
+    this.cutOff = [];
+    const turn = new Turn(request, input);
+    turn.others = othersOf(replaced);
+    this.turns.push(turn);
+    this.#number();
+    const before = this.turns.at(-2);
+    this.list.append(this.#made(turn).node);
+    if (before) this.#settle(before);
+    return this.#attend(turn, null, (signal) => stream("responses", { method: "POST", body: request, signal }));
+  }
+
+  /** Take the turns from one on out of the conversation; returns them. */
+  cutFrom(turn) {
+    const index = this.turns.indexOf(turn);
+    if (index < 0) return [];
+    const taken = this.turns.splice(index);
+    for (const each of taken) this.views.get(each)?.node.remove();
+    this.#readdress();
+    if (this.last) this.#settle(this.last);
+    return taken;
+  }
+
+  /** Hide what comes after a turn, until the next message begins another branch, or `unfork` shows it again. */
+  fork(turn) {
+    this.unfork();
+    const next = this.turns[this.turns.indexOf(turn) + 1];
+    if (next) this.cutOff = this.cutFrom(next);
+    this.on.changed(this);
+  }
+
+  unfork() {
+    const hidden = this.cutOff;
+    this.cutOff = [];
+    this.#append(hidden);
+  }
+
+  #append(turns) {
+    if (!turns.length) return;
+    const before = this.last;
+    this.turns.push(...turns);
+    this.#number();
+    this.list.append(...turns.map((turn) => this.#made(turn).node));
+    for (const turn of [before, ...turns]) if (turn) this.#settle(turn);
+    this.#readdress();
+  }
+
+  #readdress() {
+    const stored = this.turns.findLast((turn) => turn.stored);
+    if (stored) this.address = stored.response.id;
+    else if (!this.address.startsWith("local-")) this.address = this.turns.length ? localAddress() : "";
+    this.on.changed(this);
+  }
+
+  /** Do not wait for an answer; a background response goes on at the server. */
+  async stop() {
+    const { running } = this;
+    if (!running) return;
+    running.turn.stopped = true;
+    this.views.get(running.turn).wait("Stopping…");
+    // The stream of a background response ends by itself, as cancelled.
+    if (running.id) await send("POST", `responses/${running.id}/cancel`, {}).catch(() => running.abort.abort());
+    else running.abort.abort();
+  }
+
+  // Wait for the answer of a turn, whose stream `ask(signal)` opens; `id` is that of a background response that runs.
+  async #attend(turn, id, ask) {
+    const running = { turn, id, abort: new AbortController() };
+    this.running = running;
+    turn.running = true;
+    turn.log = new EventLog();
+    if (!turn.request.background && !this.address) this.address = localAddress();
+    const view = this.views.get(turn);
+    this.on.changed(this);
+    try {
+      const answer = await ask(running.abort.signal);
+      turn.warnings = answer.warnings;
+      turn.requestId = answer.requestId;
+      if (answer.response) turn.live = LiveResponse.of(answer.response);
+      view.resumed();
+      await this.#read(running, answer.batches);
+    } catch (error) {
+      await this.#failed(running, error);
+    }
+    this.running = null;
+    turn.running = false;
+    turn.log.end();
+    if (turn.response?.status === "cancelled") turn.stopped = true;
+    view.draw();
+    if (turn.stored) this.address = turn.response.id;
+    else if (!this.address) this.address = localAddress();
+    this.#rememberRoot(turn);
+    for (const each of this.turns) if (each === turn || each === this.turns.at(-2)) this.#settle(each);
+    this.on.changed(this);
+    this.on.ended(turn);
+    if (turn.stored) {
+      turn.measures = { ...turn.log.measures(), ...(await recorded(turn.response.id)) };
+      view.measured(this.#before(turn));
+    }
+  }
+
+  async #read(running, batches) {
+    const { turn } = running;
+    const view = this.views.get(turn);
+    const paint = () => {
+      view.draw();
+      this.on.painted(turn);
+    };
+    for await (const batch of batches) {
+      for (const [raw, event] of batch) {
+        turn.log.add(raw, event);
+        turn.live.apply(event);
+      }
+      const { response } = turn.live;
+      if (response?.background && running.id !== response.id) {
+        running.id = response.id;
+        this.address = response.id;
+        this.on.changed(this);
+      }
+      schedule(paint);
+    }
+    if (!turn.live.ended) throw new ApiError("The connection to the server was lost.", { code: "connection_lost" });
+  }
+
+  async #failed(running, error) {
+    const { turn, id } = running;
+    if (error.name === "AbortError") turn.stopped = true;
+    else if (id && isLost(error) && (await this.#followAgain(running))) return;
+    else if (!turn.live.ended) {
+      turn.failure = error instanceof ApiError ? error : new ApiError(error.message);
+      this.on.refused(turn.failure);
+    }
+  }
+
+  // Follow a background response from where its stream broke.
+  async #followAgain(running) {
+    const { turn, id, abort } = running;
+    const view = this.views.get(turn);
+    for (let attempt = 0; attempt < RESUMES && !turn.stopped; attempt++) {
+      view.wait("Reconnecting…");
+      const { last } = turn.live;
+      try {
+        const answer = await stream(`responses/${id}?stream=true&starting_after=${last}`, { signal: abort.signal });
+        view.resumed();
+        await this.#read(running, answer.batches);
+        return true;
+      } catch (error) {
+        if (!isLost(error)) return false;
+        if (turn.live.last > last) attempt = 0; // it came further
+        await new Promise((done) => setTimeout(done, Math.min(500 * 2 ** attempt, LONGEST_PAUSE)));
+      }
+    }
+    return false;
+  }
+
+  #made(turn) {
+    let view = this.views.get(turn);
+    if (!view) {
+      view = new TurnView(turn, this.acts);
+      this.views.set(turn, view);
+    }
+    return view;
+  }
+
+  #number() {
+    for (const [index, turn] of this.turns.entries()) turn.number = index + 1;
+  }
+
+  #before(turn) {
+    return this.turns[this.turns.indexOf(turn) - 1];
+  }
+
+  #settle(turn) {
+    const index = this.turns.indexOf(turn);
+    const branches = this.branches(turn);
+    this.#made(turn).settle({
+      last: index === this.turns.length - 1,
+      busy: Boolean(this.running),
+      before: this.turns[index - 1],
+      next: this.turns[index + 1],
+      branch: [branches.findIndex(({ current }) => current) + 1, branches.length],
+    });
+  }
+
+  /** Update the controls of all turns, which a running answer takes away. */
+  settle() {
+    for (const turn of this.turns) if (this.views.has(turn)) this.#settle(turn);
+  }
+
+  /**
+   * The siblings of a turn in the order of their making: [{current, turns}] for those of this page, [{id}] for others.
+   * @returns {{current?: boolean, turns?: any[], id?: string, asked: number}[]}
+   */
+  branches(turn) {
+    const current = { current: true, id: turn.response?.id, asked: turn.asked };
+    const made = turn.others.map((turns) => ({ turns, id: turns[0].response?.id, asked: turns[0].asked }));
+    const found = new Map([current, ...made].map((each) => [each.id ?? each, each]));
+    if (turn.stored) {
+      const entries = this.#entries();
+      const roots = rootGroups().find((group) => group.includes(turn.response.id)) ?? [];
+      for (const [index, id] of siblings(entries, turn.response.id, roots).entries()) {
+        const asked = entries.find((entry) => entry.id === id)?.created_at ?? index;
+        if (!found.has(id)) found.set(id, { id, asked });
+      }
+    }
+    return [...found.values()].sort((one, other) => one.asked - other.asked);
+  }
+
+  /** Show a sibling that this page has made; returns the id of the response to open for another one. */
+  showBranch(turn, step) {
+    const branches = this.branches(turn);
+    const wanted = branches[branches.findIndex(({ current }) => current) + step];
+    if (!wanted) return null;
+    if (!wanted.turns) return newestFrom(this.#entries(), wanted.id);
+    const taken = this.cutFrom(turn);
+    wanted.turns[0].others = othersOf(taken, wanted.turns);
+    this.#append(wanted.turns);
+    return null;
+  }
+
+  // The stored responses of all branches, but for failures.
+  #entries() {
+    const path = this.turns
+      .filter((turn) => turn.stored)
+      .map(({ response, request, asked }) => ({
+        id: response.id,
+        previous_response_id: request.previous_response_id ?? null,
+        created_at: asked,
+      }));
+    const known = new Set(path.map(({ id }) => id));
+    return [...path, ...this.forks.filter(({ id, status }) => !known.has(id) && status !== "failed")];
+  }
+
+  // A first turn that replaced another one is a conversation of its own for the server.
+  #rememberRoot(turn) {
+    if (turn !== this.turns[0] || !turn.stored) return;
+    const replaced = turn.others.map(([first]) => first).filter((first) => first.stored);
+    if (!replaced.length) return;
+    const groups = withRoot(rootGroups(), replaced.at(-1).response.id, turn.response.id);
+    localStorage.setItem(ROOTS, JSON.stringify(groups));
+  }
+}
+
+const rootGroups = () => JSON.parse(localStorage.getItem(ROOTS) ?? "[]");
+
+let locals = 0;
+
+function localAddress() {
+  locals += 1;
+  return `local-${locals}`;
+}
+
+// The other branches at a place: those that the turns taken from it had, and these turns, unless they have no answer.
+function othersOf(taken, shown = null) {
+  if (!taken.length) return [];
+  const kept = taken[0].state === "failed" && !taken[0].live.items.length ? [] : [taken];
+  return [...taken[0].others, ...kept].filter((turns) => turns !== shown);
+}
+
+const isLost = ({ code }) => code === "connection_lost" || code === "connection_failed";

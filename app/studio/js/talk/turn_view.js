@@ -1,0 +1,287 @@
+// The view of one turn: the question, the answer as it grows, and below it what can be done and what it took.
+
+import { ApiError } from "../lib/api.js";
+import { button, copyButton, h, icon } from "../lib/dom.js";
+import { popupButton } from "../lib/popup.js";
+import { count, plain } from "../lib/text.js";
+import { AnswerView, textOf } from "../parts/answer.js";
+import { sendsMessage } from "../parts/composer.js";
+import { factsView } from "../parts/facts.js";
+import { failureView } from "../parts/failure.js";
+import { itemViews } from "../parts/items.js";
+import { answersOf, withText, writtenText } from "./turn.js";
+
+const SPEED_EVERY = 250; // ms between two figures of the speed while an answer comes
+
+export class TurnView {
+  /**
+   * @param {import("./turn.js").Turn} turn
+   * @param {any} acts what its controls do: retry(turn, model), resend(turn, items), goOn(turn), fork(turn),
+   *   inspect(turn), output(turn, item, text), approve(turn, item, yes), branch(turn, step), raise(turn), models()
+   */
+  constructor(turn, acts) {
+    this.turn = turn;
+    this.acts = acts;
+    this.question = h("div", { class: "question" }, itemViews(turn.input));
+    this.branches = h("div", { class: "branches", hidden: true });
+    this.place = h("div", { class: "answer-place" });
+    this.coming = h("span", { class: "note pulse" });
+    this.foot = h("div", { class: "turn-foot" }, this.coming);
+    this.node = h(
+      "article",
+      { class: "turn", "aria-label": `Turn ${turn.number}` },
+      this.question,
+      this.branches,
+      this.place,
+      this.foot,
+    );
+    this.live = null; // whether its calls can be answered
+    this.#makeAnswer(false, new Map());
+    if (turn.running) this.wait("Waiting for the model…");
+  }
+
+  /** Draw what has come of the answer. */
+  draw() {
+    const { turn } = this;
+    this.answer.draw(turn.live);
+    if (turn.state === "streaming" && !this.notice) this.#tellSpeed();
+  }
+
+  /** Tell what is waited for. */
+  wait(text) {
+    this.notice = text;
+    this.node.setAttribute("aria-busy", "true");
+    this.coming.textContent = text;
+    this.foot.replaceChildren(this.coming);
+  }
+
+  /** The answer is coming again. */
+  resumed() {
+    this.notice = "";
+    this.speedAt = 0;
+  }
+
+  #tellSpeed() {
+    const now = performance.now();
+    if (now - (this.speedAt ?? 0) < SPEED_EVERY) return;
+    this.speedAt = now;
+    const { log } = this.turn;
+    const elapsed = log?.first ? (now - log.began - log.first) / 1000 : 0;
+    const rate = elapsed > 0.5 ? ` ${count(Math.round(log.deltas / elapsed))} tokens/s` : "";
+    this.coming.textContent = `Answering…${rate}`;
+    if (!this.coming.isConnected) this.foot.replaceChildren(this.coming);
+  }
+
+  /**
+   * Show the place of a turn that does not run in its conversation.
+   * @param {{last: boolean, busy: boolean, next: any, before: any, branch: [number, number]}} place `next` and
+   *   `before` are the turns around it; `branch` is its number among its siblings, and how many there are
+   */
+  settle({ last, busy, next, before, branch }) {
+    const { turn } = this;
+    this.#numberBranch(branch, busy);
+    if (turn.running) return;
+    this.node.removeAttribute("aria-busy");
+    const actions = turn.actions({ last, busy });
+    this.#makeAnswer(actions.has("answer"), answersOf(next?.input ?? []));
+    this.node.classList.toggle("last", last);
+    this.foot.replaceChildren(...this.#outcome(actions), this.#buttons(actions, before));
+  }
+
+  // Calls and requests for approval have controls in the last turn alone; in others, the answer that they got.
+  #makeAnswer(live, answers) {
+    const key = JSON.stringify([live, [...answers.keys()]]);
+    if (key === this.live) return;
+    const waits = this.turn.live.items.some((entry) =>
+      ["function_call", "custom_tool_call", "mcp_approval_request"].includes(entry?.item.type),
+    );
+    if (this.live !== null && !waits) return;
+    this.live = key;
+    const { turn, acts } = this;
+    this.answer = new AnswerView({
+      answers,
+      output: live ? (item, text) => acts.output(turn, item, text) : null,
+      approve: live ? (item, yes) => acts.approve(turn, item, yes) : null,
+    });
+    for (const entry of turn.live.items) if (entry) entry.changed = true;
+    this.answer.draw(turn.live);
+    this.place.replaceChildren(this.answer.node);
+  }
+
+  /** Update the times and the cost, which the server tells after the end. */
+  measured(before) {
+    this.foot.querySelector(".facts")?.replaceWith(this.#facts(before));
+  }
+
+  #facts(before) {
+    const { turn } = this;
+    return factsView(
+      turn.response,
+      turn.measures ?? turn.log?.measures() ?? {},
+      before?.measures ? { model: before.response?.model, backend: before.measures.backend } : {},
+    );
+  }
+
+  #outcome(actions) {
+    const { turn, acts } = this;
+    const { live, response } = turn;
+    if (turn.state === "failed") {
+      const given = live.error;
+      const error =
+        turn.failure ??
+        (given
+          ? new ApiError(given.message, { ...given, retryAfter: given.headers?.["Retry-After"] })
+          : new ApiError("The answer ended without a result."));
+      const retry = actions.has("retry")
+        ? /** @type {[string, () => void]} */ (["Retry", () => acts.retry(turn)])
+        : null;
+      return [failureView(error, turn.requestId || error.requestId, retry)];
+    }
+    const goOn = actions.has("continue") ? button("Continue", () => acts.goOn(turn)) : null;
+    if (turn.stopped) {
+      const text = response?.background
+        ? "Stopped."
+        : "Stopped. This answer is not stored: the next message continues from the turn before it.";
+      return [h("div", { class: "cut-off" }, h("span", { class: "note" }, text), goOn)];
+    }
+    if (response.status !== "incomplete") return [];
+    const reason = response.incomplete_details?.reason;
+    const limit = reason === "max_output_tokens";
+    return [
+      h(
+        "div",
+        { class: "cut-off" },
+        h(
+          "span",
+          { class: "note warn" },
+          limit
+            ? "Stopped at the output limit."
+            : reason === "content_filter"
+              ? "Stopped by the provider's content filter."
+              : `Incomplete: ${plain(reason ?? "unknown reason")}.`,
+        ),
+        goOn,
+        limit && goOn ? button("Raise limit", () => acts.raise(turn)) : null,
+      ),
+    ];
+  }
+
+  #buttons(actions, before) {
+    const { turn, acts } = this;
+    const { response } = turn;
+    const act = (name, label, symbol, onclick) =>
+      actions.has(name)
+        ? button(icon(symbol), onclick, { class: "quiet only", "aria-label": label, title: label })
+        : null;
+    const link = (name, label, symbol, href) =>
+      actions.has(name) ? h("a", { class: "quiet only", href, "aria-label": label, title: label }, icon(symbol)) : null;
+    return h(
+      "div",
+      { class: "turn-line" },
+      h(
+        "div",
+        { class: "turn-buttons" },
+        actions.has("copy")
+          ? copyButton(() => textOf(response ?? { output: turn.live.items.map(({ item }) => item) }), "Answer", "")
+          : null,
+        turn.state === "failed" ? null : act("retry", "Retry", "refresh-cw", () => acts.retry(turn)),
+        actions.has("retry")
+          ? popupButton({ label: "Ask another model", symbol: "chevron-down", class: "quiet only narrow" }, () =>
+              acts.models().map((model) => ({ text: plain(model), act: () => acts.retry(turn, model) })),
+            )
+          : null,
+        act("edit", "Edit", "pencil", () => this.edit()),
+        act("fork", "Fork here", "git-branch", () => acts.fork(turn)),
+        act("inspect", "Inspect", "activity", () => acts.inspect(turn)),
+        link("compare", "Compare", "columns-2", `#/compare/${response?.id}`),
+        link("open", "Open in Responses", "scroll-text", `#/responses/${response?.id}`),
+      ),
+      turn.live.ended ? this.#facts(before) : null,
+    );
+  }
+
+  #numberBranch([number, all], busy) {
+    this.branches.hidden = all < 2;
+    if (all < 2) return;
+    const step = (label, symbol, by) =>
+      button(icon(symbol), () => this.acts.branch(this.turn, by), {
+        class: "quiet only",
+        "aria-label": label,
+        title: label,
+        disabled: busy || number + by < 1 || number + by > all,
+      });
+    this.branches.replaceChildren(
+      step("Previous branch", "chevron-left", -1),
+      h("span", { class: "note" }, h("span", { class: "visually-hidden" }, "Branch "), `${number}/${all}`),
+      step("Next branch", "chevron-right", 1),
+    );
+  }
+
+  /** Edit the question where it is. Nothing changes before it is sent. */
+  edit() {
+    const { turn } = this;
+    if (this.editing) return;
+    const id = `edit-${turn.number}`;
+    const field = h("textarea", { id, class: "message-field", rows: 2, value: writtenText(turn.input), dir: "auto" });
+    const close = () => {
+      this.editing = null;
+      form.replaceWith(this.question);
+      this.node.querySelector('[aria-label="Edit"]')?.focus({ preventScroll: true });
+    };
+    const submit = () => {
+      const items = withText(turn.input, field.value.trim());
+      if (items.length) this.acts.resend(turn, items);
+      else field.focus();
+    };
+    const media = turn.input
+      .map((item) =>
+        Array.isArray(item.content)
+          ? { ...item, content: item.content.filter(({ type }) => type !== "input_text") }
+          : item,
+      )
+      .filter(({ content }) => Array.isArray(content) && content.length);
+    const form = h(
+      "form",
+      { class: "composer edit", "aria-label": `Edit turn ${turn.number}` },
+      itemViews(media),
+      h("label", { for: id, class: "visually-hidden" }, "Edited message"),
+      field,
+      h("div", { class: "buttons" }, button("Cancel", close), h("button", { class: "primary" }, "Send")),
+    );
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      submit();
+    });
+    form.addEventListener("keydown", (event) => {
+      if (event.key === "Escape") {
+        event.stopPropagation();
+        close();
+      } else if (event.target === field && sendsMessage(event)) {
+        event.preventDefault();
+        submit();
+      }
+    });
+    this.editing = close;
+    this.question.replaceWith(form);
+    field.focus();
+    field.setSelectionRange(field.value.length, field.value.length);
+  }
+
+  /** Leave the edit, for example since the turn is replaced. */
+  closeEdit() {
+    this.editing?.();
+  }
+}
+
+/** Announce how a turn ended. */
+export function outcomeOf(turn) {
+  if (turn.stopped) return "Stopped.";
+  if (turn.state === "failed") return "The answer failed.";
+  const { response } = turn;
+  const calls = response.output.filter(
+    ({ type }) => type === "function_call" || type === "mcp_approval_request",
+  ).length;
+  if (calls) return `The model waits for you: ${count(calls)} ${calls === 1 ? "call" : "calls"}.`;
+  const words = textOf(response).split(/\s+/).filter(Boolean).length;
+  return `The answer is complete: ${count(words)} ${words === 1 ? "word" : "words"}.`;
+}

@@ -1,0 +1,55 @@
+// Shows HTML, SVG or a Mermaid diagram that a model wrote, in a frame without an origin: the policy of this page allows
+// its scripts and styles, but no network. The text comes as a message of the page around the frame.
+
+const tell = (message) => parent.postMessage(message, "*"); // a frame without an origin cannot name the other one
+
+const measure = () => {
+  const told = () => tell({ height: document.documentElement.scrollHeight });
+  new ResizeObserver(told).observe(document.body ?? document.documentElement);
+  told();
+};
+
+const SHOW = {
+  html(text) {
+    document.open();
+    document.write(text); // a whole page, with its own scripts
+    document.close();
+  },
+
+  svg(text) {
+    const { documentElement } = new DOMParser().parseFromString(text, "image/svg+xml");
+    document.body.append(document.adoptNode(documentElement));
+  },
+
+  async mermaid(text, dark) {
+    await load("vendor/mermaid-tiny/mermaid.tiny.js");
+    const { mermaid } = globalThis;
+    mermaid.initialize({ startOnLoad: false, securityLevel: "strict", theme: dark ? "dark" : "neutral" });
+    try {
+      const { svg } = await mermaid.render("diagram", text);
+      document.body.innerHTML = svg;
+    } catch (error) {
+      document.body.textContent = `This diagram cannot be drawn: ${String(error.message).split("\n", 1)[0]}`;
+    }
+  },
+};
+
+function load(address) {
+  return new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = address;
+    script.onload = resolve;
+    script.onerror = reject;
+    document.head.append(script);
+  });
+}
+
+addEventListener("message", async ({ source, data }) => {
+  if (source !== parent || !Object.hasOwn(SHOW, data.kind)) return;
+  const style = document.createElement("style");
+  style.textContent = `:root { color-scheme: ${data.dark ? "dark" : "light"} } body { margin: 8px; font-family: system-ui, sans-serif } svg { max-width: 100%; height: auto }`;
+  if (data.kind !== "html") document.head.append(style);
+  await SHOW[data.kind](data.text, data.dark);
+  measure();
+});
+tell({ ready: true });
