@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from fastapi import FastAPI
 
 from tests.clients.answers import calling, saying
 from tests.clients.claude_code.test_claude_code import ClaudeCode, result
-from tests.support.serving import antiphon
+from tests.support.serving import antiphon, serving
 from tests.support.upstream import CLOSE, DONE, Upstream, chunk, finish, sse, status, usage
+
+FOUND = "https://lovelace.example.org/notes"
 
 
 @pytest_asyncio.fixture
@@ -88,3 +91,20 @@ async def test_claude_code_understands_that_a_chat_prompt_is_too_long(claude: Cl
     upstream.always(status(400, {"error": {"message": words, "code": "context_length_exceeded"}}))
     shown = result(await claude("Say hello."))
     assert shown["terminal_reason"] == "prompt_too_long"
+
+
+async def test_claude_code_searches_the_web_on_this_server(upstream: Upstream, tmp_path: Path) -> None:
+    searxng = FastAPI()
+    searxng.get("/search")(lambda: {"results": [{"url": FOUND, "title": "Notes", "content": "About the Engine."}]})
+    upstream.say(using("WebSearch", query="Ada Lovelace"))
+    upstream.say(using("web_search", query="Ada Lovelace"))  # a request of its own, with the tool of the server
+    upstream.say(saying("She wrote notes."))
+    upstream.say(saying("Done."))
+    async with (
+        serving(searxng) as url,
+        antiphon(backend_url=upstream.url, tools={"web_search": {"url": url}}) as server,
+    ):
+        claude = ClaudeCode(server, tmp_path)
+        shown = result(await claude("Search for Ada Lovelace.", "--allowedTools", "WebSearch"))
+    assert shown["result"] == "Done."
+    assert FOUND in results(upstream)[0]
