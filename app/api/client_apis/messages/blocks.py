@@ -6,7 +6,7 @@ Read the content blocks of Anthropic's messages as items of the Responses API.
     reader.items    # [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}]
     reader.places   # {"input[0].content[0]": "messages[0].content[0]"}, for errors about an item
 
-A message with calls, results or thinking becomes several items, in the order of its blocks.
+A message with calls, results or thinking becomes several items, in block order.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from collections.abc import Callable, Mapping, Sequence
 from app.api.client_apis.messages.hosted import hosted_item
 from app.core.bounded_json import to_json
 from app.core.history.compaction import CONTENT_MARK
-from app.core.json_values import json_text
+from app.core.json_values import json_object, json_text
 from app.core.types import JSONMapping, JSONObject
 from app.errors import Warnings, label
 from app.responses.encryption import FROM_SIGNATURE
 
+_NO_CITATIONS = "Citations of documents are not known here: 'citations' was left out."
 FOREIGN_THINKING = "The signature of a thinking block that this server did not make was left out."
-_FAILED = ("error", "<tool_use_error>")  # beginnings of results that tell the model of a failure
+_FAILED = ("error", "<tool_use_error>")  # prefixes that already mark a result as failed
 
 
 class ItemReader:
-    """Reads messages one by one."""
+    """Reads messages in order."""
 
     def __init__(self, warnings: Warnings, called: Callable[[str], str]) -> None:
-        """`called` returns the name under which a tool is declared."""
+        """`called` maps a tool name to its declared function name."""
         self.items: list[JSONObject] = []
-        self.places: dict[str, str] = {}  # the place of each item and part in the body
+        self.places: dict[str, str] = {}  # source of each item and part in the body
         self._warnings = warnings
         self._called = called
-        self._parts: list[JSONObject] = []  # of the message that is being read
+        self._parts: list[JSONObject] = []  # of the current message
         self._part_places: list[str] = []
-        self._results: dict[str, JSONObject] = {}  # results of hosted tools in the message, by the id of the call
+        self._results: dict[str, JSONObject] = {}  # hosted tool results in the current message, by call id
 
     def read(self, index: int, message: JSONMapping) -> None:
-        """Read a message of the request."""
+        """Read one message."""
         role, content, place = message["role"], message["content"], f"messages[{index}]"
         if isinstance(content, str):
             self._add({"type": "message", "role": role, "content": content}, place)
@@ -47,7 +48,7 @@ class ItemReader:
         self.read_blocks(role, content, f"{place}.content")
 
     def read_blocks(self, role: str, blocks: list[JSONObject], place: str) -> None:
-        """Read the blocks of a message, or of the system prompt."""
+        """Read the blocks of a message or system prompt."""
         self._results = {block["tool_use_id"]: block for block in blocks if _is_hosted_result(block)}
         for number, block in enumerate(blocks):
             self._block(role, block, f"{place}[{number}]")
@@ -56,7 +57,7 @@ class ItemReader:
     def _block(self, role: str, block: JSONObject, place: str) -> None:
         kind = block["type"]
         if kind in _PARTS:
-            parts = _parts(block, "output_text" if role == "assistant" else "input_text")
+            parts = self._parts_of(block, "output_text" if role == "assistant" else "input_text")
             self._parts += parts
             self._part_places += [place] * len(parts)
         elif _is_hosted_result(block):
@@ -68,8 +69,15 @@ class ItemReader:
         else:
             self._warnings.add(f"Content of type {label(kind)} is not known and was left out.")
 
+    def _parts_of(self, block: JSONObject, text_type: str) -> list[JSONObject]:
+        """Return a block's parts, the last with its cache breakpoint."""
+        if json_object(block.get("citations")).get("enabled"):
+            self._warnings.add(_NO_CITATIONS)
+        parts = _PARTS[block["type"]](block, text_type)
+        return [*parts[:-1], {**parts[-1], **_breakpoint(block)}] if parts else []
+
     def _end_message(self, role: str) -> None:
-        """Add the message with the parts so far."""
+        """Add the collected parts as a message."""
         if not self._parts:
             return
         parts, places = self._parts, self._part_places
@@ -113,7 +121,7 @@ class ItemReader:
         parts: list[JSONObject] = []
         for block in content:
             if block["type"] in _PARTS:
-                parts += _parts(block, "input_text")
+                parts += self._parts_of(block, "input_text")
             else:
                 self._warnings.add(f"Content of type {label(block['type'])} in tool results was left out.")
         if failed:
@@ -135,7 +143,7 @@ class ItemReader:
         return self._signed({"type": "reasoning", "summary": []}, block["data"])
 
     def _signed(self, item: JSONObject, signature: str) -> JSONObject | None:
-        """Return a reasoning item with its encrypted content; None for the signature of another server."""
+        """Return a reasoning item with its encrypted content; None for a foreign signature."""
         if signature.startswith(CONTENT_MARK):
             return {**item, "encrypted_content": signature, FROM_SIGNATURE: True}
         if signature:
@@ -166,19 +174,13 @@ def _is_hosted_result(block: JSONMapping) -> bool:
 
 
 def _as_error(text: str) -> str:
-    """Return a result as that of a failed call: the Responses API has no field for it."""
+    """Mark a result as failed in its text: the Responses API has no `is_error`."""
     return text if text.lower().startswith(_FAILED) else f"Error: {text or 'the call failed.'}"
 
 
-# Blocks that are parts of a message.
+# Blocks that become message parts.
 
 _LONG = "12h"  # OpenAI's shortest lifetime of at least an hour
-
-
-def _parts(block: JSONObject, text_type: str) -> list[JSONObject]:
-    """Return the parts for a block, the last of them with its breakpoint."""
-    parts = _PARTS[block["type"]](block, text_type)
-    return [*parts[:-1], {**parts[-1], **_breakpoint(block)}] if parts else []
 
 
 def _breakpoint(block: JSONMapping) -> JSONObject:
@@ -226,7 +228,7 @@ def _search_result(block: JSONObject, text_type: str) -> list[JSONObject]:
 
 
 def _inner(blocks: list[JSONObject], head: str, text_type: str) -> list[JSONObject]:
-    """Return the parts for the blocks of a document, with `head` before the first text."""
+    """Return the parts of a document's blocks, with `head` before the first text."""
     parts = [part for block in blocks for part in _PARTS[block["type"]](block, text_type)]
     if head and parts and parts[0]["type"] == text_type:
         return [{**parts[0], "text": f"{head}\n\n{parts[0]['text']}"}, *parts[1:]]

@@ -1,13 +1,13 @@
 """
-Hosted tools of this server in Anthropic's blocks: declarations, calls and results, in both directions.
+Translate hosted tools between Anthropic's blocks and response items: declarations, calls and results.
 
     server_tool_use web_search        web_search_call, action search
     server_tool_use web_fetch         web_search_call, action open_page or find_in_page
     server_tool_use code_execution    code_interpreter_call
     mcp_tool_use                      mcp_call
 
-The result of each is in a second block. A block has the id of its item, by which a later turn finds the result that the
-model was shown.
+Each call has a second block with its result. Blocks keep their item's id: encrypted reasoning refers to it, with the
+output shown to the model.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from app.core.items.readings import mcp_result
 from app.core.json_values import json_list, json_object, json_objects, json_text
 from app.core.types import Item, JSONMapping, JSONObject
 
-# Values of `include` for the fields of items that are shown in result blocks.
+# `include` values for item fields shown in result blocks.
 SHOWN_FIELDS = ("web_search_call.results", "code_interpreter_call.outputs")
 
 
 def hosted_type(tool_type: str) -> str | None:
-    """Return the type of the hosted tool for a type of tool of Anthropic's API; None if there is none."""
+    """Return the hosted tool type for an Anthropic tool type, if any."""
     return next((hosted for prefix, hosted in _TYPES.items() if tool_type.startswith(prefix)), None)
 
 
@@ -37,7 +37,7 @@ _TYPES = {"web_search_": "web_search", "web_fetch_": "web_search", "code_executi
 
 
 def hosted_item(use: JSONMapping, result: JSONMapping) -> JSONObject | None:
-    """Return the item for a call and its result, {} if there is none; None for an unknown tool."""
+    """Return the item for a call and its result ({} if missing); None for an unknown tool."""
     if use["type"] == "mcp_tool_use":
         fields: JSONObject | None = _mcp_call(use, result)
     else:
@@ -69,7 +69,7 @@ def _fetch(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
 def _execution(arguments: JSONMapping, result: JSONMapping) -> JSONObject:
     content = json_object(result.get("content"))
     logs = "\n".join(filter(None, (json_text(content.get("stdout")), json_text(content.get("stderr")))))
-    code = arguments.get("code") or arguments.get("command")  # the second of the newer `bash_code_execution`
+    code = arguments.get("code") or arguments.get("command")  # `command` in `bash_code_execution`
     return {
         "type": "code_interpreter_call",
         "code": json_text(code) or to_json(arguments),
@@ -109,7 +109,7 @@ _ITEMS: dict[str, Callable[[JSONMapping, JSONMapping], JSONObject]] = {
 
 
 def hosted_blocks(item: Item) -> list[JSONObject]:
-    """Return the blocks of a hosted call and its result; [] for an item of another type."""
+    """Return the call and result blocks of a hosted item; [] for other items."""
     make = _BLOCKS.get(item["type"])
     return make(item) if make else []
 
@@ -152,7 +152,7 @@ def _found(result: JSONMapping) -> JSONObject:
 
 
 def _fetched(url: str) -> JSONObject:
-    """Return the result of a fetched page, without its text, which only the model is shown."""
+    """Return a fetch result without page text, which only the model sees."""
     source = {"type": "text", "media_type": "text/plain", "data": ""}
     document = {"type": "document", "source": source, "title": None, "citations": None}
     return {"type": "web_fetch_result", "url": url, "content": document, "retrieved_at": None}
@@ -191,7 +191,7 @@ _UNAPPROVED = "This call requires an approval, which clients of the Messages API
 
 
 def _approval_blocks(item: Item) -> list[JSONObject]:
-    """Return a request for approval as a call that failed: the API has no approvals."""
+    """Return an approval request as a failed call: the API has no approvals."""
     error = {"content": [{"type": "text", "text": _UNAPPROVED}]}
     return _mcp_blocks({**item, "error": error})
 
@@ -205,7 +205,7 @@ _BLOCKS: Mapping[str, Callable[[Item], list[JSONObject]]] = {
 
 
 def server_tool_usage(output: list[Item]) -> JSONObject | None:
-    """Return the numbers of searches and fetches in an output; None if there are none."""
+    """Return the number of searches and fetches; None without any."""
     names = [block["name"] for item in output for block in hosted_blocks(item)[:1]]
     searches, fetches = names.count("web_search"), names.count("web_fetch")
     return {"web_search_requests": searches, "web_fetch_requests": fetches} if searches or fetches else None
@@ -215,7 +215,7 @@ def server_tool_usage(output: list[Item]) -> JSONObject | None:
 
 
 def web_tool(tools: Sequence[JSONMapping]) -> JSONObject:
-    """Return the declaration of the web search for the tools `web_search_*` and `web_fetch_*` of a request."""
+    """Declare the web search for a request's `web_search_*` and `web_fetch_*` tools."""
     declared: JSONObject = {"type": "web_search"}
     filters = {
         name: domains
@@ -231,7 +231,7 @@ def web_tool(tools: Sequence[JSONMapping]) -> JSONObject:
 
 
 def mcp_tool(server: JSONMapping, toolset: JSONMapping) -> JSONObject:
-    """Return the declaration of an MCP server, with the selection of its tools by a toolset, {} if there is none."""
+    """Declare an MCP server, with the tools selected by a toolset ({} if missing)."""
     declared: JSONObject = {
         "type": "mcp",
         "server_label": server["name"],
@@ -250,12 +250,12 @@ def mcp_tool(server: JSONMapping, toolset: JSONMapping) -> JSONObject:
 
 
 def is_enabled(server: JSONMapping) -> bool:
-    """Return whether the tools of an MCP server are offered."""
+    """Return whether an MCP server is enabled."""
     return json_object(server.get("tool_configuration")).get("enabled") is not False
 
 
 def named_types(body: JSONMapping) -> set[str]:
-    """Return the types of hosted tools that a body, which is not validated, names."""
+    """Return the hosted tool types named in an unvalidated body."""
     types = {hosted_type(json_text(tool.get("type"))) for tool in json_objects(body.get("tools"))}
     named = {found for found in types if found}
     return named | {"mcp"} if json_list(body.get("mcp_servers")) else named

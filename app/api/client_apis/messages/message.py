@@ -13,17 +13,17 @@ from app.api.client_apis.messages.reader import WriterOptions
 from app.core.json_values import json_object, json_text
 from app.core.types import Item, JSONMapping, JSONObject, Response, list_field
 
-PARAGRAPH = "\n\n"  # between the parts of reasoning, which are one block
+PARAGRAPH = "\n\n"  # separates reasoning parts, which share a block
 _TIERS = {"default": "standard", "priority": "priority"}
 
 
 def message_id(response: Response) -> str:
-    """Return the id of the message for a response."""
+    """Return the message id for a response."""
     return f"msg_{response['id'].partition('_')[2]}"
 
 
 def empty_message(response: Response) -> JSONObject:
-    """Return the message as it begins, without content."""
+    """Return the initial message, without content."""
     usage = {
         "input_tokens": 0,
         "cache_creation_input_tokens": 0,
@@ -53,7 +53,7 @@ def whole_message(ending: Ending, options: WriterOptions) -> JSONObject:
 
 
 def blocks_of(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
-    """Yield the blocks of a finished item; none for one that the API does not have."""
+    """Yield a finished item's blocks, if the API has any for its type."""
     make = _BLOCKS.get(item["type"])
     if make:
         yield from make(item, options)
@@ -80,7 +80,7 @@ def _reasoning_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject
 
 
 def tool_use(item: Item, options: WriterOptions) -> JSONObject:
-    """Return the block of a call as it begins, without its input."""
+    """Return a call's initial block, without input."""
     name = options.names.get(item["name"], item["name"])
     return {"type": "tool_use", "id": item["call_id"], "name": name, "input": {}}
 
@@ -90,7 +90,7 @@ def _call_blocks(item: Item, options: WriterOptions) -> Iterator[JSONObject]:
 
 
 def tool_input(arguments: str) -> JSONObject:
-    """Return the arguments of a call, as far as they go: those of a truncated call are not valid JSON."""
+    """Parse a call's arguments; truncated JSON yields the complete fields, and invalid JSON yields {}."""
     try:
         return json_object(pydantic_core.from_json(arguments, allow_partial=True))
     except ValueError:
@@ -105,7 +105,7 @@ _BLOCKS: Mapping[str, Callable[[Item, WriterOptions], Iterator[JSONObject]]] = {
 
 
 def citation(annotation: JSONMapping) -> JSONObject:
-    """Return the citation for an annotation of the Responses API."""
+    """Translate a Responses annotation into a citation."""
     title = annotation.get("title") or annotation.get("filename")
     if annotation.get("type") == "url_citation":
         return {
@@ -130,7 +130,7 @@ def citation(annotation: JSONMapping) -> JSONObject:
 
 
 def stop_fields(ending: Ending) -> JSONObject:
-    """Return why the message ended: `stop_reason`, `stop_sequence`, and for a refusal `stop_details`."""
+    """Return `stop_reason` and `stop_sequence`, and for a refusal `stop_details`."""
     response = ending.response
     output, refusal = response["output"], _refusal(response)
     if response["status"] == "incomplete":
@@ -149,14 +149,14 @@ def stop_fields(ending: Ending) -> JSONObject:
 
 
 def _refusal(response: Response) -> str | None:
-    """Return the text with which the model refused to answer; None if it did not."""
+    """Return the refusal text, if the model refused to answer."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in list_field(item, "content")]
     texts = [json_text(part.get("refusal")) for part in parts if part["type"] == "refusal"]
     return "\n".join(texts) if texts else None
 
 
 def usage_fields(response: Response) -> JSONObject:
-    """Return the usage, in which tokens read from the cache or written to it are not among `input_tokens`."""
+    """Return the usage; unlike in the Responses API, `input_tokens` excludes cached tokens."""
     usage: Any = response.get("usage") or {}
     details = usage.get("input_tokens_details") or {}
     cached, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)

@@ -23,22 +23,22 @@ from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import CreateResponse
 from app.errors import InvalidRequest, Warnings, label
 
-THREAD_UNSUPPORTED = "thread_unsupported_request"  # the code upon which SDKs send the whole conversation
+THREAD_UNSUPPORTED = "thread_unsupported_request"  # SDKs then resend without `thread`
 
-# Begins a line that Claude Code puts before its system prompt, and that may differ in each request.
+# Claude Code's first system prompt line; it can differ in each request and would invalidate prompt caches.
 _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 
-# Fields of the body that determine nothing here, ignored without a warning.
+# Fields without effect on the answer, ignored without a warning.
 _IGNORED = frozenset({"cache_control", "diagnostics", "betas"})
 
 _MAX_IDENTIFIER = 128  # characters of `safety_identifier`
 
 
 class WriterOptions(NamedTuple):
-    """What a writer needs to know of the request."""
+    """Request options that affect the writer."""
 
     shows_thinking: bool = True
-    names: Mapping[str, str] = {}  # of the tools whose names were cut, by these names
+    names: Mapping[str, str] = {}  # original tool names by truncated names
 
 
 def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
@@ -52,6 +52,7 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
     instructions = _read_system(request, reader)
     for index, message in enumerate(request.messages):
         reader.read(index, message)
+    _name_unknown(request, warnings)
     if request.messages[-1]["role"] == "assistant":
         warnings.add("The conversation ends with a message of the assistant; not every model continues it.")
     fields: JSONObject = {
@@ -72,7 +73,7 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
     return ClientRequest(fields, [*warnings], places, WriterOptions(shown, tools.names))
 
 
-# Places of fields that errors and warnings about a `CreateResponse` name.
+# The client's names for `CreateResponse` fields, for errors and warnings.
 _PLACES = {
     "instructions": "system",
     "max_output_tokens": "max_tokens",
@@ -87,7 +88,7 @@ _PLACES = {
 
 
 def _refuse_unsupported(extra: JSONMapping) -> None:
-    """Raise `InvalidRequest` for fields without which the answer would be another one."""
+    """Raise `InvalidRequest` for unsupported fields that cannot be ignored without changing the answer."""
     if extra.get("thread"):
         message = "Invalid 'thread': this server does not hold threads. Send the whole conversation, without 'thread'."
         raise InvalidRequest(message, param="thread", code=THREAD_UNSUPPORTED)
@@ -96,8 +97,25 @@ def _refuse_unsupported(extra: JSONMapping) -> None:
         raise InvalidRequest(message, param="compaction", code="unsupported_parameter")
 
 
+# Known fields of nested objects, by the path of the object.
+_KNOWN_FIELDS = {
+    "thinking": frozenset({"type", "budget_tokens", "display"}),
+    "output_config": frozenset({"effort", "format"}),
+    "metadata": frozenset({"user_id"}),
+    "tool_choice": frozenset({"type", "name", "disable_parallel_tool_use"}),
+}
+
+
+def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
+    """Add a warning for each unknown field of nested objects."""
+    for path, known in _KNOWN_FIELDS.items():
+        for name, value in json_object(getattr(request, path)).items():
+            if name not in known and value is not None:
+                warnings.add(f"The parameter {label(f'{path}.{name}')} is not known here and was left out.")
+
+
 def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
-    """Return the unknown fields, which the encoders name or send; one that means something else there is named here."""
+    """Return unknown fields for the encoder, without names that `CreateResponse` defines otherwise."""
     unknown = {name: value for name, value in extra.items() if name not in _IGNORED}
     for name in unknown.keys() & CreateResponse.model_fields.keys():
         del unknown[name]
@@ -106,7 +124,7 @@ def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
 
 
 def _read_system(request: MessagesRequest, reader: ItemReader) -> str:
-    """Return a system prompt that is a text; add one of blocks, which may have breakpoints, as the first item."""
+    """Return a plain-text system prompt; add a prompt of blocks as the first item, to keep its cache breakpoints."""
     system = request.system
     if not isinstance(system, list):
         return _BILLING_LINE.sub("", system or "")
@@ -134,7 +152,7 @@ def _options(request: MessagesRequest) -> JSONObject:
 
 
 def _is_strict(schema: object) -> bool:
-    """Return whether a schema follows OpenAI's rules for strict schemas: every property of an object is required."""
+    """Return whether every object property is required, as OpenAI's strict mode demands."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, dict):
@@ -145,7 +163,7 @@ def _is_strict(schema: object) -> bool:
     return all(map(_is_strict, schema.values()))
 
 
-# The least budget of an effort, in tokens, highest first.
+# Efforts by minimum thinking budget, in tokens.
 _BUDGETS = ((16_384, "high"), (4_096, "medium"), (0, "low"))
 
 
@@ -163,7 +181,7 @@ def _reasoning(request: MessagesRequest) -> JSONObject:
 
 
 def _metadata(request: MessagesRequest) -> JSONObject:
-    """Return the identifier of the user, and the key of the conversation, which is the user's or the session's."""
+    """Return `safety_identifier` and `prompt_cache_key`, which routes a user's requests to one replica."""
     user = json_text(json_object(request.metadata).get("user_id"))
     if not user:
         return {}

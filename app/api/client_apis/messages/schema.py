@@ -1,9 +1,8 @@
 """
 The body of `POST /v1/messages`, as it is validated.
 
-Unknown fields and unknown types of blocks and tools are accepted; the reader names them in warnings. Every optional
-field may be null. The shapes are those of the package `anthropic`, version 2.14
-(`types/beta/message_create_params.py`).
+Unknown fields, block types and tool types are accepted; the reader names them in warnings. Optional fields can be
+null. Source: anthropic 2.14, `types/beta/message_create_params.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _DOCUMENT_SOURCES = _IMAGE_SOURCES | {"text", "content"}
 
 
 def _tagged(known: frozenset[str]) -> Discriminator:
-    """Return a discriminator by `type` whose error names the known types."""
+    """Discriminate by `type`; the error lists the known types."""
     names = ", ".join(f"'{name}'" for name in sorted(known))
     return Discriminator(
         lambda value: tag if (tag := tag_of(value, known)) != "<unknown>" else None,
@@ -198,7 +197,7 @@ class _CustomTool(Tolerant):
 
 
 class _OtherTool(Tolerant):
-    """A tool whose type the API defines: one that its servers run, or one with a schema that models know."""
+    """A predefined tool, run by the server or by the client."""
 
     type: TypeName
     name: NotRequired[str | None]
@@ -236,7 +235,7 @@ class _ToolChoice(Tolerant):
 
 
 class _Thinking(Tolerant):
-    type: _NonEmpty  # `enabled`, `adaptive`, `disabled`, and what newer models have
+    type: _NonEmpty  # `enabled`, `adaptive`, `disabled` or a newer type
     budget_tokens: NotRequired[Annotated[Integer, Field(ge=0)] | None]
     display: NotRequired[str | None]
 

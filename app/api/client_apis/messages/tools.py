@@ -1,9 +1,8 @@
 """
-Read the tools of a Messages request as those of the Responses API.
+Read the tools of a Messages request as tools of the Responses API.
 
-Custom tools are functions. Tools that Anthropic defines and the client runs (`bash_*`, `text_editor_*`, `memory_*`,
-`computer_*`) are functions with the parameters that their documentation gives. Those that Anthropic's servers run are
-hosted tools of this server.
+Custom tools become functions, and so do the predefined client tools (`bash_*`, `text_editor_*`, `memory_*`,
+`computer_*`), with the parameters in Anthropic's documentation. Server tools become this server's hosted tools.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from app.core.json_values import json_object, json_text
 from app.core.types import JSONMapping, JSONObject
 from app.errors import InvalidRequest, Warnings, label
 
-_MAX_NAME = 64  # characters of a function's name in the Responses API; Anthropic's are up to 128 long
+_MAX_NAME = 64  # characters, in the Responses API; Anthropic allows 128
 
 
 def short_name(name: str) -> str:
-    """Return a name that functions may have: a long one is cut, and ends in its hash."""
+    """Return a valid function name: a long name is truncated and ends in its hash."""
     if len(name) <= _MAX_NAME:
         return name
     return f"{name[: _MAX_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 class ReadTools(NamedTuple):
-    """The tools of a request, as fields of a `CreateResponse`."""
+    """The tools as `CreateResponse` fields."""
 
     fields: JSONObject
-    names: Mapping[str, str]  # of tools whose names are cut, by these names
-    places: Mapping[str, str]
+    names: Mapping[str, str]  # original names by truncated names
+    places: Mapping[str, str]  # see `ClientRequest`
 
 
 _NOT_DISABLED = "Single tools of an MCP server cannot be disabled, so 'configs' was left out: enable some instead."
@@ -51,12 +50,14 @@ class _ToolReader:
         self.tools.append(tool)
 
     def read(self, tools: Sequence[JSONMapping]) -> None:
-        """Read all tools but those of MCP servers."""
+        """Read all tools except MCP toolsets."""
         web: list[JSONMapping] = []
         for number, tool in enumerate(tools):
             kind, place = json_text(tool.get("type")) or "custom", f"tools[{number}]"
             if kind == "custom":
                 self.add(_custom(tool), place)
+                for name in sorted(tool.keys() - _FIELDS):
+                    self._warnings.add(f"The parameter {label(f'tools[].{name}')} is not known here and was left out.")
             elif found := hosted_type(kind):
                 self.limits.append(tool.get("max_uses"))
                 if found == "web_search":
@@ -78,7 +79,7 @@ class _ToolReader:
                 declared.update(web_tool(web))
 
     def read_servers(self, servers: Sequence[JSONMapping], tools: Sequence[JSONMapping]) -> None:
-        """Read the MCP servers of a request, whose tools may be selected by a toolset in `tools`."""
+        """Read the MCP servers; a toolset in `tools` can select a server's tools."""
         toolsets = {tool.get("mcp_server_name"): tool for tool in tools if tool.get("type") == "mcp_toolset"}
         for number, server in enumerate(servers):
             toolset = toolsets.get(server["name"], {})
@@ -93,7 +94,7 @@ class _ToolReader:
 def read_tools(
     tools: Sequence[JSONMapping], servers: Sequence[JSONMapping], choice: JSONMapping | None, warnings: Warnings
 ) -> ReadTools:
-    """Return the tools of a request; raises `InvalidRequest` for a choice that names no tool."""
+    """Read a request's tools; raises `InvalidRequest` if `choice` names an undeclared tool."""
     reader = _ToolReader(warnings)
     reader.read(tools)
     reader.read_servers(servers, tools)
@@ -108,6 +109,12 @@ def read_tools(
         fields |= _choice(choice, tools)
     names = {short: name for tool in tools if (short := short_name(name := json_text(tool.get("name")))) != name}
     return ReadTools(fields, names, reader.places)
+
+
+# Fields of custom tools; the last four have no effect on the answer.
+_FIELDS = frozenset({"type", "name", "description", "input_schema", "strict"}) | {
+    *("cache_control", "eager_input_streaming", "defer_loading", "allowed_callers"),
+}
 
 
 def _custom(tool: JSONMapping) -> JSONObject:
@@ -132,7 +139,8 @@ def _choice(choice: JSONMapping, tools: Sequence[JSONMapping]) -> JSONObject:
     return {**fields, "tool_choice": {"type": "function", "name": short_name(name)}}
 
 
-# Tools that clients run, whose schemas Anthropic's models know: see the package `anthropic`, `lib/tools`.
+# Predefined client tools. Requests omit the schemas, which Anthropic's models know. Source: anthropic 2.14,
+# `lib/tools`.
 
 _TEXT = {"type": "string"}
 _INTEGER = {"type": "integer"}

@@ -3,8 +3,8 @@ Write the events of a response as a stream of Anthropic's Messages API.
 
     message_start, content_block_start, content_block_delta..., content_block_stop, ..., message_delta, message_stop
 
-A message has one open block at a time. Items of a response can be open together, such as parallel calls: the events of
-a later item wait until the earlier items are done.
+A message has only one open block at a time, but response items can overlap, for example parallel calls. A later item's
+events are queued until the earlier items are done.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class MessagesWriter:
     def __init__(self, options: WriterOptions) -> None:
         self._options = options
         self._blocks = _Blocks()
-        self._items: dict[int, _ItemWriter] = {}  # that are not written whole, by their index in the output, in order
+        self._items: dict[int, _ItemWriter] = {}  # unfinished, in output order, by output index
 
     def event(self, event: Event) -> bytes:
         """Return the frames for an event."""
@@ -68,7 +68,7 @@ class MessagesWriter:
         return written + self._after(index) if kind == "response.output_item.done" else written
 
     def _after(self, index: int) -> bytes:
-        """Return the frames that waited for the end of an item."""
+        """Return the frames queued after a finished item."""
         frames: list[bytes] = []
         del self._items[index]
         while self._items:
@@ -91,7 +91,7 @@ class MessagesWriter:
 
 
 class _Blocks:
-    """The content blocks of a message, which are numbered from 0."""
+    """Writes content blocks, numbered from 0."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -103,7 +103,7 @@ class _Blocks:
         return _frame({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def text(self, kind: bytes, field: bytes, text: str) -> bytes:
-        """Return a delta of this kind that has only one text."""
+        """Return a text delta."""
         return _DELTA % (self._index, kind, field, orjson.dumps(text))
 
     def cite(self, found: JSONObject) -> bytes:
@@ -111,19 +111,19 @@ class _Blocks:
         return _frame({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def stop(self) -> bytes:
-        """Return the end of the open block; nothing if there is none."""
+        """Close the open block, if any."""
         if not self.open:
             return b""
         self.open = False
         return _STOP % self._index
 
     def whole(self, block: JSONObject) -> bytes:
-        """Return a block that has no deltas."""
+        """Return a block without deltas."""
         return self.start(block) + self.stop()
 
 
 class _ItemWriter:
-    """Writes the blocks of one item."""
+    """Writes an item's blocks."""
 
     def __init__(self, blocks: _Blocks, options: WriterOptions) -> None:
         self.waiting: list[Event] = []
@@ -132,7 +132,7 @@ class _ItemWriter:
         self._events: Mapping[str, Callable[[Event], bytes]] = self._rows()
 
     def write(self, event: Event) -> bytes:
-        """Return the frames for an event of the item."""
+        """Return the frames for an item event."""
         row = self._events.get(event["type"])
         return row(event) if row else b""
 
@@ -141,7 +141,7 @@ class _ItemWriter:
 
 
 class _MessageWriter(_ItemWriter):
-    """Writes each part of a message as a block, which starts with its first text or citation."""
+    """Writes each message part as a block, opened by its first text or citation."""
 
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
         return {
@@ -163,10 +163,10 @@ class _MessageWriter(_ItemWriter):
 
 
 class _ReasoningWriter(_ItemWriter):
-    """Writes reasoning as one block, whose signature is the encrypted reasoning."""
+    """Writes reasoning as one block, signed with its `encrypted_content`."""
 
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
-        self._part: tuple[object, ...] | None = None  # that the last text was of
+        self._part: tuple[object, ...] | None = None  # of the previous delta
         return {
             "response.reasoning.delta": self._text,
             "response.reasoning_summary_text.delta": self._text,
@@ -194,7 +194,7 @@ class _ReasoningWriter(_ItemWriter):
 
 
 class _CallWriter(_ItemWriter):
-    """Writes a call of the client's."""
+    """Writes a client tool call."""
 
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
         return {
@@ -208,7 +208,7 @@ class _CallWriter(_ItemWriter):
 
 
 class _HostedWriter(_ItemWriter):
-    """Writes a call of a hosted tool with its result, once it has ended; nothing for items of unknown types."""
+    """Writes a finished hosted call with its result; ignores unknown item types."""
 
     def _rows(self) -> Mapping[str, Callable[[Event], bytes]]:
         return {"response.output_item.done": self._end}

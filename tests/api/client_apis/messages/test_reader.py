@@ -461,6 +461,20 @@ def test_unknown_fields_are_named_or_passed_on() -> None:
     assert len(named) == len(request.warnings) == 3
 
 
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"output_config": {"task_budget": {"type": "tokens"}}}, "output_config.task_budget"),
+        ({"thinking": {"type": "adaptive", "depth": 2}}, "thinking.depth"),
+        ({"tools": [{**TOOL, "input_examples": [{}], "defer_loading": True}]}, "tools[].input_examples"),
+        ({"messages": [by_user(text("Hi", citations={"enabled": True}))]}, "citations"),
+    ],
+)
+def test_unknown_nested_field_is_named(fields: Any, named: str) -> None:
+    (warning,) = read(**fields).warnings
+    assert f"'{named}'" in warning
+
+
 @pytest.mark.parametrize("user", ["x" * 129, "a\0b"])
 def test_user_id_that_is_not_an_identifier_is_hashed(user: str) -> None:
     assert read(metadata={"user_id": user}).fields["safety_identifier"] == hashlib.sha256(user.encode()).hexdigest()
