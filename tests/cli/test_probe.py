@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from app.cli.probe import probe
+from app.cli.probe import probe, recognised_profile
 from app.errors import BackendError
 from app.settings import load_settings
 from tests.cli.test_cli import run
+from tests.support.gemini_server import GeminiServer
 from tests.support.upstream import DONE as END
 from tests.support.upstream import HANG, Received, Step, Upstream, call, chunk, finish, reply, sse, status, usage
 
@@ -406,3 +407,23 @@ async def test_api_that_loses_nothing_is_the_best(
         report = await probe(server.url)
     assert [finding.result for finding in report.findings if finding.about == "APIs"] == [result]
     assert {name: value for name, value in report.overrides().items() if name.startswith("transport")} == overrides
+
+
+async def test_probe_of_a_gemini_server_finds_its_api_and_its_models() -> None:
+    async with GeminiServer() as server:
+        report = await probe(server.url, "k-1")
+    assert (report.model, report.overrides()) == ("gemini-3-pro", {"transport.api": "gemini"})
+    assert server.requests[-1].path == "/v1/models/gemini-3-pro:streamGenerateContent?alt=sse"
+
+
+@pytest.mark.parametrize(
+    ("url", "profile"),
+    [
+        ("https://generativelanguage.googleapis.com/v1beta", "gemini"),
+        ("https://generativelanguage.googleapis.com/v1beta/openai/", "gemini-chat"),
+        ("https://europe-west1-aiplatform.googleapis.com/v1/projects/p/locations/europe-west1", "vertex"),
+        ("https://gateway.test/api.openai.com/v1", "default"),
+    ],
+)
+def test_probe_recognizes_a_server_by_its_address(url: str, profile: str) -> None:
+    assert recognised_profile(url, "") == profile

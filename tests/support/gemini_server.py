@@ -36,6 +36,8 @@ def check_types(body: Fields) -> None:
 
     if unknown := body.keys() - _TOP:
         raise Refused(f'Invalid JSON payload received. Unknown name "{min(unknown)}": Cannot find field.')
+    if "contents" not in body:
+        raise Refused("* GenerateContentRequest.contents: contents is not specified")
     models: dict[str, Any] = {"generationConfig": types.GenerationConfig, "toolConfig": types.ToolConfig}
     try:
         for name, model in models.items():
@@ -230,7 +232,7 @@ class GeminiServer(Upstream):
             check_counted(request.json, wrapped="/publishers/" not in path)
             return reply(json.dumps({"totalTokens": self.counted}).encode())
         if not path.endswith(":streamGenerateContent"):
-            return super().answer_to(request)
+            return status(404)
         try:
             if query != "alt=sse":
                 raise Refused("alt=sse is missing")

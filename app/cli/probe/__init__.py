@@ -22,7 +22,7 @@ from app.cli.probe.questions import HELLO, QUESTIONS, UNKNOWN, Finding, verdict
 from app.core.profile import Profile
 from app.errors import BackendError
 
-# Profiles by a part of the host name.
+# Profiles by a part of the address, the more specific ones first.
 _HOSTS = {
     "api.openai.com": "openai",
     "azure.com": "azure",
@@ -32,6 +32,8 @@ _HOSTS = {
     "fireworks.ai": "fireworks",
     "deepseek.com": "deepseek",
     "mistral.ai": "mistral",
+    "aiplatform.googleapis.com": "vertex",
+    "googleapis.com/v1beta/openai": "gemini-chat",
     "googleapis.com": "gemini",
     "anthropic.com": "anthropic",
     "x.ai": "xai",
@@ -97,18 +99,19 @@ async def probe(
 
     Raises `BackendError` if it cannot be reached, or refuses the simplest request.
     """
-    server = ProbedServer(url, key, seconds=each)
+    options = load_profile(recognised_profile(url, "")).transport
+    server = ProbedServer(url, key, seconds=each, header=options.auth_header, scheme=options.auth_scheme)
     try:
         try:
             models, headers = await server.models()
         except httpx.HTTPError as error:
             raise BackendError(cause_of(error)) from error
-        names = [str(listed.get("id") or listed.get("name") or "") for listed in models]
+        names = [str(listed.get("id") or listed.get("name") or "").removeprefix("models/") for listed in models]
         model = model or next(filter(None, names), "") or "default"
         findings = [Finding("models", f"{len(names)}: {', '.join(names[:5])}" if names else "not listed")]
-        apis = await available_apis(server)
+        apis = await available_apis(server, model)
         if "chat" not in apis and apis:
-            profile = load_profile(_recognise(url, headers))
+            profile = load_profile(recognised_profile(url, headers))
             findings.append(await finding_on_apis(server, apis, model, profile))
             return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
         findings.append(await _begin(server, model))
@@ -120,7 +123,7 @@ async def probe(
             findings.append(Finding("the rest", f"not tested: the {seconds:.0f} seconds are over"))
         owners = " ".join(str(listed.get("owned_by", "")) for listed in models[:50])
         complaint = next((finding.result for finding in findings if finding.about == UNKNOWN), "")
-        profile = load_profile(_recognise(url, f" {owners} {headers} {complaint}"))
+        profile = load_profile(recognised_profile(url, f" {owners} {headers} {complaint}"))
         findings.insert(1, await finding_on_apis(server, apis, model, profile))
         return ProbeReport(url.rstrip("/"), model, profile, tuple(findings))
     finally:
@@ -140,11 +143,12 @@ async def _begin(server: ProbedServer, model: str) -> Finding:
     raise BackendError(verdict(result))
 
 
-def _recognise(url: str, clues: str) -> str:
+def recognised_profile(url: str, clues: str) -> str:
     """Return the name of the profile for a server; `default` if it is not recognised."""
-    host = httpx.URL(url).host
+    parts = httpx.URL(url)
+    address = f"{parts.host}{parts.path}"
     for part, name in _HOSTS.items():
-        if part in host:
+        if part in (address if "/" in part else parts.host):
             return name
     return next((name for part, name in _OWNERS.items() if part in clues.lower()), "default")
 

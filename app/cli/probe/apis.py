@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from app.backends.apis import APIS, profiles_by_api
+from app.backends.server.forwarding import MODEL
 from app.cli.probe.client import ProbedServer
 from app.cli.probe.questions import Finding
 from app.core.profile import Profile
@@ -12,9 +15,10 @@ _SUM = "What is 17 * 23?"
 _TOKENS = 300  # for a short thought
 
 
-async def available_apis(server: ProbedServer) -> list[str]:
+async def available_apis(server: ProbedServer, model: str) -> list[str]:
     """Return the names of the APIs that a server has: it rejects an empty request, but not as unknown."""
-    return [name for name, api in APIS.items() if await server.status(api.path) not in _ABSENT]
+    paths = {name: api.path.replace(MODEL, quote(model, safe="")) for name, api in APIS.items()}
+    return [name for name, path in paths.items() if await server.status(path) not in _ABSENT]
 
 
 async def finding_on_apis(server: ProbedServer, names: list[str], model: str, profile: Profile) -> Finding:

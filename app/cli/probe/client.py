@@ -108,7 +108,17 @@ class ProbedServer:
     answer. `seconds` is the timeout of each request.
     """
 
-    def __init__(self, url: str, key: str | None, *, seconds: float = 30, budget: int = 60) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        *,
+        seconds: float = 30,
+        budget: int = 60,
+        header: str = "Authorization",
+        scheme: str = "Bearer",
+    ) -> None:
+        """The key is sent in `header`, after `scheme`."""
         self.url = httpx.URL(url.rstrip("/"))
         self.budget = budget
         self.fields: JSONObject = {}
@@ -118,7 +128,7 @@ class ProbedServer:
         self._seconds = seconds
         self._http = httpx.AsyncClient(
             transport=HTTPToolsTransport(),
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={header: f"{scheme} {key}".strip()} if key else {},
             timeout=httpx.Timeout(seconds),
         )
 
