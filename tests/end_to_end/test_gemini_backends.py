@@ -224,3 +224,28 @@ async def test_unknown_store_field_is_left_out_after_a_refusal(gemini: GeminiSer
         gemini.say(error(400, "INVALID_ARGUMENT", unknown))
         assert (await http.post("/v1/responses", json=FIRST)).json()["status"] == "completed"
     assert ["store" in request.json for request in gemini.requests] == [True, False]
+
+
+KEYWORD = "Invalid JSON payload received. Unknown name \"pattern\" at '{}': Cannot find field."
+PATTERN = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^x$"}}, "required": ["a"]}
+
+
+async def test_schema_keyword_that_the_server_refuses_is_left_out_of_tools(gemini: GeminiServer) -> None:
+    asked = {**FIRST, "tools": [{**LOOK, "parameters": PATTERN}]}
+    async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
+        place = "tools[0].function_declarations[0].parameters_json_schema.properties[0].value"
+        gemini.say(error(400, "INVALID_ARGUMENT", KEYWORD.format(place)))
+        response = await http.post("/v1/responses", json=asked)
+        await http.post("/v1/responses", json=asked)
+    assert response.json()["status"] == "completed" and "'pattern'" in response.headers["x-antiphon-warning"]
+    assert [b"pattern" in request.body for request in gemini.requests] == [True, False, False]
+
+
+async def test_schema_keyword_that_the_server_refuses_stays_in_the_text_format(gemini: GeminiServer) -> None:
+    form = {"format": {"type": "json_schema", "name": "answer", "schema": PATTERN}}
+    async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
+        place = "generation_config.response_json_schema.properties[0].value"
+        gemini.say(error(400, "INVALID_ARGUMENT", KEYWORD.format(place)))
+        refused = await http.post("/v1/responses", json={"model": "gemini-3-pro", "input": "Hi", "text": form})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "text.format.schema.properties.a.pattern"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from app.backends.server.errors.unsupported_fields import functions
+from app.backends.server.errors.unsupported_fields import DECLARATIONS, functions
 from app.core.json_values import json_object
 from app.core.request.tool_types import placed_keywords, stripped
 from app.core.types import JSONMapping, JSONObject
@@ -84,6 +84,8 @@ def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObj
 
 
 def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
+    if DECLARATIONS in tool:
+        return {**tool, DECLARATIONS: [_without(function, keywords) for function in tool[DECLARATIONS]]}
     function = tool.get("function", tool)
     if tool.get("type", "function") != "function" or function.get("strict"):
         return tool
@@ -94,7 +96,8 @@ def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
     return {**tool, "function": function} if "function" in tool else function
 
 
-_SCHEMA_FIELDS = ("parameters", "input_schema")  # of a function: chat and Responses, Messages
+# Of a function: in chat and Responses, in Messages, in Gemini.
+_SCHEMA_FIELDS = ("parameters", "input_schema", "parametersJsonSchema")
 
 
 class _Schema(NamedTuple):
@@ -113,7 +116,8 @@ def _schemas(body: JSONMapping) -> Iterator[_Schema]:
     chat = json_object(json_object(body.get("response_format")).get("json_schema"))
     responses = json_object(json_object(body.get("text")).get("format"))
     messages = json_object(json_object(body.get("output_config")).get("format"))
-    for text_format in (chat, responses, messages):
+    gemini = {"schema": json_object(body.get("generationConfig")).get("responseJsonSchema")}
+    for text_format in (chat, responses, messages, gemini):
         yield _Schema(text_format.get("schema"), "text.format.schema")
 
 

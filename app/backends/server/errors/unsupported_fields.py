@@ -15,6 +15,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 MESSAGE, CALL, ITEM, STRICT = "messages[].", "messages[].tool_calls[].", "input[].", "tools[].strict"
+DECLARATIONS = "functionDeclarations"  # the functions of a tool of Gemini
 _OF_MESSAGES = frozenset(
     {"role", "content", "tool_calls", "tool_call_id"}
 )  # all others are extensions, such as reasoning
@@ -114,9 +115,9 @@ def holds(body: JSONMapping, field: str) -> bool:
 
 
 def functions(body: JSONMapping) -> list[JSONObject]:
-    """Return the functions of the tools of a request; only chat has them in objects of their own."""
-    tools = _objects(body, "tools")
-    return [tool.get("function", tool) for tool in tools if tool.get("type", "function") == "function"]
+    """Return the functions of the tools of a request; chat has them in objects of their own, Gemini in lists."""
+    tools = [tool for tool in _objects(body, "tools") if tool.get("type", "function") == "function"]
+    return [function for tool in tools for function in (_objects(tool, DECLARATIONS) or [tool.get("function", tool)])]
 
 
 def _objects(body: JSONMapping, name: str) -> list[JSONObject]:
