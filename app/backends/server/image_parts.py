@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.core.json_values import json_object
 from app.core.profile import ContentOptions
 from app.core.request.content import NOTE, WARNING_OF_NOTE, string_or_parts
 from app.core.types import JSONMapping, JSONObject
@@ -16,7 +17,8 @@ IMAGE_WARNING = WARNING_OF_NOTE.format("input_image")
 
 _NOTE = NOTE.format("input_image")
 _TYPES = frozenset({"image_url", "image", "input_image"})  # of chat, Messages and Responses
-_TEXT_TYPES = {"messages": "text", "input": "input_text"}
+# The lists of a request that may have images, and the type of a text in each; parts of Gemini have no type.
+_TEXT_TYPES = {"messages": "text", "input": "input_text", "contents": None}
 _KEPT = ("cache_control", "prompt_cache_breakpoint")
 
 # Images in general. A sentence that goes on in another way is about one format, size or place of images: a model that
@@ -36,6 +38,7 @@ _REFUSED = re.compile(
             r"missing data required for image input",  # Ollama
             r"is not a multimodal model",  # vLLM, SGLang
             r"at most 0 image",  # vLLM
+            r"image input modality is not enabled",  # Gemini
             r"no endpoints found that support image input",  # OpenRouter
         )
     ),
@@ -75,27 +78,43 @@ def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-_CONTENT = ("content", "output")  # `output`: of `function_call_output` in Responses
+_CONTENT = ("content", "output", "parts")  # `output`: of `function_call_output` in Responses; `parts`: of Gemini
+_RESPONSE = "functionResponse"  # of Gemini, with parts that cannot be text
+_DATA = ("inlineData", "fileData")  # of Gemini
+
+
+def _is_image(part: JSONMapping) -> bool:
+    return part.get("type") in _TYPES or any(
+        str(json_object(part.get(name)).get("mimeType")).startswith("image/") for name in _DATA
+    )
+
+
+def _inner(part: JSONMapping) -> Iterator[object]:
+    """Yield what may be or have images in a message or part."""
+    for name in _CONTENT:
+        yield from _list(part.get(name))
+    yield part.get(_RESPONSE)
 
 
 def _has_image(part: object) -> bool:
-    if not isinstance(part, dict):
-        return False
-    return part.get("type") in _TYPES or any(_has_image(inner) for name in _CONTENT for inner in _list(part.get(name)))
+    return isinstance(part, dict) and (_is_image(part) or any(map(_has_image, _inner(part))))
 
 
 def _urls(part: object) -> Iterator[str]:
     if not isinstance(part, dict):
         return
-    if part.get("type") in _TYPES:
+    if _is_image(part):
         yield _url(part)
-    for name in _CONTENT:
-        for inner in _list(part.get(name)):
-            yield from _urls(inner)
+    for inner in _inner(part):
+        yield from _urls(inner)
 
 
 def _url(part: JSONMapping) -> str:
     """Return the URL of an image: the same for every API, so that a description fits all of them."""
+    if inline := part.get("inlineData"):
+        return f"data:{inline.get('mimeType')};base64,{inline.get('data')}"
+    if file := part.get("fileData"):
+        return str(file.get("fileUri") or "")
     image = part.get("image_url") or {}
     if isinstance(image, str):  # of Responses
         return image
@@ -105,14 +124,16 @@ def _url(part: JSONMapping) -> str:
     return str(source.get("url") or "")
 
 
-def _noted(part: Any, text_type: str, options: ContentOptions, texts: Mapping[str, str]) -> Any:
+def _noted(part: Any, text_type: str | None, options: ContentOptions, texts: Mapping[str, str]) -> Any:
     """Return a message or part with notes in the place of images; one without images is returned as it is."""
     if not _has_image(part):
         return part
-    if part.get("type") in _TYPES:
-        text = texts.get(_url(part), _NOTE) if texts else _NOTE
-        return {"type": text_type, "text": text, **{name: part[name] for name in _KEPT if name in part}}
+    if _is_image(part):
+        typed = {"type": text_type} if text_type else {}
+        return {**typed, "text": _text(part, texts), **{name: part[name] for name in _KEPT if name in part}}
     result = dict(part)
+    if _RESPONSE in part:
+        result[_RESPONSE] = _noted_response(part[_RESPONSE], texts)
     for name in _CONTENT:
         if any(map(_has_image, inner := _list(part.get(name)))):
             noted = [_noted(each, text_type, options, texts) for each in inner]
@@ -120,3 +141,16 @@ def _noted(part: Any, text_type: str, options: ContentOptions, texts: Mapping[st
             of_chat = any(isinstance(each, dict) and each.get("type") == "image_url" for each in inner)
             result[name] = string_or_parts(noted, form) if of_chat else noted
     return result
+
+
+def _text(part: JSONMapping, texts: Mapping[str, str]) -> str:
+    return texts.get(_url(part), _NOTE) if texts else _NOTE
+
+
+def _noted_response(response: JSONObject, texts: Mapping[str, str]) -> JSONObject:
+    """Return a function response of Gemini with notes in its output in place of the images among its parts."""
+    images = [part for part in response["parts"] if _is_image(part)]
+    others = [part for part in response["parts"] if not _is_image(part)]
+    output = "\n".join(filter(None, (response["response"].get("output"), *(_text(part, texts) for part in images))))
+    kept = {name: value for name, value in response.items() if name != "parts"}
+    return {**kept, "response": {**response["response"], "output": output}, **({"parts": others} if others else {})}

@@ -280,6 +280,19 @@ def test_images_of_responses_and_their_call_outputs_become_notes() -> None:
     assert request.body["input"] == [{**output, "output": [note]}, {**message, "content": [note]}]
 
 
+def test_images_of_gemini_and_its_function_responses_become_notes() -> None:
+    image = {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}
+    other = {"inlineData": {"mimeType": "application/pdf", "data": "AAAA"}}
+    file = {"fileData": {"mimeType": "image/jpeg", "fileUri": URL}}
+    response = {"name": "look", "response": {"output": "Here."}}
+    parts = [{"functionResponse": {**response, "parts": [image, other]}}, file, {"text": "See?"}]
+    request = adapted({"model": "m", "contents": [{"role": "user", "parts": parts}]})
+    assert request.drop_fields(refusal("Image input modality is not enabled for models/gemma-3-1b-it"))
+    noted = {"name": "look", "response": {"output": f"Here.\n{NOTE}"}, "parts": [other]}
+    expected = [{"functionResponse": noted}, {"text": NOTE}, {"text": "See?"}]
+    assert request.body["contents"] == [{"role": "user", "parts": expected}]
+
+
 @pytest.mark.parametrize(
     "said",
     [
