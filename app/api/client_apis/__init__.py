@@ -39,13 +39,13 @@ class Ending(NamedTuple):
 
 
 class ClientWriter(Protocol):
-    """Writes one response in the form of a client API."""
+    """Writes a response for a client."""
 
     def event(self, event: Event) -> bytes:
         """
-        Return the bytes of the stream for an event, none for one that the client does not see.
+        Return an event's bytes in the client's stream; b"" for hidden events.
 
-        The first is `response.created`. Errors, heartbeats and the terminal event are not passed to it.
+        The first event is `response.created`. Errors, heartbeats and the terminal event are handled by the caller.
         """
         ...
 
@@ -61,16 +61,16 @@ class ClientWriter(Protocol):
 class ClientAPI(NamedTuple):
     """An API in which clients send requests."""
 
-    # Returns the request of a JSON body with the HTTP request's headers, by names in lower case; raises
-    # `InvalidRequest`, which names the client's field.
+    # Reads a JSON body and the HTTP headers (names in lower case); raises `InvalidRequest`, which names the client's
+    # field.
     read: Callable[[JSONObject, Mapping[str, str]], ClientRequest]
-    # Returns the writer for a request and the resource of its response.
+    # Creates the writer for a request and its response resource.
     writer: Callable[[ClientRequest, Response], ClientWriter]
-    # Returns the types of hosted tools that a JSON body names, as in `tools` of the Responses API.
+    # Returns the hosted tool types in a JSON body, by their names in the Responses API.
     hosted_types: Callable[[JSONObject], set[str]]
     beat: bytes  # the heartbeat of a stream
     headers: Callable[[], Mapping[str, str]] = dict  # additional headers of answers
-    counted: Callable[[int], JSONObject] | None = None  # the answer to a request that counts this many tokens
+    counted: Callable[[int], JSONObject] | None = None  # the JSON answer for a token count
 
 
 # By the endpoint's path: the import paths of the rows.

@@ -40,11 +40,11 @@ from app.runtime.threads import run_in_thread_if_large
 
 def is_translated(api: ApiParts, client: ClientAPI, path: str, model: str, fields: JSONObject) -> bool:
     """
-    Return whether a request is translated; it is passed through otherwise.
+    Return whether a request is translated, not passed through.
 
-    It is passed through if the model's first backend speaks the client's API and the request names no hosted tool of
-    this server, unless the backend's `passthrough` setting says otherwise. It is always translated if a policy service
-    decides, which reviews responses.
+    By default it is passed through if the model's first backend speaks the client's API and the request names no hosted
+    tool of this server. The backend's `passthrough` setting can override this. With a blocking policy service, which
+    reviews responses, it is always translated.
     """
     backend, policy = api.responses.backend, api.responses.policy
     if (policy and policy.blocks) or not backend.forwards(path, model):
@@ -58,7 +58,7 @@ def is_translated(api: ApiParts, client: ClientAPI, path: str, model: str, field
 async def translated(
     api: ApiParts, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller, admission: Admission
 ) -> HTTPResponse:
-    """Return the answer to a client's request with this JSON body; raises `APIError`."""
+    """Answer a client's request (`fields`: its JSON body) with a response; raises `APIError`."""
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     caller = replace(caller, dialect=TRANSLATED)
     try:
@@ -84,7 +84,7 @@ async def translated(
 async def counted(
     api: ApiParts, client: ClientAPI, request: Request, fields: JSONObject, caller: Caller
 ) -> HTTPResponse:
-    """Return the number of tokens in a client's request with this JSON body; raises `APIError`."""
+    """Count the tokens of a client's request (`fields`: its JSON body); raises `APIError`."""
     assert client.counted
     read = await run_in_thread_if_large(client.read, fields, header_values(request.scope))
     try:
@@ -98,9 +98,9 @@ async def counted(
 
 def create_request(read: ClientRequest) -> CreateResponse:
     """
-    Return a client's request as `CreateResponse`, not stored; raises `InvalidRequest`.
+    Return a client's request as an unstored `CreateResponse`; raises `InvalidRequest`.
 
-    Other APIs allow fewer output tokens than the Responses API.
+    The minimum of `max_output_tokens` does not apply: other client APIs accept fewer tokens.
     """
     fields = {**read.fields, "store": False, "background": False}
     limit = fields.pop("max_output_tokens", None)
@@ -112,9 +112,9 @@ def create_request(read: ClientRequest) -> CreateResponse:
 
 async def _claim(api: ApiParts, request: Request, fields: JSONObject, caller: Caller) -> KeyClaim | None:
     """
-    Claim the request's `Idempotency-Key`; None if it has none.
+    Claim the request's `Idempotency-Key`, if any.
 
-    Raises `InvalidRequest` for a key whose response has ended: it was not stored, so it cannot be sent again.
+    Raises `InvalidRequest` if its response has ended: unstored responses cannot be sent again.
     """
     key = request.headers.get(idempotency.HEADER)
     if not key:

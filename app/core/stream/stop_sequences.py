@@ -1,4 +1,4 @@
-"""Stop sequences: end an answer where its text contains one of them, whether or not the server does."""
+"""Stop sequences: they end an answer here, whether or not the model server knows them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from app.core.types.deltas import (
 
 
 def stop_sequences(parameters: JSONMapping | None) -> list[str]:
-    """Return the stop sequences among a request's extra fields, which are not validated."""
+    """Return the valid stop sequences (`stop`) in a request's unvalidated extra fields."""
     stop = parameters.get("stop") if parameters else None
     return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
 
 
 class StopSequences:
     """
-    Searches text, fed in pieces of any size, for the stop sequence that ends first.
+    Finds the first complete stop sequence in text, which is fed in pieces of any size.
 
-    Text that may be the beginning of a sequence is held back.
+    A possible beginning of a sequence is held back.
     """
 
     def __init__(self, sequences: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class StopSequences:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return the text that can be written; all before the sequence if there is one."""
+        """Return the text to write: without a match all but a possible beginning, else the text before the match."""
         text = self._held + text
         found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
         if found:
@@ -49,13 +49,13 @@ class StopSequences:
         return text[:end]
 
     def flush(self) -> str:
-        """Return the text that was held back: it is not part of a sequence."""
+        """Return the held text at the end of the input."""
         held, self._held = self._held, ""
         return held
 
 
 def _overlap(text: str, sequence: str) -> int:
-    """Return the length of the longest end of a text that is a beginning of a sequence."""
+    """Return the length of the longest text suffix that is a proper prefix of a sequence."""
     longest = min(len(sequence) - 1, len(text))
     return next((length for length in range(longest, 0, -1) if text.endswith(sequence[:length])), 0)
 
@@ -70,10 +70,10 @@ def _unless_stopped(read: Callable[[Any, Any], None]) -> Callable[[Any, Any], No
 
 
 class StoppingReader(DeltaReader):
-    """Reads an answer up to the first stop sequence in its text; `stopped` is whether there was one."""
+    """Reads an answer up to the first stop sequence in its text."""
 
     def __init__(self, sequences: Sequence[str], *rules: Any, **options: Any) -> None:
-        """`rules` and `options` are those of `DeltaReader`."""
+        """`rules` and `options` are passed to `DeltaReader`."""
         super().__init__(*rules, **options)
         self._stop = StopSequences(sequences)
         self._held_logprobs: list[Any] = []
@@ -96,12 +96,12 @@ class StoppingReader(DeltaReader):
             self.builder.stop_sequence = self._stop.matched
 
     def end(self, *, cut: bool) -> None:
-        """Write the text that was held back, and end the calls."""
+        """Write the held text, and end the calls."""
         self.flush()
         super().end(cut=cut)
 
     def flush(self) -> None:
-        """Write the text that was held back."""
+        """Write the held text."""
         if held := self._stop.flush():
             logprobs, self._held_logprobs = self._held_logprobs, []
             super().text(TextDelta([held], logprobs))
@@ -116,7 +116,7 @@ class StoppingReader(DeltaReader):
 
 
 def _within(logprobs: Sequence[JSONMapping], text: str) -> list[Any]:
-    """Return the log probabilities of the tokens that begin within a text."""
+    """Return the log probabilities whose tokens start within a text."""
     kept, length = [], 0
     for entry in logprobs:
         if length >= len(text):

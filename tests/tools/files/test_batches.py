@@ -182,6 +182,17 @@ async def test_requests_that_are_passed_through_are_answered(database: FilePlace
         assert tokens(batch) == ((20, 10) if chat else (6, 0))
 
 
+async def test_chat_requests_that_are_translated_are_answered(database: FilePlace, model: Model) -> None:
+    endpoint, translated = "/v1/chat/completions", {"transport.passthrough": "never"}
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    async with antiphon(**{**options(database, model), "backend_overrides": translated}) as url:
+        async with openai_client(url) as client:
+            batch = await ended(client, await submit(client, [line("a", body, endpoint)], endpoint))
+            (answer,) = (await results(client, batch.output_file_id)).values()
+    assert answer["response"]["body"]["object"] == "chat.completion"
+    assert model.requests[-1].json["stream"] is True
+
+
 async def test_requests_that_fail_are_in_the_file_of_errors(database: FilePlace, model: Model) -> None:
     async with antiphon(**options(database, model)) as url, openai_client(url) as client:
         lines = [*asks("One", "refuse"), line("wrong", {"model": "m", "input": "Hi", "temperature": "hot"})]

@@ -14,7 +14,7 @@ from app.errors import Warnings, label
 
 
 class ChatOptions(NamedTuple):
-    """The fields of a request that its answer depends on."""
+    """Request fields that the writer needs."""
 
     include_usage: bool = False  # whether a stream has the usage
     metadata: Mapping[str, str] | None = None  # returned in the JSON answer
@@ -37,7 +37,7 @@ _SAME = frozenset(
         "prompt_cache_options",
         "prompt_cache_retention",
         "top_logprobs",
-        # Not of Chat Completions, but without another meaning there.
+        # Extensions: Chat Completions has no other fields of these names.
         "max_tool_calls",
         "truncation",
         "reasoning",
@@ -45,22 +45,22 @@ _SAME = frozenset(
 )
 _NOT_OF_CHAT = frozenset(CreateResponse.model_fields) - _SAME
 
-# Parameters that the Responses API lacks, as extra fields of its requests.
+# Parameters without a Responses counterpart, sent as extra fields.
 _EXTRA = ("stop", "seed", "logit_bias")
 
-# Types of tools whose calls the client would have to run, for which Chat Completions has no form.
+# Tool types that the client runs, whose calls Chat Completions cannot express.
 _WITHOUT_CALLS = frozenset(
     {"apply_patch", "computer", "computer_use", "computer_use_preview", "local_shell", "namespace", "shell"}
 )
 
 
 def read_chat(fields: JSONObject, headers: Mapping[str, str]) -> ClientRequest:
-    """Return the request of a body; raises `InvalidRequest`, which names the invalid field."""
+    """Read a body; raises `InvalidRequest`, which names the invalid field."""
     return _Reading(validate(fields, ChatRequest, 0)).request()
 
 
 def hosted_types(fields: JSONObject) -> set[str]:
-    """Return the types of hosted tools that a body, which is not validated, names."""
+    """Return the hosted tool types in an unvalidated body."""
     tools = fields.get("tools")
     entries = tools if isinstance(tools, list) else []
     types = [tool.get("type") for tool in entries if isinstance(tool, dict)]
@@ -70,15 +70,15 @@ def hosted_types(fields: JSONObject) -> set[str]:
 
 
 class _Reading:
-    """The translation of one request."""
+    """Translates one request."""
 
     def __init__(self, body: ChatRequest) -> None:
         self._body = body
         self._warnings = Warnings()
         self._places: dict[str, str] = {"text.verbosity": "verbosity", "reasoning.effort": "reasoning_effort"}
         self._items: list[JSONObject] = []
-        self._custom: set[str] = set()  # ids of calls of custom tools
-        self._called: dict[str, str] = {}  # ids of calls in the earlier form, by the function's name
+        self._custom: set[str] = set()  # ids of custom tool calls
+        self._called: dict[str, str] = {}  # ids of deprecated `function_call`s, by function name
 
     def request(self) -> ClientRequest:
         body = self._body
@@ -226,7 +226,7 @@ class _Reading:
                 self._warnings.add(f"The parameter {label(f'messages[].{name}')} is not sent and was left out.")
 
 
-# The fields of messages that are read, and those that need no warning, by role.
+# Message fields by role that are read or can be ignored without a warning.
 _READ = {
     "user": frozenset({"role", "content"}),
     "assistant": frozenset(
@@ -243,7 +243,7 @@ def _function_call(call_id: str, function: JSONMapping) -> JSONObject:
 
 
 def _content(content: Any, text_type: str) -> Any:
-    """Return the content of a message, with parts of text as the Responses API names them."""
+    """Return message content with the part types of the Responses API."""
     if not isinstance(content, list):
         return content
     return [_part(part, text_type) for part in content]
@@ -271,7 +271,7 @@ def _web_search(options: WebSearchOptions) -> JSONObject:
 
 
 def _flat_function(tool: JSONMapping) -> JSONObject:
-    """Return a function with its fields not nested; it is not strict by default, as in Chat Completions."""
+    """Return a function tool with flat fields. The default is not strict, as in Chat Completions."""
     nested = tool.get("function", tool)
     return {"strict": False, **{name: value for name, value in nested.items() if value is not None}, "type": "function"}
 
@@ -285,7 +285,7 @@ def _flat_custom(tool: JSONMapping) -> JSONObject:
     return flat
 
 
-# By the type of the tool. Others are declared as on `/v1/responses`.
+# By tool type. All other types are declared as for `/v1/responses`.
 _FLAT: Mapping[str, Callable[[Any], JSONObject]] = {"function": _flat_function, "custom": _flat_custom}
 
 
@@ -298,7 +298,7 @@ def _flat_choice(choice: Any) -> Any:
 
 
 def _flat_choices(choices: Iterable[JSONMapping]) -> list[JSONObject]:
-    """Return choices of tools, each with the name of the tool not nested."""
+    """Return tool choices with flat names."""
     flat = []
     for choice in choices:
         nested = choice.get(str(choice.get("type")))

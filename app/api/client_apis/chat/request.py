@@ -1,7 +1,7 @@
 """
-The body of `POST /v1/chat/completions`, as far as it differs from that of `/v1/responses`.
+The fields of `POST /v1/chat/completions` that differ from `/v1/responses`.
 
-All other fields, and the content of messages, are validated with the request that they are translated into.
+All other fields and message content are validated after translation, as `CreateResponse`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _CustomTool(Tolerant):
 
 
 class _OtherTool(Tolerant):
-    """A tool as `/v1/responses` has it: a hosted tool, or a function with its fields not nested."""
+    """A tool in the format of `/v1/responses`: a hosted tool, or a function with flat fields."""
 
     type: Annotated[str, StringConstraints(min_length=1)]
 
@@ -174,7 +174,7 @@ def _listed(value: object) -> object:
 
 
 class ChatRequest(RequestBody):
-    """The fields that are not also fields of `CreateResponse`."""
+    """The fields of a chat request that differ from `CreateResponse`."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
     stream: StrictBool = False

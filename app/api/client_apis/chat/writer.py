@@ -1,8 +1,8 @@
 """
 Write Responses events as the chunks of a chat completion, and a finished response as its JSON.
 
-Both have the same text: the messages of a response (several with hosted tools) are joined by an empty line, and so are
-the parts of its reasoning. Clients cannot approve calls of hosted tools, so a request for approval is a text, too.
+Both have the same text: an empty line separates a response's messages (hosted tools cause several), and its reasoning
+parts. Chat Completions has no approvals, so an approval request becomes text.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ class ChatWriter:
             "created": response["created_at"],
             "model": response["model"],
         }
-        # A chunk is one of these around the JSON of its delta.
+        # The bytes of a chunk before and after its delta.
         chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
         self._before, self._after = (b"data: " + dumps(chunk) + b"\n\n").split(b'"\\\\"')
         self._content = _Joined()
         self._reasoning = _Joined()
         self._images = 0
-        self._calls: dict[str, int] = {}  # the index of each call, by the id of its item
+        self._calls: dict[str, int] = {}  # call indexes by item id
 
     def _chunk(self, *choices: JSONObject) -> JSONObject:
         usage = {"usage": None} if self._options.include_usage else {}
         return {**self._head, "choices": [*choices], **usage}
 
     def event(self, event: Event) -> bytes:
-        """Return the chunks for an event."""
+        """Return an event's chunks."""
         write = self._events.get(event["type"])
         return write(self, event) if write else b""
 
@@ -147,13 +147,13 @@ class ChatWriter:
 
 
 class _Joined:
-    """Texts that are joined by an empty line."""
+    """Separates the texts of different parts by an empty line."""
 
     def __init__(self) -> None:
-        self._last: object = None  # what the last text belongs to; None: there is no text
+        self._last: object = None  # the part of the last text; None before the first
 
     def add(self, part: object, text: str) -> str:
-        """Return a text of a part as it continues what was written before."""
+        """Return a part's text, after a separator if it starts a new part."""
         last, self._last = self._last, part
         return text if last in (None, part) else _BETWEEN + text
 
@@ -179,7 +179,7 @@ def _unapproved(item: Item) -> str:
 
 
 def _image(item: Item) -> JSONObject | None:
-    """Return the image of a finished generation as OpenRouter's servers do; None for another item."""
+    """Return a generated image in the format of OpenRouter; None for other items."""
     data = item.get("result") if item["type"] == "image_generation_call" else None
     if not isinstance(data, str) or not data:
         return None
@@ -188,7 +188,7 @@ def _image(item: Item) -> JSONObject | None:
 
 
 def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[object]]:
-    """Return the text of the messages, their refusals, and the log probabilities; None without any."""
+    """Return the joined text and refusals (None if empty), and the log probabilities."""
     texts, refusals = [], []
     logprobs: list[object] = []
     for parts in _message_parts(output):
@@ -201,7 +201,7 @@ def _text_of(output: Iterable[Item]) -> tuple[str | None, str | None, list[objec
 
 
 def _message_parts(output: Iterable[Item]) -> Iterator[list[Any]]:
-    """Yield the parts of each message, and of each text in place of an item."""
+    """Yield each message's parts; an approval request counts as a message."""
     for item in output:
         if item["type"] == "message":
             yield list_field(item, "content")
@@ -219,7 +219,7 @@ def _reasoning_of(output: Iterable[Item]) -> str:
 
 
 def _annotations(output: Iterable[Item]) -> list[JSONObject]:
-    """Return the citations of web pages, with their places in the joined text."""
+    """Return web citations, with positions in the joined text."""
     annotations, start = [], 0
     for parts in _message_parts(output):
         texts = [part for part in parts if part["type"] == "output_text"]
