@@ -13,7 +13,7 @@ JOBS ?= 3
 # Real clients have environments of their own: their dependencies conflict with Antiphon's, and with each other's.
 CLIENTS := .venv-clients
 # Their environments for Python, each with clients whose dependencies agree.
-PYTHON_CLIENTS := openai-2 openai-2-agents openai-3
+PYTHON_CLIENTS := openai-2 openai-2-agents openai-3 openai-3-voice
 # Biome and TypeScript, which check the studio.
 STUDIO_CHECKS := tests/studio/js
 NODE := $(CLIENTS)/node/bin/node

@@ -71,6 +71,12 @@ FRAMEWORKS = {
     "strands": Client("strands/driver.py", "openai-2-agents", without=frozenset({"tools_streamed"})),
 }
 
+# Voice agents, which use the WebSocket and play a scenario of their own.
+VOICE = {
+    "livekit": Client("livekit/driver.py", "openai-3-voice"),
+    "pipecat": Client("pipecat/driver.py", "openai-3-voice"),
+}
+
 
 def playing(*scenarios: str, clients: Mapping[str, Client] = CLIENTS) -> list[tuple[str, str]]:
     """Return who plays which of some scenarios."""

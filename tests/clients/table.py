@@ -72,6 +72,12 @@ _CHAT_TESTS: Mapping[str, Mapping[str, str]] = {
 }
 _CUT_ANSWERS = {"cut answers": "test_framework_takes_no_answer_that_breaks_off_for_a_whole_one"}
 
+_INTERRUPTED = "test_interrupted_answer_is_not_mixed_with_the_next_ones"
+_VOICE_TESTS: Mapping[str, Mapping[str, str]] = {
+    "text": {"streamed": _INTERRUPTED},
+    "failures": {"interruptions": _INTERRUPTED},
+}
+
 ROWS: dict[str, Row] = {
     "Codex": Row(
         "Codex",
@@ -239,9 +245,23 @@ ROWS: dict[str, Row] = {
         tests={"schema": _OPENAI_SCHEMAS, "failures": _CUT_ANSWERS},
     ),
     "LangChain for Node": Row(OTHERS, ("@langchain/openai",), ALL, FRAMEWORKS["langchain-node"]),
+    "LiveKit Agents": Row(
+        OTHERS,
+        ("openai-3-voice:livekit-plugins-openai",),
+        "only new ones, on a WebSocket",
+        folder="livekit",
+        tests=_VOICE_TESTS,
+    ),
     "Mastra": Row(OTHERS, ("@mastra/core",), ALL, FRAMEWORKS["mastra"]),
     "Microsoft Agent Framework": Row(
         OTHERS, ("openai-3:agent-framework-openai",), PREVIOUS, FRAMEWORKS["agent-framework"]
+    ),
+    "pipecat": Row(
+        OTHERS,
+        ("openai-3-voice:pipecat-ai",),
+        "only new ones, on a WebSocket",
+        folder="pipecat",
+        tests=_VOICE_TESTS,
     ),
     "Semantic Kernel": Row(OTHERS, ("openai-2-agents:semantic-kernel",), PREVIOUS, FRAMEWORKS["semantic-kernel"]),
     "Strands Agents": Row(OTHERS, ("openai-2-agents:strands-agents",), ALL, FRAMEWORKS["strands"]),
