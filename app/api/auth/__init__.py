@@ -164,7 +164,7 @@ class Auth:
 
     def _access_of(self, identity: Identity) -> KeyAccess:
         """
-        Return what an identity may do: what its table allows, for this caller alone.
+        Return the access of an identity: the rights of its table, under its own name and owner.
 
         Raises `PermissionDenied` if there is no such table, and `Unauthorized` if it has expired.
         """

@@ -37,7 +37,7 @@ class Identity:
         return f"{self.table or NO_TABLE}:{self.name}"
 
 
-# What the middleware `IdentityCheck` found in the current request: an identity, or why there is none.
+# The identity of the current request, or the error to raise. The middleware `IdentityCheck` sets it.
 IDENTIFIED: ContextVar[Identity | APIError | None] = ContextVar("identified", default=None)
 
 
@@ -49,7 +49,7 @@ def checked_name(value: object, field: str) -> str:
 
 
 def namespaced_owner(namespace: str, name: str) -> str:
-    """Return the id of an owner; without a `namespace`, that of a key whose `owner` is `name`."""
+    """Return the id of an owner. Without a `namespace`, a key whose `owner` is `name` has the same id."""
     owner = f"{namespace}:{name}" if namespace else name
     return hashlib.sha256(f"owner:{owner}".encode()).hexdigest()[:32]
 
@@ -58,7 +58,7 @@ def table_of(
     groups: Mapping[str, str], found: Collection[object], default: str | None, *, restricts: bool
 ) -> str | None:
     """
-    Return the key's table for the groups of a caller: that of the first group in `groups` which is among `found`.
+    Return the name of the key's table for a caller with the groups `found`: the first match in `groups` applies.
 
     `restricts`: whether the settings name any table; then a caller without one raises `PermissionDenied`.
     """

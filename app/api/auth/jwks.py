@@ -52,7 +52,7 @@ class SigningKeys:
         clock: Callable[[], float] = time.monotonic,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`close` closes what `load` uses."""
+        """`close` is called at the end, for example to close connections of `load`."""
         self._close = close
         self.generation = 0  # changes whenever the keys do
         self._load = load

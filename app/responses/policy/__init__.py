@@ -1,5 +1,5 @@
 """
-A policy service: it allows, refuses or replaces what models are sent, and what they answer.
+Client of a policy service, which allows, refuses or replaces the input and output of models.
 
 Each decision is one POST of `{"direction", "model", "key", "items"}`. The service answers
 `{"action": "allow" | "refuse" | "replace", "message", "items"}`.
@@ -38,7 +38,7 @@ _ACTIONS = ("allow", "refuse", "replace")
 
 @frozen
 class Decision:
-    """A decision; `items` take the place of those that were reviewed if the action is `replace`."""
+    """A decision. With the action `replace`, `items` take the place of the reviewed items."""
 
     action: Action = "allow"
     message: str = REFUSED

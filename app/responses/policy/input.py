@@ -18,7 +18,7 @@ from app.tools import Outcome
 
 INSTRUCTIONS_ID = "instructions"  # of the item with a request's instructions
 
-# What is no input of the model, or is sent as an item.
+# Request fields that are sent as items, or are not part of a model's input.
 _NOT_SENT = {"input", "instructions", "prompt", "stream", "store", "background", "previous_response_id", "conversation"}
 
 
@@ -29,7 +29,7 @@ class PolicyRefusal(InvalidRequest):
 
 
 class InputReview:
-    """Reviews the input of one model for one key."""
+    """Reviews input for one model and key."""
 
     def __init__(self, hooks: PolicyHooks, model: str, key: str) -> None:
         self._decide = partial(hooks.decide, "input", model, key)
@@ -87,7 +87,7 @@ def _replaced(request: CreateResponse, items: Sequence[Any], context: RequestCon
     instructions, new = None, [*items]
     if request.instructions and new and new[0].get("id") == INSTRUCTIONS_ID:
         instructions = _text_of(new.pop(0))
-    # A message with the id of a stored one would be that one.
+    # A message with the id of a stored message would be read as a reference to it.
     new = [{**item, "id": None} if item["type"] == "message" else item for item in new]
     if context.compacts:
         new.append({"type": TRIGGER})

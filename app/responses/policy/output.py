@@ -23,9 +23,9 @@ from app.runtime.tasks import cancel
 
 MAX_WAITING = 8  # finished items that may wait for a decision before the backend's answer is no longer read
 
-# Fields of a response that its builder sets, besides those that the generation adds.
+# Response fields that each builder sets itself. The outer response copies all others from the inner one.
 _OWN = frozenset({"id", "output", "status", "completed_at", "incomplete_details", "error"})
-# Notes about a call that remain when its item is replaced; the result that the model was shown does not.
+# Notes about a call that are kept when its item is replaced. The result for the model is not among them.
 _KEPT_NOTES = ("call_id", "round", "namespace", "name")
 
 

@@ -302,6 +302,34 @@ async def test_chat_completion_is_translated_and_its_output_reviewed() -> None:
         assert "secret" not in streamed.text and "content_filter" in streamed.text
 
 
+async def test_client_that_leaves_stops_the_backend() -> None:
+    backend = Scripted([delta(reasoning_content="Hmm."), delta(content="Hello"), asyncio.Event()])
+    async with policy_server() as policy, served(backend, policy.table("output")) as http:
+        body = {"model": "m", "input": "Hi", "stream": True}
+        async with http.stream("POST", "/v1/responses", json=body) as answer:
+            async for line in answer.aiter_lines():
+                if line == "event: response.output_item.done":
+                    break
+        async with asyncio.timeout(60):
+            while backend.opened:
+                await asyncio.sleep(0.01)
+    assert backend.left == 1
+
+
+async def test_cancelled_response_has_the_reviewed_items_only() -> None:
+    backend = Scripted([delta(reasoning_content="Hmm."), delta(content="Hello"), asyncio.Event()])
+    async with policy_server() as policy, served(backend, policy.table("output")) as http:
+        async with dial(str(http.base_url)) as socket:
+            await send(socket)
+            while json.loads(await socket.recv())["type"] != "response.output_item.done":
+                pass
+            await socket.send(json.dumps({"type": "response.cancel"}))
+            response = (await hear_out(socket))[-1]["response"]
+    assert response["status"] in ("cancelled", "incomplete")
+    assert [item["type"] for item in response["output"]] == ["reasoning"]
+    assert response["usage"]["total_tokens"] > 0
+
+
 # Failures of the service.
 
 NO_DECISION = {
