@@ -84,6 +84,32 @@ async def test_client_program_of_the_docs_runs(heading: str, server: str, upstre
     assert upstream.requests[-1].json["model"] == "demo"
 
 
+START = (ROOT / "docs" / "start.md").read_text()
+RECIPES = re.findall(r"^### (.*?)\n(?:.*?\n)??```python\n(.*?)^```", START.partition("## Recipes")[2], re.M | re.S)
+# The last line that each recipe prints.
+PRINTED = {
+    "Structured output": r"name='Paris.*' country='.+' population=\d+",
+    "Images": r".+",
+    "Conversations": r"\['message', 'message', 'message', 'message'\]",
+    "Background, with resuming": r".*Count to three.*",
+    "Compaction": "completed",
+}
+
+
+def test_recipes_are_those_of_the_page() -> None:
+    assert [heading for heading, _ in RECIPES] == [*PRINTED]
+
+
+@pytest.mark.parametrize(("heading", "recipe"), RECIPES, ids=[heading for heading, _ in RECIPES])
+async def test_recipe_of_the_start_page_runs(heading: str, recipe: str, demo: str, tmp_path: Path) -> None:
+    (setup,) = re.findall(r"^## Recipes\n.*?```python\n(.*?)^```", START, re.M | re.S)
+    program = tmp_path / "program.py"
+    program.write_text(setup.replace(ADDRESS, demo) + recipe)
+    ended = await run(str(interpreter("openai-3") / "python"), str(program), env={}, cwd=tmp_path)
+    lines = ended.out.splitlines()
+    assert lines and re.fullmatch(PRINTED[heading], lines[-1]), (ended.out, ended.err)
+
+
 async def test_codex_lines_of_the_docs_work(server: str, upstream: Upstream, tmp_path: Path) -> None:
     upstream.say(saying("Hello there."))
     (tmp_path / "config.toml").write_text(block("Codex", "toml").replace(ADDRESS, server))
