@@ -3,6 +3,8 @@ Prices of models and costs of responses, in integers: amounts are in nanos, bill
 
     prices = PriceList({"gpt-5*": Price.per_million(Decimal("1.25"), Decimal("10"))})
     prices.cost("gpt-5-mini", usage)   # 1250000, which is 0.00125
+
+A backend can have its own price for the same models, as a fallback does.
 """
 
 from __future__ import annotations
@@ -54,29 +56,40 @@ class Price(NamedTuple):
 
 
 class PriceList:
-    """The prices of models, by glob; the first glob that matches a model applies."""
+    """
+    The prices of models, by glob; the first glob that matches a model applies.
 
-    def __init__(self, prices: Mapping[str, Price] | None = None) -> None:
+    `by_backend` has the prices of single backends, by backend and glob, which come first.
+    """
+
+    def __init__(
+        self,
+        prices: Mapping[str, Price] | None = None,
+        by_backend: Mapping[str, Mapping[str, Price]] | None = None,
+    ) -> None:
         self._prices = dict(prices or {})
-        self._cache: dict[str, Price | None] = {}  # by model
+        self._by_backend = dict(by_backend or {})
+        self._cache: dict[tuple[str, str], Price | None] = {}  # by model and backend
 
     def __bool__(self) -> bool:
         return bool(self._prices)
 
-    def price(self, model: str) -> Price | None:
-        """Return the price of a model; None if it has none."""
+    def price(self, model: str, backend: str = "") -> Price | None:
+        """Return the price of a model at a backend; None if it has none."""
         try:
-            return self._cache[model]
+            return self._cache[model, backend]
         except KeyError:
             pass
-        match = next((price for glob, price in self._prices.items() if fnmatchcase(model, glob)), None)
+        own = self._by_backend.get(backend, {})
+        globs = [*own.items(), *self._prices.items()]
+        match = next((price for glob, price in globs if fnmatchcase(model, glob)), None)
         if len(self._cache) < _CACHED:
-            self._cache[model] = match
+            self._cache[model, backend] = match
         return match
 
-    def cost(self, model: str, usage: Usage, *, batch: bool = False) -> int | None:
+    def cost(self, model: str, usage: Usage, *, backend: str = "", batch: bool = False) -> int | None:
         """Return the cost in nanos of the usage of a response, maybe in a batch; None for a model without a price."""
-        if (price := self.price(model)) is None:
+        if (price := self.price(model, backend)) is None:
             return None
         details = usage.get("input_tokens_details") or {}
         cached, written = details.get("cached_tokens", 0), details.get("cache_write_tokens", 0)

@@ -39,7 +39,7 @@ from pydantic_settings import (
 )
 
 from app.core.access import digest_of
-from app.core.prices import PriceList
+from app.core.prices import Price, PriceList
 from app.core.types import JSONObject
 from app.loading.optional_dependencies import require_packages
 from app.loading.validation_messages import describe
@@ -382,6 +382,9 @@ class Settings(BaseSettings):
             for other in backend.fallbacks or ():
                 if other not in self.backends and other != "default":
                     raise ValueError(f"backends.{name}.fallbacks: there is no backend {other!r}")
+        for glob, price in self.prices.items():
+            if unknown := price.backends.keys() - self.served().keys():
+                raise ValueError(f'prices."{glob}".backends: backend {min(unknown)!r} not found')
         if self.vision and self.vision.backend not in self.served():
             raise ValueError(f"vision.backend: there is no backend {self.vision.backend!r}")
         self._check_one_backend_key()
@@ -434,7 +437,11 @@ class Settings(BaseSettings):
 
     def price_list(self) -> PriceList:
         """Return the prices of models."""
-        return PriceList({glob: price.price() for glob, price in self.prices.items()})
+        by_backend: dict[str, dict[str, Price]] = {}
+        for glob, price in self.prices.items():
+            for backend, own in price.backends.items():
+                by_backend.setdefault(backend, {})[glob] = own.price()
+        return PriceList({glob: price.price() for glob, price in self.prices.items()}, by_backend)
 
     def tool_limits(self) -> ToolLimits:
         """Return the limits of all hosted tools."""

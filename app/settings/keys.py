@@ -62,8 +62,8 @@ _Limit = Annotated[int | None, Field(ge=0)]
 Money = Annotated[Decimal, Field(ge=0, le=10**9, decimal_places=6, allow_inf_nan=False)]
 
 
-class PriceSettings(BaseModel):
-    """The price of models per million tokens, in any currency: a table `[prices."GLOB"]`."""
+class BackendPriceSettings(BaseModel):
+    """The price of models at one backend: a table `[prices."GLOB".backends.NAME]`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -76,6 +76,13 @@ class PriceSettings(BaseModel):
     def price(self) -> Price:
         """Return the price in integers."""
         return Price.per_million(self.input, self.output, self.cached_input, self.cache_write, self.batch)
+
+
+class PriceSettings(BackendPriceSettings):
+    """The price of models per million tokens, in any currency: a table `[prices."GLOB"]`."""
+
+    backends: dict[str, BackendPriceSettings] = {}
+    """Prices of the same models at single backends, such as a dearer fallback."""
 
 
 class BudgetSettings(BaseModel):

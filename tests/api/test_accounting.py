@@ -18,6 +18,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from app.api.accounting import Accounting, BudgetExceeded
 from app.api.accounting.journal import UsageJournal
@@ -32,7 +33,7 @@ from app.stores.usage import Spending, UsageRow
 from tests.support import sockets
 from tests.support.build import delta, finish, reported
 from tests.support.scripted import Scripted
-from tests.support.serving import antiphon
+from tests.support.serving import antiphon, settings
 from tests.support.upstream import DONE as END
 from tests.support.upstream import Upstream, chunk, sse
 from tests.support.upstream import finish as chunk_finish
@@ -85,6 +86,27 @@ def test_price_is_of_the_first_glob_that_matches() -> None:
         Price(2, 2, 2, 2),
         None,
     ]
+
+
+def test_price_of_a_backend_comes_before_that_of_all_backends() -> None:
+    cheap, dear = Price(1, 1, 1, 1), Price(2, 2, 2, 2)
+    prices = PriceList({"qwen*": cheap}, {"cloud": {"qwen-large*": dear}})
+    asked = [("qwen-large-1", "cloud"), ("qwen-large-1", "local"), ("qwen-small", "cloud"), ("gpt", "cloud")]
+    assert [prices.price(model, backend) for model, backend in asked] == [dear, cheap, cheap, None]
+
+
+async def test_response_costs_the_price_of_the_backend_that_answered() -> None:
+    own = {"input": 0, "output": 1_000_000}
+    prices = {"qwen*": {"input": 0, "output": 1, "backends": {"default": own}}}
+    async with served({"alice": {"hash": hash_of("alice")}}, prices=prices) as http:
+        answer = await ask(http)
+        assert float(answer.headers["x-antiphon-cost"]) == answer.json()["usage"]["output_tokens"] > 0
+
+
+def test_price_of_an_unknown_backend_is_refused() -> None:
+    prices = {"qwen*": {"input": 0, "output": 1, "backends": {"cloud": {"input": 0, "output": 2}}}}
+    with pytest.raises(ValidationError, match="backends: backend 'cloud' not found"):
+        settings(prices=prices)
 
 
 def test_cached_input_has_its_own_price_or_that_of_input() -> None:

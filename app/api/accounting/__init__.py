@@ -160,15 +160,16 @@ class Accounting:
         A response may be recorded in parts. `requests` is 1 for the first, 0 for the others. `batch`: whether it is
         one of a batch, which has its own price. `reported` is the cost that the backend reported, in nano-dollars.
         """
+        backend = backend or "default"
         cost = reported if self._reported_costs else None
         if cost is None:
-            cost = self._prices.cost(model, usage, batch=batch)
+            cost = self._prices.cost(model, usage, backend=backend, batch=batch)
         if cost is None and any(limit.name.startswith("money") for limit in access.budget):
             self._warn_unpriced(model, access.name)
         name = access.name
         if (models := self._models.get(name)) is None:
             models = self._models[name] = BoundedLabels(_MODELS)
-        row = (self.today(), name, models(model), backend or "default")
+        row = (self.today(), name, models(model), backend)
         added = (
             requests,
             usage["input_tokens"],
