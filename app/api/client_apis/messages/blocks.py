@@ -227,6 +227,11 @@ def _search_result(block: JSONObject, text_type: str) -> list[JSONObject]:
     return _inner(block["content"], f"[{block['title']}]({block['source']})", text_type)
 
 
+def _tool_reference(block: JSONObject, text_type: str) -> list[JSONObject]:
+    """Name a tool that the client's search found; all tools are declared from the start."""
+    return [{"type": text_type, "text": f"The tool {json_text(block.get('tool_name'))} can be called."}]
+
+
 def _inner(blocks: list[JSONObject], head: str, text_type: str) -> list[JSONObject]:
     """Return the parts of a document's blocks, with `head` before the first text."""
     parts = [part for block in blocks for part in _PARTS[block["type"]](block, text_type)]
@@ -240,4 +245,5 @@ _PARTS: Mapping[str, Callable[[JSONObject, str], list[JSONObject]]] = {
     "image": _image,
     "document": _document,
     "search_result": _search_result,
+    "tool_reference": _tool_reference,
 }

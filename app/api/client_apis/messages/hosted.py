@@ -177,7 +177,7 @@ def _mcp_blocks(item: Item) -> list[JSONObject]:
     use = {
         "type": "mcp_tool_use",
         "id": item["id"],
-        "name": item["name"],
+        "name": json_text(item.get("name")),
         "server_name": json_text(item.get("server_label")),
         "input": as_object(json_text(item.get("arguments"))),
     }

@@ -158,6 +158,10 @@ def test_conversation_with_calls_becomes_items_in_order() -> None:
             {"type": "search_result", "source": "https://x", "title": "X", "content": [text("Found.")]},
             {"type": "input_text", "text": "[X](https://x)\n\nFound."},
         ),
+        (
+            {"type": "tool_reference", "tool_name": "mcp__lab__add"},
+            {"type": "input_text", "text": "The tool mcp__lab__add can be called."},
+        ),
     ],
 )
 def test_block_becomes_a_part_of_messages_and_of_results(block: Any, part: Any) -> None:
