@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from app.api.client_apis import Ending
 from app.api.client_apis.messages.reader import WriterOptions
@@ -19,8 +21,11 @@ from app.core.types.request import Event
 from tests.core.stream.test_event_builder import CHUNKS
 from tests.streams.recording import NAMES, load, play
 from tests.support.build import answer
-from tests.support.message_stream import accumulated
+from tests.support.message_stream import accumulated, frames
 
+# The types of Anthropic's SDK, which does not check them itself.
+EVENT: TypeAdapter[Any] = TypeAdapter(BetaRawMessageStreamEvent)
+MESSAGE: TypeAdapter[Any] = TypeAdapter(BetaMessage)
 ENDED = ("response.completed", "response.incomplete")
 
 
@@ -36,7 +41,11 @@ def check(events: list[Event], options: WriterOptions) -> None:
     writer = MessagesWriter(options)
     ending = Ending(events[-1]["response"])
     body = b"".join(writer.event(_by_its_spec_name(event)) for event in events[:-1]) + writer.end(ending)
-    assert accumulated(body) == writer.document(ending)
+    document = writer.document(ending)
+    assert accumulated(body) == document
+    for event in frames(body):
+        EVENT.validate_python(event)
+    MESSAGE.validate_python(document)
 
 
 def _by_its_spec_name(event: Event) -> Any:

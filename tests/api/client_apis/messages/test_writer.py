@@ -14,6 +14,7 @@ from app.core.items import CUSTOM_TOOL_CALL, FUNCTION_CALL, ITEM_TYPES, MCP_APPR
 from app.core.stream.event_builder import EventBuilder
 from app.core.stream.event_types import ToolBinding
 from app.core.stream.reasoning_encryption import ReasoningEncryption
+from tests.api.client_apis.messages.test_stream_laws import EVENT, MESSAGE
 from tests.support.build import builder
 from tests.support.message_stream import accumulated, frames
 
@@ -49,8 +50,12 @@ def finished(
     writer = MessagesWriter(options or WriterOptions())
     ending = Ending(made.response, stop_sequence)
     body = b"".join(map(writer.event, events)) + writer.end(ending)
-    assert accumulated(body) == writer.document(ending)
-    return writer.document(ending), frames(body)
+    document, written = writer.document(ending), frames(body)
+    assert accumulated(body) == document
+    for event in written:
+        EVENT.validate_python(event)
+    MESSAGE.validate_python(document)
+    return document, written
 
 
 def content(write: Callable[[EventBuilder], object], **how: Any) -> Any:
