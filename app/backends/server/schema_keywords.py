@@ -2,22 +2,25 @@
 Finds the schema keywords that a server refuses in the parameters of tools, and removes them.
 
 Only keywords that narrow or annotate a value are removed: the client validates the arguments anyway. They stay in
-strict tools and in text formats, since the caller relies on the server to enforce these schemas.
+strict tools and in text formats, since the caller relies on the server to enforce these schemas. A refused form of a
+schema that has another form with the same meaning is rewritten, also in strict tools.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from app.backends.server.errors.unsupported_fields import DECLARATIONS, functions
 from app.core.json_values import json_object
-from app.core.request.tool_types import placed_keywords, stripped
+from app.core.request.tool_types import mfjs, placed_keywords, stripped
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, label
 
 PARAMETERS = "tools[].parameters."  # the prefix of a refused keyword, as the name of a field
+_FORM = "(form)"  # in place of a keyword: the schemas are rewritten (`mfjs`)
+_REFUSED_FORM = re.compile(r"type should be defined in anyOf|found after \$ref expansion|items must be an object")
 
 _REMOVABLE = (
     *("pattern", "format", "minLength", "maxLength", "contentEncoding", "contentMediaType"),
@@ -51,6 +54,8 @@ _UNNAMED = (
 
 def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
     """Return the keywords to remove from the parameters of tools, each after the prefix `PARAMETERS`."""
+    if _REFUSED_FORM.search(error.message) and error.status == 400:
+        return [f"{PARAMETERS}{_FORM}"] if _rewritten(body) != body else []
     schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
     lenient = {keyword for schema in schemas if schema.lenient for keyword, _ in placed_keywords(schema.value)}
     for group in groups:
@@ -76,6 +81,8 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
 
 def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObject, list[str]]:
     """Return a request without keywords in the parameters of tools that are not strict, and the keywords removed."""
+    if _FORM in keywords:
+        body = _rewritten(body)
     lenient = [schema.value for schema in _schemas(body) if schema.lenient] if keywords else []
     used = {keyword for schema in lenient for keyword, _ in placed_keywords(schema)}
     if not (removed := [keyword for keyword in keywords if keyword in used]):
@@ -83,17 +90,26 @@ def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObj
     return {**body, "tools": [_without(tool, frozenset(removed)) for tool in body["tools"]]}, removed
 
 
+def _rewritten(body: JSONMapping) -> JSONObject:
+    """Return a request whose tools have schemas with the same meaning, in the form that Moonshot accepts."""
+    return {**body, "tools": [_changed(tool, mfjs) for tool in body["tools"]]} if body.get("tools") else {**body}
+
+
+def _changed(tool: JSONObject, change: Callable[[object], object]) -> JSONObject:
+    """Return a tool with changed schemas of its function."""
+    function = tool.get("function", tool)
+    if tool.get("type", "function") != "function":
+        return tool
+    function = {**function, **{name: change(function[name]) for name in _SCHEMA_FIELDS if name in function}}
+    return {**tool, "function": function} if "function" in tool else function
+
+
 def _without(tool: JSONObject, keywords: frozenset[str]) -> JSONObject:
     if DECLARATIONS in tool:
         return {**tool, DECLARATIONS: [_without(function, keywords) for function in tool[DECLARATIONS]]}
-    function = tool.get("function", tool)
-    if tool.get("type", "function") != "function" or function.get("strict"):
+    if tool.get("function", tool).get("strict"):
         return tool
-    function = {
-        **function,
-        **{name: stripped(function[name], keywords) for name in _SCHEMA_FIELDS if name in function},
-    }
-    return {**tool, "function": function} if "function" in tool else function
+    return _changed(tool, lambda schema: stripped(schema, keywords))
 
 
 # Of a function: in chat and Responses, in Messages, in Gemini.

@@ -123,6 +123,38 @@ def test_refused_keyword_is_left_out_for_every_server_api(tool: dict[str, Any]) 
     assert request.body["tools"] == [{**tool, name: lacking("pattern")}]
 
 
+FORMS = {
+    "type": "object",
+    "properties": {
+        "either": {"type": "object", "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        "pair": {"type": "array", "items": [{"type": "string"}, {"type": "integer"}]},
+    },
+}
+REWRITTEN = {
+    "type": "object",
+    "properties": {
+        "either": {"anyOf": [{"type": "object", "required": ["a"]}, {"type": "object", "required": ["b"]}]},
+        "pair": {"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]},
+    },
+}
+
+
+@pytest.mark.parametrize("strict", [None, True])
+def test_refused_form_of_a_schema_is_rewritten_without_a_warning(strict: bool | None) -> None:
+    said = (
+        "tools.function.parameters is not a valid moonshot flavored json schema, details: <At path 'root': "
+        "when using anyOf, type should be defined in anyOf items instead of the parent schema>"
+    )
+    adaptation = FieldAdaptation(Profile().request, CALLER_FIELDS)
+    request = adaptation.adapt(asked_with(chat_tool(strict=strict, schema=FORMS)))
+    assert request.drop_fields(refusal(said))
+    assert request.body == asked_with(chat_tool(strict=strict, schema=REWRITTEN))
+    assert request.warnings == []
+    request.accepted()
+    assert adaptation.adapt(asked_with(chat_tool(schema=FORMS))).body == asked_with(chat_tool(schema=REWRITTEN))
+    assert not request.drop_fields(refusal(said))
+
+
 def test_refusal_without_a_keyword_removes_one_kind_of_keyword_after_the_other() -> None:
     request = adapted(asked_with(chat_tool()))
     for removed in (["pattern"], ["pattern", "minLength"], ["pattern", "minLength", "format"]):

@@ -204,7 +204,7 @@ async def test_one_place_at_a_server_suffices_for_model_and_description(servers:
     assert [request.json["model"] for request in servers.text.requests] == ["m", "qwen-vl", "m", "m"]
 
 
-@pytest.mark.parametrize("api", ["messages", "responses"])
+@pytest.mark.parametrize("api", ["messages", "responses", "gemini"])
 async def test_every_server_api_gets_the_description(servers: Servers, api: str) -> None:
     servers.text.native = True
     servers.text.always(status(500))
