@@ -1,11 +1,11 @@
 """
-A server of Google's Gemini API on a real socket, which refuses what the real one refuses.
+A Gemini server on a real socket, with Google's rules for requests.
 
     async with GeminiServer() as server:
         server.say(answer(text("Hello"), finish="STOP", usage=USAGE))
 
-The rules and the messages of the refusals are those of Google's server. Requests and answers are validated by the types
-of the official package, `google-genai`. A signature must come back on its part.
+Refusals have Google's messages. Requests and answers are validated by the types in the official package,
+`google-genai`. A signature must come back on its part.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLACEHOLDER = "skip_thought_signature_validator"
 
 
 class Refused(Exception):
-    """What the server answers 400 to."""
+    """A request for which the server answers 400."""
 
 
 def check_types(body: Fields) -> None:
@@ -131,7 +131,7 @@ def _check_tools(body: Fields) -> None:
         raise Refused("allowed_function_names has a name that is not declared.")
 
 
-# What it says.
+# Answers.
 
 
 def signature_of(part: Fields) -> str:
@@ -199,9 +199,9 @@ def error_document(code: int, kind: str, message: str, *details: Fields) -> Fiel
 
 class GeminiServer(Upstream):
     """
-    The server: it refuses bad requests, and answers others as it is told to.
+    Refuses bad requests, and answers others by script.
 
-    `level` is that of `check`. `counted` is what `countTokens` answers.
+    `level`: see `check`. `counted`: the token count in answers to `countTokens`.
     """
 
     def __init__(self, *, level: bool = True) -> None:

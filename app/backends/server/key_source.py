@@ -1,10 +1,10 @@
 """
-Keys of a backend that expire: read from a file or from the output of a command, and read again.
+Expiring backend keys, read from a file or from a command's output and renewed.
 
     source = KeySource(partial(key_from_command, ["gcloud", "auth", "print-access-token"]), lifetime=180)
     key = await source.current()
     ...                                   # the server answers 401
-    if await source.renew(key): ...       # there is another key: send the request again
+    if await source.renew(key): ...       # the key has changed: send the request again
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
-_SECONDS = 30.0  # that a command may take
-_RETRY = 10.0  # seconds after which a key that could not be read is read again
-_LONGEST = 16_384  # characters of a key
+_SECONDS = 30.0  # timeout of a command
+_RETRY = 10.0  # seconds between attempts to renew a key
+_LONGEST = 16_384  # characters in a key
 
 
 class KeySource:
-    """The key of one backend; it is read by one request at a time, while the others wait."""
+    """One backend's key. Concurrent requests wait for a single read."""
 
     def __init__(
         self, read: Callable[[], Awaitable[str]], lifetime: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`read` returns the key, or raises `BackendError`. `lifetime` is in seconds; `clock` returns seconds."""
-        self.key: str | None = None  # the last one
+        self.key: str | None = None  # the last key read
         self._read = read
         self._lifetime = lifetime
         self._clock = clock
@@ -41,7 +41,7 @@ class KeySource:
         self._lock = asyncio.Lock()
 
     async def current(self) -> str:
-        """Return the key, which is read again after its lifetime; raises `BackendError` if there is none."""
+        """Return the key, renewed after its lifetime; raises `BackendError` if no key can be read."""
         if self.key is None or self._clock() >= self._until:
             async with self._lock:
                 if self.key is None or self._clock() >= self._until:
@@ -50,14 +50,14 @@ class KeySource:
         return self.key
 
     async def renew(self, refused: str) -> bool:
-        """Read the key again if it is the one that the server has refused; return whether there is another one."""
+        """Read the key again after a refusal; return whether it has changed."""
         async with self._lock:
             if self.key == refused:
                 await self._read_again()
         return self.key != refused
 
     async def _read_again(self) -> None:
-        """Read the key; the last one stays if that fails, since the server may still accept it."""
+        """Read the key. If reading fails, keep the last key, since the server may still accept it."""
         try:
             self.key = _checked(await self._read())
             self._until = self._clock() + self._lifetime
@@ -82,7 +82,7 @@ def _unreadable(reason: str) -> BackendError:
 
 
 async def key_from_file(path: Path) -> str:
-    """Return the text of a file; raises `BackendError`."""
+    """Return a file's text; raises `BackendError`."""
     try:
         return await asyncio.to_thread(_text_of, path)
     except (OSError, UnicodeDecodeError) as error:
@@ -94,7 +94,7 @@ def _text_of(path: Path) -> str:
 
 
 async def key_from_command(command: Sequence[str], seconds: float = _SECONDS) -> str:
-    """Return the output of a command, which is never logged; raises `BackendError`."""
+    """Return a command's output, which is never logged; raises `BackendError`."""
     pipe, none = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=none, stdout=pipe, stderr=none)
@@ -115,7 +115,7 @@ async def key_from_command(command: Sequence[str], seconds: float = _SECONDS) ->
 
 
 def key_source(file: Path | None, command: Sequence[str], lifetime: float) -> KeySource | None:
-    """Return the source of a key that settings name; None if they name neither a file nor a command."""
+    """Return the key source for a file or a command, None without either."""
     if file:
         return KeySource(partial(key_from_file, file), lifetime)
     return KeySource(partial(key_from_command, command), lifetime) if command else None

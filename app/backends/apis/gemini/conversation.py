@@ -1,8 +1,8 @@
 """
-Translate the items of a conversation into Gemini's contents.
+Translate a conversation's items into Gemini's contents.
 
-A signature (`thoughtSignature`) goes back to the server that sent it, on the part with which it came. User and model
-alternate; the function responses to all calls of a content follow it directly, in a content of their own.
+Signatures (`thoughtSignature`) are sent back unchanged to their own server, on the same part. User and model contents
+alternate. Function responses directly follow the content with their calls, in a separate content.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.errors import label
 
-# The bound fields: the signed parts of a message or reasoning item, and the id and the signature of a call.
+# Bound fields: signed parts (messages, reasoning items), id and signature (calls).
 SIGNED_PARTS, CALL_ID, SIGNATURE = "parts", "id", "signature"
 THOUGHT_SIGNATURE = "thoughtSignature"
 
-_RESULTS = "tool"  # the role of contents with function responses, until they are sent
+_RESULTS = "tool"  # temporary role: keeps function responses in a separate content
 _ROLES = {"user": "user", _RESULTS: "user", "assistant": "model"}
 
 
 class GeminiConversation(ConversationReader):
-    """Reads items one by one; the parts of a turn are kept in the order in which the model wrote them."""
+    """Reads items one by one and keeps the model's order within a turn."""
 
     part_form = GEMINI_PARTS
 
     def accepts_later_system(self) -> bool:
-        """Return False: the API has one system instruction, which precedes all contents."""
+        """Return False: the API has a single system instruction, before all contents."""
         return False
 
     def message(self, position: int, item: Item) -> None:
@@ -49,7 +49,7 @@ class GeminiConversation(ConversationReader):
         self.current().content += [own_part(part) for part in parts]
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add the signed thoughts of a reasoning item; the server needs no others."""
+        """Add signed thoughts. The server does not need unsigned ones."""
         fields = self.upstream.get(item.get("id") or "") or {}
         if own := self.own_fields(item):
             self.current().content += [own_part(part) for part in json_objects(own.get(SIGNED_PARTS))]
@@ -57,11 +57,11 @@ class GeminiConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def own_fields(self, item: Item) -> Mapping[str, object]:
-        """Return the fields of an item that this server sent, {} if it sent none."""
+        """Return an item's fields from this server, {} without any."""
         return bound_fields(self.upstream.get(item.get("id") or ""), self.profile)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the content for a turn of the model, and the content with the results of its calls."""
+        """Return the turn's content and, after calls, the content with their function responses."""
         policy = self.options.reasoning_replay or "always"
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         written = [part["part"] for part in turn.content]
@@ -87,7 +87,7 @@ class GeminiConversation(ConversationReader):
         return part
 
     def _results(self, calls: Sequence[int]) -> list[ChatPart]:
-        """Return the function responses to calls, then the media that cannot be within them."""
+        """Return the function responses, then media that a function response cannot contain."""
         responses: list[ChatPart] = []
         others: list[ChatPart] = []
         for call in calls:
@@ -108,7 +108,7 @@ class GeminiConversation(ConversationReader):
         return [*responses, *others]
 
     def _split(self, output: int | None, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:
-        """Return the parts within a function response, and those after all function responses."""
+        """Split an output's parts: inside the function response, and after all function responses."""
         position = output or 0
         options = self.hosted_content if self.items[position].get(HOSTED) else self.content
         match options.tool_images:
@@ -123,12 +123,12 @@ class GeminiConversation(ConversationReader):
 
 
 def _id_of(own: Mapping[str, object]) -> JSONObject:
-    """Return the id of a call, which only the server that gave it one knows."""
+    """Return the call's id field. Only the server that assigned an id accepts it."""
     return {"id": call_id} if (call_id := own.get(CALL_ID)) else {}
 
 
 def _with_signed(text: str, signed: Sequence[JSONObject]) -> list[JSONObject]:
-    """Return a text in parts, the signed ones as they came; the signature of a changed text follows it."""
+    """Split a text at its signed parts. If the text has changed, an empty part after it carries the signature."""
     parts: list[JSONObject] = []
     for part in reversed(signed):
         before, found, after = text.rpartition(words) if (words := json_text(part.get("text"))) else (text, " ", "")
@@ -144,18 +144,14 @@ def _text(text: str) -> list[JSONObject]:
 
 
 def _unsigned(part: JSONObject) -> JSONObject | None:
-    """Return a part without its signature; None for a thought, and for a part that has nothing else."""
+    """Remove a part's signature; None for thoughts and for parts with only a signature."""
     if part.get("thought") or not part.get("text", " "):
         return None
     return {name: value for name, value in part.items() if name != THOUGHT_SIGNATURE}
 
 
 def system_and_contents(messages: Iterable[Message]) -> tuple[list[JSONObject], list[JSONObject]]:
-    """
-    Return the parts of the system instruction, and the contents in the order that the server accepts.
-
-    The first content and the last one are the user's.
-    """
+    """Return the system instruction's parts, and contents that begin and end with the user's."""
     system: list[JSONObject] = []
     runs: list[tuple[str, list[JSONObject]]] = []
     for message in messages:

@@ -1,8 +1,8 @@
 """
-Decodes the body of an answer of Google's Gemini API into deltas: see `AnswerDecoder`.
+Decodes a Gemini response body into deltas: see `AnswerDecoder`.
 
-Each event is a `GenerateContentResponse` with the parts that are new. Nothing marks the end but the last event's
-`finishReason`. Parts of unknown types are dropped with a warning.
+Each event is a `GenerateContentResponse` with new parts. The last event has a `finishReason`; there is no end marker.
+Parts with unknown types are dropped with a warning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from app.core.types.deltas import (
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
 from app.errors import label
 
-# Every other reason is an error: the model wrote something that is not returned, or the server gave up.
+# All other reasons are errors, such as MALFORMED_FUNCTION_CALL.
 _FINISH_REASONS = {
     "STOP": FinishReason.STOP,
     **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), FinishReason.LENGTH),
@@ -59,7 +59,7 @@ _TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 
 
 class GeminiDecoder(APIDecoder):
-    """Decodes the bytes of one answer."""
+    """Decodes one answer's bytes."""
 
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ResponseReader(profile)
@@ -67,10 +67,10 @@ class GeminiDecoder(APIDecoder):
         self.warnings = self._reader.warnings
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        """Return the deltas of events, up to an error."""
+        """Return the events' deltas, up to an error."""
         deltas: list[Delta] = []
         for event in events:
-            if event is END:  # which copies of the API send
+            if event is END:  # sent by other implementations
                 self.done = self.finished
             elif isinstance(event, dict) and event.get("error"):
                 self.failure = self._error_in(event) or failure("failure")
@@ -85,7 +85,7 @@ class GeminiDecoder(APIDecoder):
 
 
 class ResponseReader:
-    """Reads the events of one answer into deltas."""
+    """Reads one answer's events into deltas."""
 
     def __init__(self, profile: Profile) -> None:
         self.warnings: list[str] = []
@@ -93,16 +93,16 @@ class ResponseReader:
         self._profile = profile
         self._calls = 0  # number of calls so far
         self._items = 0  # number of native items so far
-        self._code: JSONObject | None = None  # the open item of code that the server runs
-        self._written = ""  # what the model writes now: text, thought, or "" for anything else
-        self._texts: list[str] = []  # of the last message
-        self._signed: list[JSONObject] = []  # the signed parts of the open message or reasoning item
+        self._code: JSONObject | None = None  # code whose result has not arrived
+        self._written = ""  # the kind of the last part: text, thought or ""
+        self._texts: list[str] = []  # the last message's text
+        self._signed: list[JSONObject] = []  # the open item's signed parts
         self._usage: JSONMapping = {}
         self._grounding: JSONMapping = {}
         self._citations: list[JSONObject] = []
 
     def read(self, response: JSONMapping) -> list[Delta]:
-        """Return the deltas of an event."""
+        """Return an event's deltas."""
         candidates = json_objects(response.get("candidates"))
         candidate = next((each for each in candidates if not each.get("index")), {})
         self._usage = json_object(response.get("usageMetadata")) or self._usage
@@ -132,7 +132,7 @@ class ResponseReader:
         return []
 
     def _begin(self, written: str) -> bool:
-        """Note what the model writes now; return whether a new item begins."""
+        """Record the kind of the next part; return whether a new item starts with it."""
         begins = self._written != written
         if begins:
             self._written, self._signed = written, []
@@ -143,7 +143,7 @@ class ResponseReader:
     def _text(self, text: str, part: JSONObject, logprobs: list[JSONObject] | None) -> list[Delta]:
         signed = bool(part.get(THOUGHT_SIGNATURE))
         if not text and (not signed or self._written not in ("text", "thought")):
-            return []  # an empty part only ends the stream, or signs what precedes it
+            return []  # empty parts end the stream
         deltas: list[Delta] = []
         if text:
             self._begin("text")
@@ -156,11 +156,11 @@ class ResponseReader:
         deltas: list[Delta] = [ReasoningSummaryDelta(text)] if text else []
         if signed:
             return [*deltas, self._sign(part)]
-        # Reasoning without a signature is bound to this server, too: it is nothing to warn of.
+        # Bind unsigned reasoning, too, so that leaving it out later causes no warning.
         return [*deltas, ProviderFields(bound(self._profile))] if begins and deltas else deltas
 
     def _sign(self, part: JSONObject) -> Delta:
-        """Return the fields of the open item, with a signed part that is to be sent back."""
+        """Add a signed part to the open item's provider fields."""
         self._signed.append(part)
         fields = bound(self._profile, **{SIGNED_PARTS: [*self._signed]})
         return ProviderFields(fields, "message" if self._written == "text" else "reasoning")
@@ -176,7 +176,7 @@ class ResponseReader:
         return [ToolCallDelta(index, call_id or None, name, [arguments], extra)]
 
     def _image(self, blob: JSONObject, part: JSONObject) -> list[Delta]:
-        """Return an image as an item of image generation, the only one of the API with an image in it."""
+        """Return an image as an `image_generation_call`, the only item type with an image."""
         kind, _, form = json_text(blob.get("mimeType")).partition("/")
         if kind != "image":
             self._warn(f"Content of type {label(kind)} of the backend is not known and was left out.")
@@ -191,7 +191,7 @@ class ResponseReader:
         return [NativeItem(number, started), NativeItem(number, item, done=True)]
 
     def _executable(self, code: JSONObject, part: JSONObject) -> list[Delta]:
-        """Keep code that the server runs until its result follows."""
+        """Hold code until its result arrives."""
         ended = self._end_code("incomplete", None)
         self._code = {"type": "code_interpreter_call", "code": json_text(code.get("code")), "container_id": "gemini"}
         return ended
@@ -209,7 +209,7 @@ class ResponseReader:
         )
 
     def _finish(self, reason: str, finish: FinishReason, response: JSONMapping) -> list[Delta]:
-        """Return what is known at the end: citations, metadata, usage and the reason."""
+        """Return citations, metadata, usage and the finish reason."""
         first, self.finished = not self.finished, True
         deltas = self._end_code("incomplete", None)
         if first:
@@ -222,7 +222,7 @@ class ResponseReader:
         return [*deltas, Finished(finish)]
 
     def _cited(self) -> list[Delta]:
-        """Return the sources, at the places that they support if the message is still open."""
+        """Return sources: as annotations with positions if the message is still open."""
         if self._written == "text" and (found := citations("".join(self._texts), self._grounding, self._citations)):
             return [AnnotationsAdded(found)]
         sources = grounding_sources(self._grounding)
@@ -246,7 +246,7 @@ _PARTS = {
 
 
 def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishReason] | None:
-    """Return the reason why the answer ended, or why its prompt was blocked; None while the answer goes on."""
+    """Return Google's reason for the end or for a blocked prompt, and ours; None if the answer continues."""
     reason = json_text(candidate.get("finishReason"))
     if reason and reason != _UNSPECIFIED:
         return reason, _FINISH_REASONS.get(reason, FinishReason.ERROR)
@@ -255,7 +255,7 @@ def _ending(candidate: JSONMapping, feedback: JSONMapping) -> tuple[str, FinishR
 
 
 def response_usage(usage: JSONMapping) -> JSONObject | None:
-    """Return the usage in OpenAI's form: thoughts are output, results of tools are input. None without counts."""
+    """Return OpenAI's form of the usage: thoughts are output, tool results are input. None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("promptTokenCount", "candidatesTokenCount")):
         return None
     thoughts = reported_count(usage.get("thoughtsTokenCount")) or 0
@@ -265,7 +265,7 @@ def response_usage(usage: JSONMapping) -> JSONObject | None:
 
 
 def _logprobs(result: JSONMapping) -> list[JSONObject] | None:
-    """Return the logprobs of the tokens of a part in OpenAI's form; None if there are none."""
+    """Return a part's token logprobs in OpenAI's form, None without any."""
     chosen, tops = json_objects(result.get("chosenCandidates")), json_list(result.get("topCandidates"))
     tokens: list[JSONObject] = []
     for index, token in enumerate(chosen):

@@ -1,10 +1,10 @@
 """
-Translate a question into a request of Google's Gemini API.
+Translate a question into a Gemini request.
 
     encoded = to_gemini(Question(request, request.items(), "gemini-3-pro"), profile)
     encoded.body   # {"model": "gemini-3-pro", "contents": [...], "generationConfig": {...}, ...}
 
-The model is sent in the URL alone. https://ai.google.dev/api/generate-content
+Only the URL has the model. https://ai.google.dev/api/generate-content
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from app.errors import InvalidRequest, label
 
 
 def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
-    """Translate a question; raises `InvalidRequest`, with the field at fault, for what cannot be sent."""
+    """Translate a question; raises `InvalidRequest` with the invalid field."""
     model = model_name(profile.request.model_map.get(question.model, question.model))
     options = _options(profile.request, model)
     read = read_question(question, profile, options, GeminiConversation)
@@ -57,7 +57,7 @@ def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def _options(options: RequestOptions, model: str) -> RequestOptions:
-    """Return the options of a profile, with those that the API or the model itself determines."""
+    """Return a profile's options, with fixed values where the API or the model leaves no choice."""
     content, choice = options.content, options.tool_choice
     earlier = takes_budget(model, options)
     # Gemini 3 and later accept media within function responses, and require signatures.
@@ -73,9 +73,9 @@ def _options(options: RequestOptions, model: str) -> RequestOptions:
 
 def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONObject, str]:
     """
-    Return the format of the answer, and an instruction for the model.
+    Return the response format fields, and an instruction for the model.
 
-    `by_prompt`: models before Gemini 3 reject functions together with a format.
+    `by_prompt`: use only the instruction, since models before Gemini 3 reject a format together with functions.
     """
     if by_prompt:
         formats = state.options.response_format.model_copy(update={"json_schema": "prompt", "json_object": "drop"})
@@ -89,7 +89,7 @@ def _response_format(state: TranslationState, *, by_prompt: bool) -> tuple[JSONO
     return fields, instruction
 
 
-# The names of parameters in `generationConfig`, if they are not the same in camel case.
+# Names in `generationConfig`; other parameters have their own name in camel case.
 _NAMES = {
     "max_output_tokens": "maxOutputTokens",
     "stop": "stopSequences",
@@ -98,11 +98,11 @@ _NAMES = {
 }
 _SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "max_output_tokens")
 _UNSENT = frozenset({"logit_bias"})
-_STOPS = 5  # sequences in a request; this server applies all of them to the answer
+_STOPS = 5  # stop sequences per request; this server applies the others
 
 
 def _sampling(state: TranslationState) -> JSONObject:
-    """Return the parameters that the caller set; the profile limits them by the names that callers know."""
+    """Return the caller's parameters, limited by the profile under the caller's names."""
     request, options = state.request, state.options
     name_unsent(state)
     extra = request.model_extra or {}
@@ -161,11 +161,11 @@ def _declaration(function: JSONMapping) -> JSONObject:
 
 
 def _calling_config(value: object) -> JSONObject | None:
-    """Return the mode for a `tool_choice` of Chat Completions; None: it is not sent."""
+    """Return the `functionCallingConfig` for a Chat Completions `tool_choice`; None to send none."""
     if isinstance(value, dict) and value["type"] == "allowed_tools":
         allowed = value["allowed_tools"]
         names = [tool["function"]["name"] for tool in allowed["tools"]]
-        # By AUTO, the names cannot be limited; VALIDATED is AUTO with arguments that match the schema.
+        # AUTO does not accept names. VALIDATED is AUTO with schema-conforming arguments.
         return {"mode": "ANY" if allowed["mode"] == "required" else "VALIDATED", "allowedFunctionNames": names}
     if isinstance(value, dict):
         return {"mode": "ANY", "allowedFunctionNames": [value["function"]["name"]]}
@@ -173,7 +173,7 @@ def _calling_config(value: object) -> JSONObject | None:
     return {"mode": mode} if mode else None
 
 
-# The request field for each field of a Gemini request, and for everything inside it.
+# The caller's field for each Gemini field and everything inside it.
 GEMINI_CALLER_FIELDS = {
     "contents": "input",
     "systemInstruction": "instructions",

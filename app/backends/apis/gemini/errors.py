@@ -7,7 +7,7 @@ from app.core.types import JSONObject
 
 
 def error_with_field(document: JSONObject) -> JSONObject:
-    """Return an error with the invalid field, which only its details name, as `param`."""
+    """Copy the invalid field's name from the details to `param`."""
     error = json_object(document.get("error"))
     for detail in json_objects(error.get("details")):
         for violation in json_objects(detail.get("fieldViolations")):

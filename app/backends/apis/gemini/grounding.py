@@ -1,4 +1,4 @@
-"""Citations and grounding metadata as annotations. Google's positions are offsets of UTF-8 bytes."""
+"""Citations and grounding metadata as annotations. Google counts positions in UTF-8 bytes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _WEB = ("https://", "http://")
 
 def citations(text: str, grounding: JSONMapping, cited: Iterable[JSONMapping]) -> list[JSONObject]:
     """
-    Return the annotations of a message with this text.
+    Return annotations for a message text.
 
-    `grounding` is a candidate's `groundingMetadata`; `cited` are the sources of its `citationMetadata`.
+    `grounding` is the candidate's `groundingMetadata`, `cited` the list in its `citationMetadata`.
     """
     return [*flat_annotations([*_supports(text, grounding), *_quotations(text, cited)])]
 
 
 def grounding_sources(grounding: JSONMapping) -> list[CitedSource]:
-    """Return the web pages that the answer as a whole rests on."""
+    """Return the web pages behind the whole answer."""
     pages = filter(None, map(_page, json_objects(grounding.get("groundingChunks"))))
     return [CitedSource(url=page["url"], title=page["title"]) for page in pages]
 
@@ -44,7 +44,7 @@ def _quotations(text: str, cited: Iterable[JSONMapping]) -> Iterator[JSONObject]
 
 
 def _page(chunk: object) -> JSONObject | None:
-    """Return URL and title of a web page, or of a document or place with a URL; None for others."""
+    """Return a chunk's URL and title, None without a web address."""
     fields = json_object(chunk)
     for kind in ("web", "retrievedContext", "maps"):
         page = json_object(fields.get(kind))
@@ -54,7 +54,7 @@ def _page(chunk: object) -> JSONObject | None:
 
 
 def _place(text: str, segment: JSONMapping) -> JSONObject | None:
-    """Return the place of a segment in characters; None if the text does not have it."""
+    """Return a segment's position in characters, None if it is not in the text."""
     start, end = segment.get("startIndex") or 0, segment.get("endIndex")
     quoted = json_text(segment.get("text"))
     if isinstance(start, int) and isinstance(end, int) and 0 <= start < end:
@@ -62,6 +62,6 @@ def _place(text: str, segment: JSONMapping) -> JSONObject | None:
         before, inner = (encoded[begin:stop].decode(errors="replace") for begin, stop in ((0, start), (start, end)))
         if end <= len(encoded) and (not quoted or inner == quoted):
             return {"start_index": len(before), "end_index": len(before) + len(inner)}
-    if quoted and (at := text.find(quoted)) >= 0:  # offsets of another part
+    if quoted and (at := text.find(quoted)) >= 0:  # offsets relative to another part
         return {"start_index": at, "end_index": at + len(quoted)}
     return None

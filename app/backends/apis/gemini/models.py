@@ -1,4 +1,4 @@
-"""The models that a server lists, and the names that it accepts for them."""
+"""Model names and the server's list of models."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _PREFIX = "models/"
 
 
 def model_name(model: str) -> str:
-    """Return the name of a model as it is in URLs: `models/gemini-2.5-flash` is the resource of `gemini-2.5-flash`."""
+    """Return a model's name in URLs: `gemini-2.5-flash` for the resource `models/gemini-2.5-flash`."""
     return model.removeprefix(_PREFIX)
 
 
 def listed_model(entry: JSONObject) -> JSONObject | None:
-    """Return the entry of a model with its name as `id`; None if it generates no content, like embedding models."""
+    """Return a list entry with the model's name as `id`; None for embedding models and others without text."""
     methods = json_list(entry.get("supportedGenerationMethods"))
     if methods and _GENERATES not in methods:
         return None

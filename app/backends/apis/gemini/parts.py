@@ -1,8 +1,8 @@
 """
-Translate the parts of items into the parts of Gemini's contents.
+Translate item parts into Gemini parts.
 
-While a conversation is read, a part is `{"type": "text", "text": ...}`, as in Chat Completions, or
-`{"type": "part", "part": ...}` with the part as it is sent. `sent_part` returns what is sent.
+The conversation reader handles `{"type": "text", "text": ...}` (as in Chat Completions) and
+`{"type": "part", "part": ...}`, which contains a Gemini part. `sent_part` converts both to Gemini parts.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from app.core.types.request import Part
 
 _DATA_URL = re.compile(r"data:([\w.+/-]*)[^,]*;base64,", re.IGNORECASE)
 _MEDIA = ("image/", "audio/", "video/", "application/pdf")
-# Media types that a function response can have within it; others are sent after it.
+# Media types allowed inside a function response; other media follow it.
 IN_RESPONSES = ("image/", "application/pdf")
 
 
 def own_part(part: JSONObject) -> JSONObject:
-    """Return a part in Gemini's form as one of a conversation that is read."""
+    """Wrap a Gemini part for the conversation reader."""
     return {"type": "part", "part": part}
 
 
 def sent_part(part: JSONMapping) -> JSONObject:
-    """Return a part as it is sent."""
+    """Return the Gemini part to send."""
     sent: JSONObject = {"text": part["text"]} if part["type"] == "text" else part["part"]
     return sent
 
 
 def media_type(part: JSONMapping) -> str:
-    """Return the media type of a part with data; "" for others."""
+    """Return a part's media type, "" without media."""
     data = part["part"].get("inlineData") or part["part"].get("fileData") or {} if part["type"] == "part" else {}
     return str(data.get("mimeType", ""))
 
@@ -54,7 +54,7 @@ def _video(part: Part, options: ContentOptions) -> JSONObject:
 
 
 def _media(url: str, default: str, field: str) -> JSONObject:
-    """Return the part for a data URL, a web address or a `gs://` one."""
+    """Return the part for a data URL, a web address or a `gs://` address."""
     if match := _DATA_URL.match(url):
         return _inline(match[1].lower().replace("image/jpg", "image/jpeg") or default, url[match.end() :])
     if "://" not in url[:20]:

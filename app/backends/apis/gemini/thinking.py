@@ -1,8 +1,8 @@
 """
 Translate `reasoning` into `thinkingConfig`.
 
-Gemini 3 and later take a level, earlier models (`request.thinking_budget`) a budget of tokens. Both return summaries of
-their thoughts only if they are asked for. https://ai.google.dev/gemini-api/docs/thinking
+Gemini 3 and later accept a level, earlier models (`request.thinking_budget`) a token budget. Thought summaries must be
+requested. https://ai.google.dev/gemini-api/docs/thinking
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from app.core.profile import RequestOptions
 from app.core.request.question import TranslationState
 from app.core.types import JSONObject
 
-# The budgets that Google documents for these efforts; every model accepts the largest.
+# Google's documented budgets for these efforts. Every model accepts the largest.
 _BUDGETS = {"none": 0, "minimal": 1024, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
 _LEVELS = {"none": "MINIMAL", "xhigh": "HIGH", "max": "HIGH"}  # others have the same names
 # Pro models always think.
@@ -22,12 +22,12 @@ _LEAST_BUDGET, _LEAST_LEVEL = 128, "LOW"
 
 
 def takes_budget(model: str, options: RequestOptions) -> bool:
-    """Return whether a model takes a budget of tokens in place of a level."""
+    """Return whether a model accepts a token budget instead of a level."""
     return any(fnmatchcase(model, glob) for glob in options.thinking_budget)
 
 
 def thinking_config(state: TranslationState, model: str) -> JSONObject:
-    """Return the `thinkingConfig` of a request, {} if it leaves the thinking to the model."""
+    """Return the `thinkingConfig`, {} for the model's default."""
     reasoning, options = state.request.reasoning, state.options
     if reasoning is None:
         return {}

@@ -1,10 +1,10 @@
-"""Counts the tokens of a prompt by the method `countTokens` of the model."""
+"""Counts prompt tokens with the model's `countTokens` method."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.backends.apis import Post
+from app.backends.apis import APIS, Post
 from app.backends.apis.token_counting import ABSENT
 from app.backends.server.endpoints import model_url
 from app.core.profile import Profile
@@ -14,18 +14,17 @@ from app.errors import BackendError
 if TYPE_CHECKING:
     import httpx
 
-GENERATE = "/models/{model}:streamGenerateContent?alt=sse"
 _PROMPT = ("contents", "systemInstruction", "tools")
 
 
 class GeminiTokenizer:
-    """Counts the tokens of prompts for the server with this base URL."""
+    """Counts prompt tokens at one server."""
 
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
-        generate = (profile.transport.path or GENERATE).partition("?")[0]
+        generate = (profile.transport.path or APIS["gemini"].path).partition("?")[0]
         model, method, _ = generate.partition(":streamGenerateContent")
         self._path = f"{model}:countTokens" if method else None
-        self._wrapped = model.startswith("/models/")  # AI Studio counts only `contents` outside of a whole request
+        self._wrapped = model.startswith("/models/")  # AI Studio ignores other fields outside the wrapper
         self._base = base
         self._profile = profile
 
