@@ -293,10 +293,10 @@ def test_pods_start_anew_when_the_settings_file_changes() -> None:
 
 @pytest.mark.parametrize("values", EVERY)
 def test_pods_have_no_further_privileges(values: dict[str, Any]) -> None:
-    for document in documents(values):
-        if "template" not in document.get("spec", {}):
-            continue
-        spec = document["spec"]["template"]["spec"]
+    pods = [document["spec"]["template"] for document in documents(values) if "template" in document.get("spec", {})]
+    assert len(pods) == 1 + ("redis" in values)
+    for template in pods:
+        spec = template["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True
         for container in spec["containers"]:

@@ -257,10 +257,15 @@ def test_index_of_the_docs_has_every_page() -> None:
     assert linked == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
+WITHOUT_LINKS = {"docs/architecture.md", "docs/prompts.md"}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_links_lead_somewhere(path: str) -> None:
     document = ROOT / path
-    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+    links = re.findall(r"\]\(([^)\s]+)\)", document.read_text())
+    assert links or path in WITHOUT_LINKS
+    for link in links:
         file, _, heading = link.partition("#")
         if "://" in link or link.startswith("mailto:"):
             continue

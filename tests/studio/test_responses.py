@@ -270,7 +270,9 @@ async def test_about_shows_what_is_configured_and_up(studio: Studio) -> None:
     await expect(about.get_by_role("region", name="Backends", exact=True).first).to_contain_text("demo")
     await expect(about.get_by_role("region", name="Settings")).to_contain_text("memory, for 30 days")
     await expect(about.get_by_role("region", name="Clients")).to_contain_text(f"export OPENAI_BASE_URL={studio.url}/v1")
-    for link in await about.get_by_role("region", name="Links").get_by_role("link").all():
+    links = await about.get_by_role("region", name="Links").get_by_role("link").all()
+    assert len(links) >= 3
+    for link in links:
         async with httpx.AsyncClient() as http:
             assert (await http.get(await link.get_attribute("href") or "")).status_code == 200
 

@@ -268,10 +268,14 @@ async def test_streamed_response_is_in_the_conversation_at_its_terminal_event() 
     async with talking(Scripted(HELLO)) as client:
         id = (await client.conversations.create()).id
         async with client.responses.stream(model="m", input="Hi.", conversation=id) as stream:
-            async for event in stream:
-                if event.type == "response.completed":
-                    assert await texts(client, id) == ["Hi.", "Hello."]
-                    assert event.response.conversation and event.response.conversation.id == id
+            at_the_end = [
+                (await texts(client, id), event.response.conversation)
+                async for event in stream
+                if event.type == "response.completed"
+            ]
+    ((said, conversation),) = at_the_end
+    assert said == ["Hi.", "Hello."]
+    assert conversation and conversation.id == id
 
 
 async def test_background_response_is_in_the_conversation_when_it_has_ended() -> None:

@@ -88,6 +88,7 @@ async def test_opencode_writes_a_file_and_goes_on(opencode: Opencode, upstream: 
 async def test_opencode_sends_its_user_agent(opencode: Opencode, upstream: Upstream, wire: Wire) -> None:
     upstream.always(saying("Hello."))
     await opencode("Say hello.")
+    assert wire.responses
     for exchange in wire.responses:
         assert dialect_of(exchange.asked) == DIALECTS["openai-summary"]
         assert version(exchange.asked["user-agent"]) in map(version, AGENTS)

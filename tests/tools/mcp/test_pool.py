@@ -247,12 +247,13 @@ async def test_list_that_the_server_reports_as_changed_is_read_again(program: Pr
 async def test_response_cannot_change_the_list_of_others(program: Program) -> None:
     async with tools(program.server()) as tool:
         async with tool.open(declaration(server_label="lab")) as session:
-            for offered in await session.functions([], Response()):
+            functions = await session.functions([], Response())
+            for offered in functions:
                 assert isinstance(offered.parameters, dict)
                 offered.parameters["title"] = "changed"
         async with tool.open(declaration(server_label="lab")) as session:
-            for offered in await session.functions([], Response()):
-                assert offered.parameters == {"type": "object"}
+            parameters = [offered.parameters for offered in await session.functions([], Response())]
+        assert parameters == [{"type": "object"}] * len(functions) and functions
 
 
 async def test_session_that_is_idle_for_too_long_is_closed(program: Program) -> None:
