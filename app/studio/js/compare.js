@@ -1,88 +1,234 @@
-// The same input to two models, side by side; or a stored response beside what another model makes of its request.
+// The same conversation with several models, side by side; or a stored request, answered by other models.
 
-import { ApiError, getJson, stream } from "./lib/api.js";
-import { announce, byId, h, icon, schedule } from "./lib/dom.js";
-import { LiveResponse } from "./lib/live.js";
-import { EventLog } from "./lib/log.js";
-import { recorded, repeatOf } from "./lib/stored.js";
-import { money } from "./lib/tables.js";
-import { count, plain, seconds, speed } from "./lib/text.js";
-import { AnswerView, textOf } from "./parts/answer.js";
-import { differenceView } from "./parts/difference.js";
+import { Column, FIGURES } from "./compare/column.js";
+import { ReplayView } from "./compare/replay.js";
+import { best, ownTurns } from "./compare/result.js";
+import { replaceAddress } from "./lib/address.js";
+import { getJson } from "./lib/api.js";
+import { announce, button, byId, h, icon } from "./lib/dom.js";
+import { repeatOf } from "./lib/stored.js";
+
 import { failureView } from "./parts/failure.js";
 import { itemViews } from "./parts/items.js";
 
+const MOST = 6; // columns
+
 export class Compare {
-  // `parameters()` returns the options of Talk, with which both models are asked.
+  // `parameters()` returns the options of Talk, which all models are sent.
   constructor({ parameters }) {
     this.parameters = parameters;
-    this.columns = ["First", "Second"].map((name) => new Column(name));
-    byId("compare-columns").append(...this.columns.map(({ node }) => node));
-    this.form = byId("compare-form");
-    this.form.addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#ask();
+    this.models = [];
+    this.columns = [];
+    this.key = ""; // the address that is shown
+    this.stored = null; // the request of a stored response
+    this.heads = h("div", { class: "compare-heads" });
+    this.turns = h("div", { class: "compare-turns" });
+    this.add = button([icon("plus"), h("span", { class: "text" }, "Add model")], () => this.#add(), {
+      class: "foldable",
     });
-    byId("compare-prompt").addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        this.#ask();
-      }
+    this.changes = h("input", { type: "checkbox", role: "switch", on: { change: () => this.#drawChanges() } });
+    this.prompt = h("textarea", {
+      id: "compare-prompt",
+      class: "message-field",
+      rows: 2,
+      dir: "auto",
+      placeholder: "Message all models… (with the options of Talk)",
+      on: { keydown: (event) => this.#key(event) },
     });
-    byId("compare-stop").addEventListener("click", () => this.abort?.abort());
-    this.id = null;
+    this.problem = h("p", { class: "problem", role: "alert" });
+    this.store = h("input", { type: "checkbox", id: "compare-store", checked: true });
+    this.stop = button([icon("square"), "Stop"], () => this.abort?.abort(), { hidden: true });
+    this.sendText = h("span", {}, "Send to all");
+    this.send = h("button", { class: "primary" }, icon("arrow-up"), this.sendText);
+    this.form = h(
+      "form",
+      {
+        class: "composer",
+        "aria-label": "Message to all models",
+        on: {
+          submit: (event) => {
+            event.preventDefault();
+            this.#ask();
+          },
+        },
+      },
+      h("label", { for: "compare-prompt", class: "visually-hidden" }, "Message for all"),
+      this.prompt,
+      this.problem,
+      h(
+        "div",
+        { class: "toolbar" },
+        h("label", { class: "check note" }, this.store, " Store the answers (needed to see the cost and to continue)"),
+        h("span", { class: "spring" }),
+        this.stop,
+        this.send,
+      ),
+    );
+    byId("compare-tools").append(
+      h("label", { class: "check note foldable-label" }, this.changes, " Differences"),
+      this.add,
+    );
+    this.body = h(
+      "div",
+      { class: "compare-body", tabindex: 0, role: "region", "aria-label": "Answers" },
+      this.heads,
+      this.turns,
+    );
+    this.place = h("div", { class: "composer-place compare-place" }, this.form);
+    this.replay = new ReplayView();
+    byId("compare").append(this.body, this.place, this.replay.node);
+    byId("compare-new").addEventListener("click", () => this.reset()); // also if its address is shown already
+    for (let number = 0; number < 2; number++) this.#addColumn();
   }
 
   offer(models) {
+    this.models = models;
     for (const [index, column] of this.columns.entries()) column.offer(models, index);
+    this.replay.offer(models);
   }
 
-  show(id) {
-    if (id === this.id) return;
+  // `#/compare`, `#/compare/resp_…` (a stored response first), `#/compare?ids=…,…`, or `#/compare/run?filters`.
+  show(argument, query = new URLSearchParams()) {
+    const runs = argument === "run";
+    for (const [node, hidden] of [
+      [this.body, runs],
+      [this.place, runs],
+      [byId("compare-tools"), runs],
+      [this.replay.node, !runs],
+    ])
+      node.hidden = hidden;
+    if (runs) {
+      this.replay.show(query);
+      return;
+    }
+    const ids = (query.get("ids") ?? "").split(",").filter(Boolean).slice(0, MOST);
+    const key = argument ?? ids.join(",");
+    if (key === this.key) return;
     this.reset();
-    this.id = id;
-    if (id) this.#load(id);
+    this.key = key;
+    if (argument) this.#begin(argument);
+    else if (ids.length) this.#restore(ids);
   }
 
-  hide() {}
+  hide() {
+    this.replay.hide();
+  }
 
   reset() {
     this.abort?.abort();
-    this.id = null;
+    this.abort = null;
+    this.key = "";
     this.stored = null;
     this.#complain("");
-    byId("compare-prompt").hidden = false;
-    byId("compare-send-text").textContent = "Send to both";
-    byId("compare-question").replaceChildren();
-    byId("compare-result").hidden = true;
+    this.#busy(false);
+    this.prompt.hidden = false;
+    this.sendText.textContent = "Send to all";
+    this.turns.replaceChildren();
+    while (this.columns.length > 2) this.#removeColumn(this.columns.at(-1));
     for (const column of this.columns) column.clear();
+    this.replay.reset();
+    this.#figures();
   }
 
-  // Begin with a stored response: its request is asked again in the second column.
-  async #load(id) {
+  #addColumn() {
+    const column = new Column(this.columns.length, {
+      figures: () => this.#figures(),
+      remove: (each) => this.#remove(each),
+    });
+    this.columns.push(column);
+    this.heads.append(column.head);
+    column.offer(this.models, this.columns.length - 1);
+    this.#layOut();
+    return column;
+  }
+
+  #removeColumn(column) {
+    this.columns = this.columns.filter((each) => each !== column);
+    column.head.remove();
+    for (const { cell } of column.turns) cell.remove();
+    this.#layOut();
+  }
+
+  #add() {
+    const column = this.#addColumn();
+    // A model that begins later has no answers to the questions before.
+    for (const row of this.turns.querySelectorAll(".compare-row")) row.append(column.cell().cell);
+    column.select.focus();
+  }
+
+  #remove(column) {
+    this.#removeColumn(column);
+    this.#figures();
+    this.#address();
+    this.add.focus();
+  }
+
+  #layOut() {
+    byId("compare").style.setProperty("--columns", String(this.columns.length));
+    this.add.disabled = this.columns.length >= MOST || Boolean(this.abort);
+    for (const { removal } of this.columns) removal.hidden = this.columns.length <= 2;
+  }
+
+  #key(event) {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing || matchMedia("(pointer: coarse)").matches) return;
+    event.preventDefault();
+    this.#ask();
+  }
+
+  #row(input) {
+    const row = h("div", { class: "compare-row" });
+    this.turns.append(h("div", { class: "question" }, itemViews(input)), row);
+    return row;
+  }
+
+  // Begin with a stored response: other models answer its request.
+  async #begin(id) {
     const [first, second] = this.columns;
     try {
       const chain = await getJson(`antiphon/responses/${encodeURIComponent(id)}/chain`);
-      if (this.id !== id) return;
+      if (this.key !== id) return;
       const turn = chain.data.at(-1);
       this.stored = repeatOf(chain);
-      byId("compare-prompt").hidden = true;
-      byId("compare-send-text").textContent = "Run again";
-      byId("compare-question").replaceChildren(...itemViews(turn.input));
-      first.show(turn.response, turn.measures ?? {});
+      this.prompt.hidden = true;
+      this.sendText.textContent = "Run again";
+      this.#row(turn.input).append(first.show(turn.response, turn.measures).cell);
+      first.select.disabled = true;
       second.model = turn.response.model;
-      byId("compare-send").focus();
+      this.send.focus();
     } catch (error) {
-      if (this.id === id) byId("compare-question").replaceChildren(failureView(error));
+      if (this.key === id) this.turns.replaceChildren(failureView(error));
+    }
+  }
+
+  // Show a comparison again, by the last response of each column.
+  async #restore(ids) {
+    const key = this.key;
+    try {
+      const chains = await Promise.all(ids.map((id) => getJson(`antiphon/responses/${encodeURIComponent(id)}/chain`)));
+      if (this.key !== key) return;
+      while (this.columns.length < ids.length) this.#addColumn();
+      const turns = ownTurns(chains.map(({ data }) => data));
+      const rows = Math.max(...turns.map(({ length }) => length));
+      for (let number = 0; number < rows; number++) {
+        const row = this.#row(turns.find((each) => each[number])[number].input);
+        for (const [index, each] of turns.entries()) {
+          const turn = each[number];
+          row.append((turn ? this.columns[index].show(turn.response, turn.measures) : this.columns[index].cell()).cell);
+        }
+      }
+      this.#drawChanges();
+      this.prompt.focus();
+    } catch (error) {
+      if (this.key === key) this.turns.replaceChildren(failureView(error));
     }
   }
 
   async #ask() {
     if (this.abort) return;
     this.#complain("");
-    const prompt = byId("compare-prompt").value.trim();
+    const prompt = this.prompt.value.trim();
     if (!this.stored && !prompt) {
-      this.#complain("Write something first.");
+      this.#complain("Enter a message.");
       return;
     }
     let request;
@@ -93,189 +239,85 @@ export class Compare {
       this.#complain(error.message);
       return;
     }
-    const asked = this.stored ? this.columns.slice(1) : this.columns;
-    if (!this.stored) byId("compare-question").replaceChildren(...itemViews(request.input));
-    byId("compare-result").hidden = true;
-    this.#busy(true);
     const abort = (this.abort = new AbortController());
-    announce(this.stored ? "The answer is coming." : "The answers are coming.");
-    const store = byId("compare-store").checked;
-    await Promise.all(
-      asked.map((column) => column.run({ ...request, model: column.model, stream: true, store }, abort.signal)),
-    );
+    this.#busy(true);
+    announce("Requests sent.");
+    const asked = this.stored ? this.columns.slice(1) : this.columns;
+    const store = this.store.checked;
+    let row = this.turns.querySelector(".compare-row:last-child");
+    if (!this.stored) row = this.#row(request.input);
+    else for (const column of asked) for (const turn of column.turns.splice(0)) turn.cell.remove();
+    const turns = asked.map((column) => {
+      const { earlier = [], ...continued } = this.stored ? {} : column.context();
+      const turn = column.cell();
+      row.append(turn.cell);
+      const body = {
+        ...request,
+        ...continued,
+        input: [...earlier, ...request.input],
+        model: column.model,
+        stream: true,
+        store,
+      };
+      return [column, turn, body];
+    });
+    this.prompt.value = "";
+    this.body.scrollTop = this.body.scrollHeight;
+    await Promise.all(turns.map(([column, turn, body]) => column.run(turn, body, abort.signal)));
     if (this.abort !== abort) return;
     this.abort = null;
     this.#busy(false);
-    this.#result();
+    for (const [, turn] of turns) turn.input = request.input;
+    this.#address();
+    this.#drawChanges();
+    announce("All answers have ended.");
   }
 
   #busy(busy) {
-    byId("compare-send").hidden = busy;
-    byId("compare-stop").hidden = !busy;
-    if (!busy && document.activeElement === document.body)
-      (this.stored ? byId("compare-send") : byId("compare-prompt")).focus();
+    this.send.hidden = busy;
+    this.stop.hidden = !busy;
+    for (const [index, { select, removal }] of this.columns.entries()) {
+      select.disabled = busy || (Boolean(this.stored) && index === 0);
+      removal.disabled = busy;
+    }
+    this.#layOut();
+    if (!busy && document.activeElement === document.body && !byId("compare").hidden)
+      (this.stored ? this.send : this.prompt).focus();
+  }
+
+  // The comparison can be opened again if all of its last answers are stored.
+  #address() {
+    const ids = this.columns.map(({ last }) => last);
+    if (!ids.every(Boolean)) return;
+    this.key = ids.join(",");
+    replaceAddress(`#/compare?ids=${this.key}`);
+  }
+
+  #figures() {
+    const leads = this.columns.map(() => []);
+    const running = this.columns.some((column) => column.running);
+    for (const [name, [, , greatest]] of Object.entries(FIGURES)) {
+      if (greatest === null || running) continue;
+      for (const index of best(
+        this.columns.map(({ figures }) => figures[name]),
+        { greatest },
+      ))
+        leads[index].push(name);
+    }
+    for (const [index, column] of this.columns.entries()) column.mark(leads[index]);
+  }
+
+  #drawChanges() {
+    const [first, ...others] = this.columns;
+    for (const column of others) {
+      for (const [index, turn] of column.turns.entries()) {
+        const original = first.turns[index];
+        column.compareWith(turn, this.changes.checked && original?.response ? original.text : null);
+      }
+    }
   }
 
   #complain(message) {
-    byId("compare-problem").textContent = message;
-  }
-
-  // What can be compared when both have ended: figures and texts.
-  async #result() {
-    if (!this.columns.every(({ response }) => response)) {
-      announce("There is nothing to compare: an answer is missing.");
-      return;
-    }
-    /** @type {[string, (column: any) => string][]} */
-    const rows = [
-      [
-        "First token",
-        ({ measures: { first_token_seconds: time } }) => (typeof time === "number" ? seconds(time * 1000) : "–"),
-      ],
-      ["Total", ({ measures: { seconds: time } }) => (typeof time === "number" ? seconds(time * 1000) : "–")],
-      ["Tokens a second", ({ response, measures }) => speed(response.usage?.output_tokens, measures) ?? "–"],
-      ["Input tokens", ({ response }) => (response.usage ? count(response.usage.input_tokens) : "–")],
-      ["Output tokens", ({ response }) => (response.usage ? count(response.usage.output_tokens) : "–")],
-      ["Cost", ({ measures: { cost } }) => money(cost)],
-      ["Backend", ({ measures: { backend } }) => plain(backend ?? "–")],
-      ["Status", ({ response }) => plain(response.status)],
-    ];
-    const [before, after] = this.columns.map(({ response }) => textOf(response));
-    const difference = await differenceView(before, after);
-    byId("compare-result").replaceChildren(
-      h("h3", {}, "Figures"),
-      h(
-        "div",
-        { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" },
-        h(
-          "table",
-          { class: "compare-figures" },
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              h("td", {}),
-              this.columns.map(({ response }, index) =>
-                h("th", { scope: "col", class: "number" }, `${index + 1}. ${plain(response.model)}`),
-              ),
-            ),
-          ),
-          h(
-            "tbody",
-            {},
-            rows.map(([name, value]) =>
-              h(
-                "tr",
-                {},
-                h("th", { scope: "row" }, name),
-                this.columns.map((column) => h("td", { class: "number" }, value(column))),
-              ),
-            ),
-          ),
-        ),
-      ),
-      h("h3", {}, "Difference of the texts"),
-      ...[difference].flat(),
-    );
-    byId("compare-result").hidden = false;
-    announce("Both answers are there, with their difference below.");
-  }
-}
-
-// One of the two: a model, and its answer.
-class Column {
-  constructor(name) {
-    const id = `compare-model-${name.toLowerCase()}`;
-    this.select = h("select", { id });
-    this.body = h("div", { class: "compare-answer" });
-    this.node = h(
-      "section",
-      { class: "compare-column", "aria-label": `${name} answer` },
-      h("div", { class: "field" }, h("label", { for: id }, `${name} model`), this.select),
-      this.body,
-    );
-    this.wanted = "";
-    this.clear();
-  }
-
-  offer(models, index) {
-    this.select.replaceChildren(...models.map(({ id }) => h("option", { value: id }, plain(id))));
-    this.model = this.wanted || (models[index] ?? models[0])?.id;
-  }
-
-  get model() {
-    return this.select.value || this.wanted;
-  }
-
-  // A model that is not listed can be asked all the same: it may be known to the backend alone.
-  set model(name) {
-    if (!name) return;
-    this.wanted = name;
-    if (![...this.select.options].some(({ value }) => value === name))
-      this.select.append(h("option", { value: name }, plain(name)));
-    this.select.value = name;
-  }
-
-  clear() {
-    this.response = null;
-    this.measures = {};
-    this.select.disabled = false;
-    this.body.replaceChildren();
-  }
-
-  // A response that is there already.
-  show(response, measures) {
-    this.model = response.model;
-    this.select.disabled = true;
-    this.response = response;
-    this.measures = measures;
-    const answer = new AnswerView();
-    answer.draw(LiveResponse.of(response));
-    this.body.replaceChildren(answer.node);
-  }
-
-  async run(request, signal) {
-    this.clear();
-    const [log, answer] = [new EventLog(), new AnswerView()];
-    let live = new LiveResponse();
-    const note = h("p", { class: "note pulse" }, "Waiting for the model…");
-    this.body.replaceChildren(answer.node, note);
-    try {
-      const asked = await stream("responses", { method: "POST", body: request, signal });
-      if (asked.response) live = LiveResponse.of(asked.response);
-      const paint = () => answer.draw(live);
-      for await (const batch of asked.batches) {
-        for (const [raw, event] of batch) {
-          log.add(raw, event);
-          live.apply(event);
-        }
-        schedule(paint);
-      }
-      if (!live.ended)
-        throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
-      log.end();
-      this.response = live.response;
-      this.measures = { ...log.measures(), ...(request.store ? await recorded(live.response.id) : {}) };
-      if (live.error) this.body.append(failureView(new ApiError(live.error.message, live.error)));
-      if (request.store && live.response.status !== "failed")
-        this.body.append(
-          h(
-            "div",
-            { class: "buttons" },
-            h(
-              "a",
-              { class: "quiet", href: `#/talk/${live.response.id}` },
-              icon("message-square"),
-              "Continue with this",
-            ),
-          ),
-        );
-    } catch (error) {
-      this.body.append(error.name === "AbortError" ? h("p", { class: "note" }, "Stopped.") : failureView(error));
-    }
-    answer.draw(live);
-    note.remove();
+    this.problem.textContent = message;
   }
 }
