@@ -7,8 +7,9 @@ Adapts requests to servers that reject unknown fields: a field that a refusal na
     adapted.accepted()           # after success: `adapt` omits the same fields from now on, for a while
 
 Only fields that do not affect the answer, or that the caller did not set, are removed; for others the caller gets the
-refusal. Keywords of schemas (`schema_keywords`) and images (`image_parts`) are adapted to in the same way, under names
-of fields. A refusal that is misread does no harm, since nothing is remembered until the server accepts the request.
+refusal. Keywords of schemas (`schema_keywords`), images (`image_parts`) and later system messages (`system_messages`)
+are adapted to in the same way, under names of fields. A refusal that is misread does no harm, since nothing is
+remembered until the server accepts the request.
 """
 
 from __future__ import annotations
@@ -39,6 +40,13 @@ from app.backends.server.image_parts import (
     with_notes,
 )
 from app.backends.server.schema_keywords import PARAMETERS, kept_keyword, refused_keywords, without_keywords
+from app.backends.server.system_messages import (
+    SYSTEM_FIRST,
+    SYSTEM_WARNING,
+    has_later_system,
+    refuses_later_system,
+    with_system_first,
+)
 from app.core.profile import ContentOptions, RequestOptions
 from app.core.request.tool_types import REJECTED_KEYWORD
 from app.core.types import JSONMapping, JSONObject
@@ -242,23 +250,30 @@ _CHANGED = {
     REASONING_OFF: "This backend takes no function tools while the model reasons, so it was asked not to reason.",
     READABLE: "The backend could not read reasoning of earlier answers, so it was left out.",
     REFUSED_IMAGE: IMAGE_WARNING,
+    SYSTEM_FIRST: SYSTEM_WARNING,
 }
 
 
 def _refused(error: BackendError, body: JSONMapping) -> list[str]:
-    """Return the names of the fields, schema keywords or images that a refusal reports."""
+    """Return the names of the fields, schema keywords, images or system messages that a refusal reports."""
     if refuses_images(error, body):
         return [REFUSED_IMAGE]
+    if refuses_later_system(error, body):
+        return [SYSTEM_FIRST]
     return refused_keywords(error, body) or unknown_fields(error, body)
 
 
 def _holds(body: JSONMapping, field: str) -> bool:
+    if field == SYSTEM_FIRST:
+        return has_later_system(body)
     return holds_images(body) if field == REFUSED_IMAGE else holds(body, field)
 
 
 def _without(body: JSONObject, field: str, content: ContentOptions) -> JSONObject:
     if field == REFUSED_IMAGE:
         return with_notes(body, content)
+    if field == SYSTEM_FIRST:
+        return with_system_first(body)
     if field == REASONING_OFF:
         return {**body, "reasoning_effort": "none"}
     if field == READABLE:

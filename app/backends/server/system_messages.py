@@ -1,0 +1,61 @@
+"""
+Recognises that a model's chat template accepts only one system message, at the start, and moves the others.
+
+The templates of Qwen since 3.5 and of several others refuse a second system message. Agents such as Claude Code send
+system messages within the conversation.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+from typing import Any
+
+from app.core.request.roles import SYSTEM, as_note, merge
+from app.core.types import JSONMapping, JSONObject
+from app.errors import BackendError
+
+SYSTEM_FIRST = "messages[].system"  # all system messages but the first, as the name of a field
+SYSTEM_WARNING = "This backend accepts system messages only at the start, so later ones were sent as notes of the user."
+
+_REFUSED = re.compile(
+    r"system (?:message|prompt|role)s? (?:must|should|can only|has to|may only) (?:only )?(?:be|come|appear|occur)"
+    r" (?:at the (?:very )?(?:beginning|start)|first|the first)"  # Qwen (vLLM, llama.cpp, Ollama), MiniMax
+    r"|(?:only|just) (?:one|a single|the first) (?:system message|message (?:can|may) be (?:a )?system)",
+    re.IGNORECASE,
+)
+
+
+def refuses_later_system(error: BackendError, body: JSONMapping) -> bool:
+    """Return whether a refusal is about the place or the number of system messages in a chat request."""
+    asked = error.status in (400, 422) or error.answered == 500  # 500: llama.cpp and Ollama
+    return asked and bool(_REFUSED.search(error.message)) and has_later_system(body)
+
+
+def has_later_system(body: JSONMapping) -> bool:
+    """Return whether a chat request has a system message after its first message."""
+    return any(_is_system(message) for message in _messages(body)[1:])
+
+
+def with_system_first(body: JSONObject) -> JSONObject:
+    """
+    Return a chat request with one system message, at the start.
+
+    Those at the start are merged; later ones stay in place, as notes in the user's turn.
+    """
+    messages = _messages(body)
+    lead = list(takewhile(_is_system, messages))
+    rest = [
+        {**message, "role": "user", "content": as_note(message["content"])} if _is_system(message) else message
+        for message in messages[len(lead) :]
+    ]
+    return {**body, "messages": [*([merge(lead)] if lead else []), *rest]}
+
+
+def _messages(body: JSONMapping) -> list[Any]:
+    messages = body.get("messages")
+    return messages if isinstance(messages, list) else []
+
+
+def _is_system(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") in SYSTEM
