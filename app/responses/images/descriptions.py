@@ -1,5 +1,5 @@
 """
-Describes images for models that accept none, by a model that does: the table `[vision]`.
+Describes images for text-only models by another model, which the table `[vision]` names.
 
     [vision]
     backend = "default"
@@ -37,9 +37,9 @@ from app.stores import Store
 
 logger = logging.getLogger(__name__)
 
-_CACHED = 2000  # descriptions in memory, of all owners
-_CONCURRENT = 4  # requests of one response
-_NAME = "description"  # of the record in the store
+_CACHED = 2000  # descriptions in memory
+_CONCURRENT = 4  # requests per response
+_NAME = "description"  # the record's name in the store
 
 _INSTRUCTIONS = """\
 Describe the image for a model that cannot see it. Transcribe all text in it exactly. Then describe objects, people, \
@@ -48,6 +48,7 @@ Write the description only.\
 """
 _DESCRIPTION = "(Description of an image, written by another model: {})"
 _UNDESCRIBED = "(An image that this model cannot see.)"
+_DESCRIBED = "This backend takes no images; descriptions by the model '{}' took their place."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class Vision:
         self.options = options
         self._backend = backend
         self._store = store
-        self._cache: OrderedDict[str, str] = OrderedDict()  # by bucket
+        # Descriptions by bucket, and whether each is in the store; the least recently used first.
+        self._cache: OrderedDict[str, tuple[str, bool]] = OrderedDict()
 
     def bucket(self, owner: str, url: str) -> str:
         """Return the bucket of an image's description in the store."""
@@ -76,31 +78,32 @@ class Vision:
         return f"{owner}:vision{hashlib.sha256(described.encode(errors='surrogatepass')).hexdigest()}"
 
     async def cached(self, bucket: str, *, stored: bool) -> str | None:
-        """Return a cached description, and renew it; None if there is none."""
-        if (text := self._cache.get(bucket)) is not None:
-            self._cache.move_to_end(bucket)
-            return text
-        if not stored:
-            return None
-        try:
-            record = await self._store.get(bucket, _NAME)
-        except StoreUnavailable:
-            return None
-        return None if record is None else self._remember(bucket, record.decode())
+        """Return the cached description of an image; None if there is none. `stored`: whether the store may have it."""
+        text, is_stored = self._cache.get(bucket, (None, False))
+        if stored and not is_stored:
+            text = await self._shared(bucket, text)
+        return None if text is None else self._remember(bucket, text, stored)
 
     async def keep(self, bucket: str, text: str, *, stored: bool) -> str:
         """Cache a description; return the earlier one if a concurrent request has cached another."""
+        text, _ = self._cache.get(bucket, (text, False))
         if stored:
-            try:
-                if not await self._store.add(bucket, _NAME, text.encode()):
-                    record = await self._store.get(bucket, _NAME)
-                    text = text if record is None else record.decode()
-            except StoreUnavailable:
-                logger.warning("description of an image not stored: the store is unavailable")
-        return self._cache.get(bucket) or self._remember(bucket, text)
+            text = await self._shared(bucket, text) or text
+        return self._remember(bucket, text, stored)
 
-    def _remember(self, bucket: str, text: str) -> str:
-        self._cache[bucket] = text
+    async def _shared(self, bucket: str, text: str | None) -> str | None:
+        """Return the description in the store, which all processes share; store `text` if the store has none."""
+        try:
+            if text is not None and await self._store.add(bucket, _NAME, text.encode()):
+                return text
+            record = await self._store.get(bucket, _NAME)
+        except StoreUnavailable:
+            return text
+        return text if record is None else record.decode()
+
+    def _remember(self, bucket: str, text: str, stored: bool) -> str:
+        _, was_stored = self._cache.pop(bucket, (text, False))
+        self._cache[bucket] = text, stored or was_stored
         if len(self._cache) > _CACHED:
             self._cache.popitem(last=False)
         return text
@@ -212,6 +215,3 @@ class ImageDescriber:
         self.texts.update(dict.fromkeys(urls, _UNDESCRIBED))
         if urls:
             self.warnings.add(f"This backend takes no images; a note took the place of some: {reason}.")
-
-
-_DESCRIBED = "This backend takes no images; descriptions by the model '{}' took their place."

@@ -162,6 +162,19 @@ async def test_description_outlives_a_restart_only_if_the_response_is_stored(ser
     assert asked == [RED, BLUE, BLUE]
 
 
+async def test_description_of_an_unstored_response_is_stored_when_a_stored_one_needs_it(
+    servers: Servers, tmp_path: Path
+) -> None:
+    values = servers.settings(store_url=f"sqlite:///{tmp_path / 'a.db'}")
+    values["backends"]["text"]["overrides"] = {"request.content.images": "drop"}
+    async with servers.client(**values) as client:
+        await create(client, {"input": about(RED), "store": False})
+        await create(client, {"input": about(RED)})
+    async with servers.client(**values) as client:
+        await create(client, {"input": about(RED)})
+    assert len(servers.eyes.requests) == 1
+
+
 async def test_owners_do_not_share_descriptions(servers: Servers) -> None:
     values = servers.settings(api_keys=["k", "other"])
     values["backends"]["text"]["overrides"] = {"request.content.images": "drop"}
@@ -178,6 +191,18 @@ async def test_images_beyond_the_limit_of_a_response_become_notes(servers: Serve
         answer = await create(client, {"input": about(RED, BLUE)})
     assert servers.contents() == [f"{SENT}\n(An image that this model cannot see.)"]
     assert "at most 1 images of a response are described" in answer.headers["x-antiphon-warning"]
+
+
+async def test_descriptions_end_when_the_budget_is_used_up(servers: Servers) -> None:
+    keys = {"ada": {"hash": hash_of("k"), "budget": {"tokens_per_day": 50}}}
+    values = servers.settings(keys=keys)
+    values["backends"]["text"]["overrides"] = {"request.content.images": "drop"}
+    images = [f"data:image/png;base64,{number:04}" for number in range(8)]
+    async with servers.client(**values) as client:
+        answer = await create(client, {"input": about(*images)})
+    assert len(servers.eyes.requests) == 4  # those that are sent at once
+    assert "has used its budget" in answer.headers["x-antiphon-warning"]
+    assert servers.contents()[0].count("(An image that this model cannot see.)") == 4
 
 
 async def test_fallback_that_accepts_no_images_gets_the_description(servers: Servers) -> None:
