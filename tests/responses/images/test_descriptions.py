@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from app.core.access import hash_of
 from tests.support.serving import antiphon, settings
+from tests.support.store_places import STORES, Place, place_of
 from tests.support.upstream import DONE, Step, Upstream, chunk, finish, sse, status, usage
 
 RED, BLUE = "data:image/png;base64,cmVk", "data:image/png;base64,Ymx1ZQ=="
@@ -150,8 +151,13 @@ async def test_failed_description_is_a_note_and_is_tried_again(servers: Servers,
     assert servers.contents()[2:] == ["What is this?\n(An image that this model cannot see.)", SENT]
 
 
-async def test_description_outlives_a_restart_only_if_the_response_is_stored(servers: Servers, tmp_path: Path) -> None:
-    values = servers.settings(store_url=f"sqlite:///{tmp_path / 'a.db'}")
+@pytest.fixture(params=STORES[1:])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request, tmp_path)
+
+
+async def test_description_outlives_a_restart_only_if_the_response_is_stored(servers: Servers, place: Place) -> None:
+    values = servers.settings(store_url=place.url)
     values["backends"]["text"]["overrides"] = {"request.content.images": "drop"}
     for _ in range(2):
         async with servers.client(**values) as client:
