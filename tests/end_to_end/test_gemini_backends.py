@@ -79,13 +79,18 @@ async def test_signatures_go_back_on_their_parts_with_the_result_of_the_call(gem
     assert "model" not in request.json
 
 
-async def test_signature_of_the_last_text_is_kept_by_clients_that_store_the_items(gemini: GeminiServer) -> None:
+async def test_signed_answer_ends_with_its_message_for_clients_that_store_the_items(gemini: GeminiServer) -> None:
+    async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
+        gemini.say(answer(thought("Hm."), text("Hello."), {"text": "", "thoughtSignature": "c2ln"}))
+        first = (await http.post("/v1/responses", json={**FIRST, **ENCRYPTED})).json()
+    assert [item["type"] for item in first["output"]] == ["reasoning", "message"]
+
+
+async def test_signature_of_the_last_text_is_stored(gemini: GeminiServer) -> None:
     async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
         gemini.say(answer(text("Hello."), {"text": "", "thoughtSignature": "c2ln"}))
-        first = (await http.post("/v1/responses", json={**FIRST, **ENCRYPTED})).json()
-        items = [{"role": "user", "content": "Look."}, *first["output"], {"role": "user", "content": "So?"}]
-        await http.post("/v1/responses", json={**FIRST, **ENCRYPTED, "input": items})
-    assert [item["type"] for item in first["output"]] == ["message", "reasoning"]
+        first = (await http.post("/v1/responses", json=FIRST)).json()
+        await http.post("/v1/responses", json={**FIRST, "previous_response_id": first["id"], "input": "So?"})
     parts = gemini.requests[-1].json["contents"][1]["parts"]
     assert parts == [text("Hello."), {"text": "", "thoughtSignature": "c2ln"}]
 
@@ -249,3 +254,18 @@ async def test_schema_keyword_that_the_server_refuses_stays_in_the_text_format(g
         refused = await http.post("/v1/responses", json={"model": "gemini-3-pro", "input": "Hi", "text": form})
     assert refused.status_code == 400
     assert refused.json()["error"]["param"] == "text.format.schema.properties.a.pattern"
+
+
+async def test_clients_of_messages_send_signatures_back_with_their_thinking_blocks(gemini: GeminiServer) -> None:
+    tools = [{"name": "look", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}]
+    asked: dict[str, Any] = {"model": "gemini-3-pro", "max_tokens": 100, "tools": tools}
+    question = {"role": "user", "content": "Look."}
+    async with antiphon(backend_url=gemini.url, backend_profile="gemini") as url, client(url) as http:
+        gemini.say(answer(thought("Hm."), text("I look."), SIGNED_CALL))
+        first = (await http.post("/v1/messages", json={**asked, "messages": [question]})).json()
+        call_id = next(block["id"] for block in first["content"] if block["type"] == "tool_use")
+        result = {"type": "tool_result", "tool_use_id": call_id, "content": "A cat."}
+        turns = [question, {"role": "assistant", "content": first["content"]}, {"role": "user", "content": [result]}]
+        last = (await http.post("/v1/messages", json={**asked, "messages": turns})).json()
+    assert last["stop_reason"] == "end_turn"
+    assert gemini.requests[-1].json["contents"][1]["parts"] == [text("I look."), SIGNED_CALL]

@@ -126,8 +126,6 @@ class EventBuilder:
     def complete(self) -> None:
         """Close everything that is open and mark the response as completed."""
         self.close()
-        if self._encryption and self._encryption.holds:
-            self._add_encrypted(self._encryption)
         self.response.update({"status": "completed", "completed_at": int(self._clock())})
 
     def incomplete(self, reason: str) -> None:
@@ -568,7 +566,7 @@ class EventBuilder:
         item: Item = {**open_.item, "status": status}
         if self._encryption and item["type"] == "reasoning":
             item["encrypted_content"] = self._encryption.content(resolve_upstream(fields))
-        elif self._encryption and fields:
+        elif self._encryption and fields:  # for the next reasoning item: clients expect a message as the last item
             self._encryption.hold(item["id"], fields)
         self._done(open_.index, item)
 

@@ -15,8 +15,8 @@ class ReasoningEncryption:
     Encrypts what the backend sent for the reasoning items, calls and messages of one response.
 
     Fields that a backend sends with a tool call or a message, such as signatures, must be sent back as well, but
-    clients store no such fields. They are encrypted with the reasoning before the call or after the message, or with a
-    reasoning item of their own.
+    clients store no such fields. They are encrypted with the reasoning before the call, or with a separate reasoning
+    item; fields of a message only with reasoning after it.
     """
 
     def __init__(self, encrypt: Callable[[JSONObject], str]) -> None:
