@@ -10,11 +10,12 @@ import pytest
 from fastapi import FastAPI
 
 from tests.clients.answers import calling, saying
-from tests.clients.clients import CLIENTS, Driver
+from tests.clients.clients import CLIENTS, FRAMEWORKS, Driver
 from tests.support.serving import antiphon, serving
 from tests.support.upstream import Upstream
 
 NAMES = ["agents-python", "langchain", "langchain-v1", "pydantic-ai", "ai-sdk-openai", "ai-sdk-6-openai"]
+BY_MESSAGES = ["anthropic-python", "langchain-anthropic", "ai-sdk-anthropic"]
 URL = "https://lovelace.example.org/notes"
 FOUND = {"url": URL, "title": "Notes", "content": "She wrote about the Analytical Engine."}
 
@@ -34,13 +35,13 @@ async def place(upstream: Upstream) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("scenario", ["web_search", "web_search_streamed"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *BY_MESSAGES])
 async def test_web_search_call_is_read_by_clients(
     name: str, scenario: str, place: str, upstream: Upstream, tmp_path: Path
 ) -> None:
     upstream.say(calling("web_search", json.dumps({"query": "Ada Lovelace"})))
     upstream.say(saying("She wrote [notes](", URL, ")."))
-    shown = await Driver(CLIENTS[name], place, tmp_path).shows(scenario)
+    shown = await Driver({**CLIENTS, **FRAMEWORKS}[name], place, tmp_path).shows(scenario)
     assert shown["text"] == f"She wrote [notes]({URL})."
     assert shown.get("cited", [URL])[-1] == URL
     assert shown.get("queries", ["Ada Lovelace"]) == ["Ada Lovelace"]

@@ -71,7 +71,7 @@ const searched = ({ text, content, sources }) => ({
   cited: sources.map(({ filename }) => filename),
 });
 
-const webSearch = () => ({ web_search: openai.tools.webSearch({}) });
+const webSearch = () => ({ web_search: openai ? openai.tools.webSearch({}) : others.tools.webSearch_20250305({}) });
 const webSearched = ({ text, sources }) => ({ text, cited: sources.map(({ url }) => url) });
 
 const codeInterpreter = () => ({ code_interpreter: openai.tools.codeInterpreter({}) });

@@ -135,6 +135,30 @@ def thinking() -> Any:
     return {"text": shown(message)["text"], "reasoning": thoughts}
 
 
+def searched(message: Any) -> Any:
+    cited = [one.url for block in message.content if block.type == "text" for one in block.citations or ()]
+    return {"text": shown(message)["text"], "cited": cited}
+
+
+SEARCHING: Any = {
+    "model": MODEL,
+    "max_tokens": 1000,
+    "messages": [user(WHO)],
+    "tools": [{"type": "web_search_20250305", "name": "web_search"}],
+}
+
+
+@scenario
+def web_search() -> Any:
+    return searched(client.messages.create(**SEARCHING))
+
+
+@scenario
+def web_search_streamed() -> Any:
+    with client.messages.stream(**SEARCHING) as events:
+        return searched(events.get_final_message())
+
+
 @scenario
 def stop_sequence() -> Any:
     with client.messages.stream(**ASKED, stop_sequences=["END"]) as events:

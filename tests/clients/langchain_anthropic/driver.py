@@ -96,4 +96,23 @@ def thinking() -> Any:
     return {"text": message.text, "reasoning": "".join(thoughts)}
 
 
+def searched(message: Any) -> Any:
+    blocks = [block for block in message.content if isinstance(block, dict)]
+    return {"text": message.text, "cited": [one["url"] for block in blocks for one in block.get("citations") or ()]}
+
+
+def searching() -> Any:
+    return chat().bind_tools([{"type": "web_search_20250305", "name": "web_search"}])
+
+
+@scenario
+def web_search() -> Any:
+    return searched(searching().invoke(WHO))
+
+
+@scenario
+def web_search_streamed() -> Any:
+    return searched(streamed(searching(), WHO)[1])
+
+
 play()
