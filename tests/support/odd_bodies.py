@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import json
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import httpx
 from hypothesis import strategies as st
+
+from app.main import create_app
+from tests.support.build import delta, finish
+from tests.support.scripted import Scripted
+from tests.support.serving import settings
 
 ODD = st.one_of(
     st.none(),
@@ -55,3 +62,17 @@ def odd_bodies(draw: st.DrawFn, body: Any) -> Any:
         except (KeyError, IndexError, TypeError):
             continue  # removed by another change
     return body
+
+
+async def answers_to_odd_bodies(path: str, body: Any, step: int) -> AsyncIterator[tuple[object, httpx.Response]]:
+    """
+    Yield what was changed in a body, and the answer to it: each value in turn is removed, or is another one.
+
+    Only every `step`th value is changed.
+    """
+    app = create_app(settings(), backend=Scripted([delta(content="Hi"), finish("stop")]))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for place in [*places(body)][::step]:
+            for other in OTHERS:
+                yield (place, other), await client.post(path, content=json.dumps(changed(body, place, other)))

@@ -252,7 +252,11 @@ def _content(content: Any, text_type: str) -> Any:
 def _part(part: Any, text_type: str) -> Any:
     if not isinstance(part, dict):
         return part
-    part = {**part, "type": text_type} if part.get("type") == "text" else part
+    if part.get("type") == "text":
+        part = {**part, "type": text_type}
+    elif part.get("type") == "video_url":  # vLLM
+        video = part.get("video_url")
+        part = {**part, "type": "input_video", "video_url": video.get("url") if isinstance(video, dict) else video}
     if isinstance(mark := part.get("cache_control"), dict):
         ttl = {"ttl": mark["ttl"]} if mark.get("ttl") else {}
         part = {name: value for name, value in part.items() if name != "cache_control"}

@@ -42,6 +42,10 @@ def read(**fields: Any) -> ClientRequest:
             ],
         ),
         (
+            [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "u"}}]}],
+            [{"type": "message", "role": "user", "content": [{"type": "input_video", "video_url": "u"}]}],
+        ),
+        (
             [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"ttl": "1h"}}]}],
             [
                 {
