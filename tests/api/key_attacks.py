@@ -16,6 +16,7 @@ from tests.support.upstream import DONE, Received, Step, Upstream, call, chunk, 
 Body = Mapping[str, Any]
 
 NOT_ALLOWED = (403, "tool_not_allowed")
+FORBIDDEN_MESSAGE = (403, None)  # Anthropic's errors have no codes
 WRONG = (400, "invalid_request")
 ANSWERED = (200, None)  # without the tool
 
@@ -238,6 +239,8 @@ _WAYS: dict[str, tuple[Body, str]] = {
     "a conversation": ({"conversation": "CONVERSATION"}, "/responses"),
     "a count of tokens": ({}, "/responses/input_tokens"),
     "a translation": ({}, "/antiphon/translation"),
+    "a chat completion": ({"messages": [USER]}, "/chat/completions"),
+    "a chat completion, as SSE": ({"messages": [USER], "stream": True}, "/chat/completions"),
     "a socket": ({}, SOCKET),
     "a socket, without an answer": ({"generate": False}, SOCKET),
 }
@@ -250,9 +253,14 @@ ATTACKS: dict[str, Attack] = {
         for name, (rights, tool) in _DECLARED.items()
         for way, (fields, path) in _WAYS.items()
     },
-    # What is passed through has no hosted tools, whatever it declares.
+    # Messages name hosted tools by Anthropic's types alone; what is passed through has none, whatever it declares.
     **{
-        f"{name} by {path}": Attack(rights, tools(tool, messages=[USER]), ANSWERED, path=path)
+        f"{name} by {path}": Attack(
+            rights,
+            tools(tool, messages=[USER]),
+            FORBIDDEN_MESSAGE if tool["type"].startswith("web_search_") else ANSWERED,
+            path=path,
+        )
         for name, (rights, tool) in _DECLARED.items()
         for path in ("/messages", "/messages/count_tokens")
     },
