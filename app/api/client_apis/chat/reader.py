@@ -75,7 +75,7 @@ class _Reading:
     def __init__(self, body: ChatRequest) -> None:
         self._body = body
         self._warnings = Warnings()
-        self._places: dict[str, str] = {"text.verbosity": "verbosity", "reasoning.effort": "reasoning_effort"}
+        self._places: dict[str, str] = {"text.verbosity": "verbosity"}
         self._items: list[JSONObject] = []
         self._custom: set[str] = set()  # ids of custom tool calls
         self._called: dict[str, str] = {}  # ids of deprecated `function_call`s, by function name
@@ -106,6 +106,7 @@ class _Reading:
                 fields["max_output_tokens"] = limit
                 self._places["max_output_tokens"] = name
         if body.reasoning_effort:
+            self._places["reasoning.effort"] = "reasoning_effort"
             reasoning = fields.get("reasoning")
             fields["reasoning"] = {
                 **(reasoning if isinstance(reasoning, dict) else {}),
@@ -140,6 +141,8 @@ class _Reading:
         tools: list[JSONObject] = []
         for index, tool in enumerate(body.tools):
             self._add_tool(tools, f"tools[{index}]", tool)
+        if body.functions:
+            self._warnings.add("Calls of 'functions' are returned as 'tool_calls'; declare them as 'tools'.")
         for index, function in enumerate(body.functions):
             self._add_tool(tools, f"functions[{index}]", {"type": "function", **function})
         if body.web_search_options:

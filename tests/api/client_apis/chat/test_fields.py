@@ -19,7 +19,6 @@ SENT: dict[str, tuple[Any, str]] = {
     "model": ("m", "model"),
     "frequency_penalty": (0.5, "frequency_penalty"),
     "presence_penalty": (0.5, "presence_penalty"),
-    "functions": ([{"name": "f"}], "tools"),
     "logit_bias": ({"5": 1}, "logit_bias"),
     "logprobs": (True, "logprobs"),
     "max_completion_tokens": (20, "max_tokens"),
@@ -41,6 +40,7 @@ CHOSEN: dict[str, tuple[Any, str]] = {
 NAMED: dict[str, Any] = {
     "audio": {"voice": "alloy", "format": "wav"},
     "modalities": ["text", "audio"],
+    "functions": [{"name": "f"}],
     "moderation": {"model": "m"},
     "prediction": {"type": "content", "content": "x"},
     "prompt_cache_options": {"ttl": "30m"},

@@ -159,13 +159,6 @@ def test_messages_become_items(messages: list[Any], items: list[Any]) -> None:
             },
         ),
         (
-            {"functions": [{"name": "f"}], "function_call": {"name": "f"}},
-            {
-                "tools": [{"type": "function", "name": "f", "strict": False}],
-                "tool_choice": {"type": "function", "name": "f"},
-            },
-        ),
-        (
             {"tool_choice": {"type": "function", "function": {"name": "f"}}},
             {"tool_choice": {"type": "function", "name": "f"}},
         ),
@@ -201,6 +194,13 @@ def test_parameters_become_those_of_responses(sent: dict[str, Any], fields: dict
     request = read(**sent)
     assert request.fields == {"model": "m", "stream": False, "input": request.fields["input"], **fields}
     assert not request.warnings
+
+
+def test_functions_of_the_earlier_form_are_tools() -> None:
+    request = read(functions=[{"name": "f"}], function_call={"name": "f"})
+    assert request.fields["tools"] == [{"type": "function", "name": "f", "strict": False}]
+    assert request.fields["tool_choice"] == {"type": "function", "name": "f"}
+    assert request.warnings == ["Calls of 'functions' are returned as 'tool_calls'; declare them as 'tools'."]
 
 
 @pytest.mark.parametrize(
