@@ -110,7 +110,8 @@ def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str =
 
         return re.sub(r'url\("(?!data:)([^"]+)"\)', url, read(path))
 
-    return "\n".join(map(moved, paths))
+    text = re.sub(r"/\*(?!!).*?\*/", "", "\n".join(map(moved, paths)), flags=re.DOTALL)
+    return "\n".join(line.strip() for line in text.splitlines() if line.strip())
 
 
 def bundled_page(page: str, version: str, vendored: list[str]) -> str:

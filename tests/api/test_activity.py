@@ -183,7 +183,7 @@ async def test_running_responses_are_listed_for_their_key_and_admin() -> None:
             "model": "qwen3",
             "delivery": "background",
         }
-        assert own["first_token_seconds"] > 0
+        assert own["first_token_seconds"] > 0 and own["backend"] == "default"
         assert (await seen(http, "now", "bob"))["running"] == []
         everybody = await seen(http, "now", "boss")
         assert everybody["running"] == [{**own, "own": False}]

@@ -56,7 +56,7 @@ async def test_key_sees_what_it_has_used_and_admin_what_all_have(browser: Browse
             tokens = studio.page.locator(".tile", has=studio.page.get_by_text("Tokens", exact=True))
             await expect(tokens).to_contain_text("1.5K")
             await expect(tokens).to_contain_text("1K in, 500 out")
-            meter = studio.page.get_by_role("meter", name="alice: tokens a day")
+            meter = studio.page.get_by_role("meter", name="alice: tokens per day")
             await expect(meter).to_have_attribute("aria-valuenow", "75")
             await expect(meter).to_have_attribute("aria-valuetext", re.compile("1,500 of 2,000"))
             await studio.page.get_by_label("By", exact=True).select_option("key")
@@ -68,7 +68,7 @@ async def test_key_sees_what_it_has_used_and_admin_what_all_have(browser: Browse
             await studio.page.get_by_label("By", exact=True).select_option("key")
             usage = studio.page.get_by_role("region", name="Usage by key")
             await expect(usage.get_by_role("row")).to_have_count(3)
-            await expect(studio.page.get_by_role("meter", name="alice: tokens a day")).to_have_count(1)
+            await expect(studio.page.get_by_role("meter", name="alice: tokens per day")).to_have_count(1)
 
 
 async def test_each_plot_is_drawn_and_has_its_numbers_as_a_table(browser: Browser) -> None:
@@ -110,7 +110,7 @@ async def test_running_response_is_seen_and_cancelled(browser: Browser) -> None:
             await studio.begin("alice")
             await studio.go("Now")
             await studio.page.get_by_role("button", name=f"Cancel {made['id']}").click()
-            await expect(studio.page.get_by_text("Nothing is running.")).to_be_visible()
+            await expect(studio.page.get_by_text("No responses are running.")).to_be_visible()
         end.set()
 
 

@@ -268,7 +268,7 @@ async def test_about_shows_what_is_configured_and_up(studio: Studio) -> None:
     about = studio.page.locator("#about-body")
     await expect(about.get_by_role("region", name="Health")).to_contain_text("Backendok")
     await expect(about.get_by_role("region", name="Backends", exact=True).first).to_contain_text("demo")
-    await expect(about.get_by_role("region", name="Settings")).to_contain_text("memory, for 30 days")
+    await expect(about.get_by_role("region", name="Settings")).to_contain_text("memory, 30 days")
     await expect(about.get_by_role("region", name="Clients")).to_contain_text(f"export OPENAI_BASE_URL={studio.url}/v1")
     links = await about.get_by_role("region", name="Links").get_by_role("link").all()
     assert len(links) >= 3

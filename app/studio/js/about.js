@@ -45,6 +45,18 @@ function page(about, ready, model) {
   ].filter(Boolean);
   return [
     section(
+      "Clients",
+      h("p", {}, "Base URL: ", h("code", {}, baseUrl), ". ", copyButton(baseUrl, "Base URL")),
+      clients(model).map(([name, text]) =>
+        h(
+          "section",
+          { class: "client", "aria-label": name },
+          h("div", { class: "toolbar" }, h("h3", {}, name), copyButton(text, name)),
+          h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": `Lines for ${name}` }, text),
+        ),
+      ),
+    ),
+    section(
       "Health",
       table([
         ["Backend", state(ready.backend)],
@@ -55,7 +67,7 @@ function page(about, ready, model) {
       "Backends",
       h(
         "div",
-        { class: "scroll", tabindex: 0, role: "region", "aria-label": "Backends" },
+        { class: "scroll", tabindex: 0, role: "region", "aria-label": "List of backends" },
         h(
           "table",
           {},
@@ -89,9 +101,9 @@ function page(about, ready, model) {
       "Settings",
       table([
         ["Version", about.version],
-        ["Store", `${about.store.kind}, for ${duration(about.store.ttl)}`],
+        ["Store", `${about.store.kind}, ${duration(about.store.ttl)}`],
         ["Background responses", about.background ? "yes" : "no"],
-        ["Keys", about.key_required ? "required" : "not required"],
+        ["API keys", about.key_required ? "required" : "not required"],
         [
           "Hosted tools",
           about.tools.length ? about.tools.map((tool) => tool.server_label ?? tool.type).join(", ") : "none",
@@ -104,18 +116,6 @@ function page(about, ready, model) {
         "ul",
         {},
         links.map(([name, path]) => h("li", {}, h("a", { href: serverUrl(path) }, name))),
-      ),
-    ),
-    section(
-      "Clients",
-      h("p", {}, "The base URL of this server is ", h("code", {}, baseUrl), ". ", copyButton(baseUrl, "Base URL")),
-      clients(model).map(([name, text]) =>
-        h(
-          "section",
-          { class: "client", "aria-label": name },
-          h("div", { class: "toolbar" }, h("h3", {}, name), copyButton(text, name)),
-          h("pre", { class: "json", tabindex: 0, role: "region", "aria-label": `Lines for ${name}` }, text),
-        ),
       ),
     ),
   ];

@@ -4,7 +4,7 @@ import { getJson, send } from "./lib/api.js";
 import { askForKey } from "./lib/dialog.js";
 import { announce, button, byId, h } from "./lib/dom.js";
 import { bytes, card, dataTable, tiles } from "./lib/tables.js";
-import { count, plain, seconds, when } from "./lib/text.js";
+import { count, plain, seconds, shortId, when } from "./lib/text.js";
 import { Watch } from "./lib/watch.js";
 
 const EVERY = 2000; // ms between two looks
@@ -63,7 +63,7 @@ export class Now {
         : h(
             "p",
             { class: "warnings" },
-            "A store is unavailable, so some of this is missing: of other processes of the server, containers or vector stores.",
+            "A store is unavailable. Other processes of the server, containers or vector stores may be missing.",
           ),
       tiles(
         [
@@ -75,7 +75,7 @@ export class Now {
               : null,
           ],
           admin
-            ? ["Requests at servers", count(sum(servers, "in_flight")), `${count(sum(now.backends, "queued"))} waiting`]
+            ? ["In flight", count(sum(servers, "in_flight")), `${count(sum(now.backends, "queued"))} waiting`]
             : null,
           ["Servers up", `${count(up)} of ${count(servers.length)}`, null],
           ["Containers", count(now.containers.length), bytes(sum(now.containers, "bytes"))],
@@ -98,7 +98,7 @@ export class Now {
             bytes(each.bytes),
             each.memory_limit,
           ]),
-          { empty: "There are none." },
+          { empty: "No containers." },
         ),
       ),
       card(
@@ -114,7 +114,7 @@ export class Now {
             count(each.files),
             bytes(each.bytes),
           ]),
-          { empty: "There are none." },
+          { empty: "No vector stores." },
         ),
       ),
     ].filter(Boolean);
@@ -123,7 +123,16 @@ export class Now {
   #running(entries) {
     return dataTable(
       "Running responses",
-      [["Response"], ["Key"], ["Model"], ["Backend"], ["Delivery"], ["Since", true], ["First token", true], ["", true]],
+      [
+        ["Response"],
+        ["Key"],
+        ["Model"],
+        ["Backend"],
+        ["Delivery"],
+        ["Running for", true],
+        ["First token", true],
+        ["", true],
+      ],
       entries.map((each) => {
         const id = each.id ? code(each.id) : h("span", { class: "note" }, "passed through");
         return [
@@ -145,7 +154,7 @@ export class Now {
             : null,
         ];
       }),
-      { empty: "Nothing is running." },
+      { empty: "No responses are running." },
     );
   }
 
@@ -160,9 +169,9 @@ export class Now {
   }
 }
 
-const code = (id) => h("code", { title: id }, id.length > 24 ? `${id.slice(0, 14)}…${id.slice(-6)}` : id);
+const code = (id) => h("code", { title: id }, shortId(id));
 const chip = (text, kind) => h("span", { class: `chip ${kind}` }, text);
-const keys = (each) => plain(each.keys.join(", ") || (each.own ? "this one" : "–"));
+const keys = (each) => plain(each.keys.join(", ") || (each.own ? "your key" : "–"));
 
 function indexing(each) {
   if (each.in_progress) return chip(`indexing ${count(each.in_progress)}`, "working");
@@ -176,8 +185,8 @@ function backends(entries, admin) {
     ["State"],
     ...(admin
       ? [
-          ["Requests", true],
-          ["At most", true],
+          ["In flight", true],
+          ["Limit", true],
           ["Waiting", true],
         ]
       : []),
@@ -199,6 +208,6 @@ function backends(entries, admin) {
           : []),
       ]),
     ),
-    { empty: "This server has no backends of its own." },
+    { empty: "No backends." },
   );
 }

@@ -10,10 +10,10 @@ import { count, plain, seconds } from "./lib/text.js";
 const DAY = 86400;
 const MOST = 5; // names that are drawn apart; the others are one
 const LIMITS = {
-  tokens_per_day: "tokens a day",
-  tokens_per_month: "tokens a month",
-  money_per_day: "money a day",
-  money_per_month: "money a month",
+  tokens_per_day: "tokens per day",
+  tokens_per_month: "tokens per month",
+  money_per_day: "cost per day",
+  money_per_month: "cost per month",
 };
 
 export class Usage {
@@ -76,7 +76,7 @@ function page({ used, hours, budgets, times, group }) {
   const hourly = {
     times: slots.map(({ start }) => start),
     time: clock,
-    empty: "There were no requests in the last 24 hours.",
+    empty: "No requests in the last 24 hours.",
   };
   const figures = [
     money_
@@ -103,31 +103,32 @@ function page({ used, hours, budgets, times, group }) {
       title: "Requests, last 24 hours",
       series: [
         ["answered", "Answered"],
-        ["failed", "Failed"],
-        ["refused", "Refused"],
-      ].map(([field, name]) => ({
+        ["failed", "Failed", "bad"],
+        ["refused", "Refused", "warn"],
+      ].map(([field, name, tone]) => ({
         name,
+        tone,
         values: slots.map((slot) => (field === "answered" ? slot.requests - slot.failed : slot[field])),
       })),
       show: short,
       stacked: true,
       wide: money_,
     }),
-    plot({ ...hourly, title: "Time to the first token, last 24 hours", series: lines("first_token"), show: duration }),
-    plot({ ...hourly, title: "Time to the end, last 24 hours", series: lines("total"), show: duration }),
+    plot({ ...hourly, title: "Time to first token, last 24 hours", series: lines("first_token"), show: duration }),
+    plot({ ...hourly, title: "Total time, last 24 hours", series: lines("total"), show: duration }),
   ].filter(Boolean);
   return [
     tiles([
-      ["Cost", money(total.cost), money_ ? null : "no prices are set"],
+      ["Cost", money(total.cost), money_ ? null : "no prices set"],
       ["Tokens", short(total.total_tokens), `${short(total.input_tokens)} in, ${short(total.output_tokens)} out`],
       ["Requests", count(total.requests), null],
-      ["Failed, 24 hours", count(hours.total.failed), `${count(hours.total.refused)} refused`],
+      ["Failed (24 h)", count(hours.total.failed), `${count(hours.total.refused)} refused`],
       [
-        "First token, 24 hours",
+        "First token (24 h)",
         duration(hours.total.first_token.median),
-        `95% within ${duration(hours.total.first_token.p95)}`,
+        `median; p95 ${duration(hours.total.first_token.p95)}`,
       ],
-      ["To the end, 24 hours", duration(hours.total.total.median), `95% within ${duration(hours.total.total.p95)}`],
+      ["Total time (24 h)", duration(hours.total.total.median), `median; p95 ${duration(hours.total.total.p95)}`],
     ]),
     budgets.length ? card("Budgets", budgets.map(budget)) : null,
     h("div", { class: "figures" }, figures),
@@ -139,7 +140,7 @@ function page({ used, hours, budgets, times, group }) {
           [capital(group)],
           ["Requests", true],
           ["Input", true],
-          ["of it cached", true],
+          ["Cached input", true],
           ["Output", true],
           ["Tokens", true],
           ["Cost", true],
@@ -153,14 +154,10 @@ function page({ used, hours, budgets, times, group }) {
           count(each.total_tokens),
           money(each.cost),
         ]),
-        { empty: "Nothing was used in these days." },
+        { empty: "No usage in this period." },
       ),
     ),
-    h(
-      "p",
-      { class: "note" },
-      "Days are in UTC. Tokens are those of the input and the output, as backends report them.",
-    ),
+    h("p", { class: "note" }, "Days are in UTC. Tokens are input and output tokens as reported by the backends."),
   ].filter(Boolean);
 }
 
@@ -173,7 +170,7 @@ function budget({ key, limit, amount, used, resets_at }) {
     `${plain(key)}: ${LIMITS[limit] ?? limit}`,
     used,
     amount,
-    `${show(used)} of ${show(amount)}, until ${dayText(resets_at)}`,
+    `${show(used)} of ${show(amount)}, resets ${dayText(resets_at)}`,
   );
 }
 

@@ -15,7 +15,7 @@ async function load() {
 const HEIGHT = 200;
 const COLOURS = 6;
 
-// A figure: `times` are Unix times, `series` [{ name, values }], where null is no value. With `stacked`, bars stand on
+// A figure: `times` are Unix times, `series` [{ name, values, tone }], where null is no value. With `stacked`, bars stand on
 // each other; else they are lines. `show(value)` is the text of a value, `ticks(values)` are
 // those of an axis, and `time(unix)` is that of a time. The figure is drawn when it is in the page.
 export function plot({
@@ -27,23 +27,28 @@ export function plot({
   ticks = (values) => values.map(show),
   stacked = false,
   wide = false,
-  empty = "There is nothing in this time.",
+  empty = "No data in this period.",
 }) {
-  const names = series.map(({ name }, index) =>
-    h("li", {}, h("span", { class: "swatch", "data-colour": index % COLOURS, "aria-hidden": "true" }), plain(name)),
+  const names = series.map(({ name, tone }, index) =>
+    h(
+      "li",
+      {},
+      h("span", { class: "swatch", "data-colour": tone ?? index % COLOURS, "aria-hidden": "true" }),
+      plain(name),
+    ),
   );
   const place = h("div", { class: "plot", "aria-hidden": "true" });
   const read = h("p", { class: "plot-read", "aria-hidden": "true" });
-  const figure = h(
-    "figure",
-    { class: `card figure${wide ? " wide" : ""}`, "aria-label": title },
-    h("div", { class: "figure-head" }, h("h3", {}, title), h("ul", { class: "legend" }, names)),
-  );
+  const figure = h("figure", { class: `card figure${wide ? " wide" : ""}`, "aria-label": title }, h("h3", {}, title));
   if (!times.length || !series.length) {
     figure.append(h("p", { class: "note" }, empty));
     return figure;
   }
-  figure.append(place, h("div", { class: "plot-foot" }, table(title, times, series, show, time), read));
+  figure.append(
+    place,
+    h("ul", { class: "legend" }, names),
+    h("div", { class: "plot-foot" }, table(title, times, series, show, time), read),
+  );
   const drawn = new Drawing(place, read, { times, series, show, ticks, time, stacked });
   drawings.add(drawn);
   sizes.observe(place);
@@ -111,7 +116,7 @@ class Drawing {
     this.plot?.destroy();
     this.place.replaceChildren();
     const { times, series, ticks, time, stacked } = this.data;
-    const colours = series.map((_, index) => colour(`--plot-${(index % COLOURS) + 1}`));
+    const colours = series.map(({ tone }, index) => colour(tone ? `--${tone}` : `--plot-${(index % COLOURS) + 1}`));
     const muted = colour("--muted");
     const grid = { stroke: colour("--line"), width: 1 };
     const font = `12px ${getComputedStyle(document.body).fontFamily}`;
