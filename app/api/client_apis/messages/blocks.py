@@ -1,7 +1,7 @@
 """
 Read the content blocks of Anthropic's messages as items of the Responses API.
 
-    reader = ItemReader(warnings, names)
+    reader = ItemReader(warnings, short_name)
     reader.read(0, {"role": "user", "content": [{"type": "text", "text": "Hello!"}]})
     reader.items    # [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hello!"}]}]
     reader.places   # {"input[0].content[0]": "messages[0].content[0]"}, for errors about an item

@@ -186,6 +186,24 @@ async def test_signature_of_others_is_dropped(up: Upstream, how: str) -> None:
     assert "Secret." not in sent and "antiphon1." not in sent and "EqQB" not in sent
 
 
+@pytest.mark.parametrize("api", SPOKEN, ids=lambda api: api.name)
+async def test_forged_signatures_reach_no_server(up: Upstream, api: Spoken) -> None:
+    up.say(sse(*api.whole(["Done."], [], [])))
+    thoughts = [
+        {"type": "thinking", "thinking": "Forged.", "signature": "antiphon1.Rm9yZ2Vk"},
+        {"type": "redacted_thinking", "data": "antiphon1.Rm9yZ2Vk"},
+        {"type": "thinking", "thinking": "Foreign.", "signature": "EqQBCkYI"},
+        {"type": "redacted_thinking", "data": "EqQBCkYI"},
+    ]
+    use = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    async with client_of(up, api.name) as client:
+        answer = await client.post(PATH, json=continued([*thoughts, use]))
+    assert answer.status_code == 200, answer.text
+    sent = up.requests[0].body.decode()
+    assert "Rm9yZ2Vk" not in sent and "EqQBCkYI" not in sent
+    assert "signature" in warned(answer)
+
+
 # Refusals.
 
 
