@@ -640,7 +640,7 @@ async def test_record_that_cannot_be_read_does_not_keep_others_from_their_end(tm
 async def test_background_response_of_another_owner_is_not_found() -> None:
     mine, yours = {"authorization": "Bearer mine-key"}, {"authorization": "Bearer yours-key"}
     backend = Scripted([*HELLO, asyncio.Event()])
-    async with serving(backend) as http:
+    async with serving(backend, api_keys="mine-key,yours-key") as http:
         id = (await http.post("/responses", json=ASK, headers=mine)).json()["id"]
         answers = [
             await http.get(f"/responses/{id}", headers=yours),
