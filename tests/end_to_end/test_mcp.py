@@ -492,7 +492,7 @@ async def test_mcp_approval_does_not_widen_what_is_allowed_now(upstream: Upstrea
 async def test_mcp_call_that_is_replayed_without_its_result_has_it(upstream: Upstream, lab: Lab, whole: bool) -> None:
     upstream.say(calling(("lab__picture", {})))
     upstream.always(saying("A pixel."))
-    async with asked(upstream, declared(lab), key="mine") as client:
+    async with asked(upstream, declared(lab), key="mine", api_keys="mine,of-another") as client:
         output = (await respond(client))["output"]
         if not whole:
             output = [{name: value for name, value in item.items() if name != "output"} for item in output]
