@@ -288,8 +288,9 @@ class Settings(BaseSettings):
     heartbeat: Seconds = 15
     """Seconds of silence after which a stream sends a heartbeat; 0 for never."""
     json_heartbeat: Seconds = 0
-    """Seconds between white space sent before a JSON answer of `POST /v1/responses`; 0: none. Once white space is sent,
-    the status is 200, and a failure is a response with `status: failed`."""
+    """Seconds between white space sent before a JSON answer of `POST /v1/responses`, or of a translated request; 0:
+    none. Once white space is sent, the status is 200, and a failure is a response with `status: failed`, or the error
+    object of the client's API."""
 
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

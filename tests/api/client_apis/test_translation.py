@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -211,12 +212,28 @@ async def test_idempotency_key_of_an_answered_request_is_refused(up: Upstream) -
     assert len(up.requests) == 1
 
 
+async def after_white_space(up: Upstream, *frames: Any) -> tuple[int, Any]:
+    """The status and the JSON of an answer whose frames come after the first white space."""
+    begun = asyncio.Event()
+    up.say(sse(begun, *frames))
+    body = b""
+    async with client_of(up, "chat", json_heartbeat=0.01) as client, client.stream("POST", CHAT, json=HI) as answer:
+        async for piece in answer.aiter_raw():
+            body += piece
+            begun.set()
+    assert body.startswith(b"\n")
+    return answer.status_code, json.loads(body)
+
+
 async def test_white_space_precedes_a_slow_json_answer(up: Upstream) -> None:
-    up.say(sse(0.1, chunk("Hello"), finish(), DONE))
-    async with client_of(up, "chat", json_heartbeat=0.01) as client:
-        answer = await client.post(CHAT, json=HI)
-    assert answer.content.startswith(b"\n")
-    assert answer.json()["choices"][0]["message"]["content"] == "Hello"
+    code, document = await after_white_space(up, chunk("Hello"), finish(), DONE)
+    assert (code, document["choices"][0]["message"]["content"]) == (200, "Hello")
+
+
+async def test_failure_after_white_space_is_an_error_object(up: Upstream) -> None:
+    code, document = await after_white_space(up, chunk("Hel"), {"error": {"message": "CUDA out of memory"}})
+    assert code == 200
+    assert "CUDA out of memory" in document["error"]["message"]
 
 
 async def test_client_apis_are_translated_where_passthrough_is_off(up: Upstream) -> None:
