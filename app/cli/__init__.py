@@ -378,20 +378,33 @@ def show_response(
 
 @cli.command("replay", short_help="Repeat a stored response, and compare.")
 def replay_response(
-    response_id: ResponseId,
+    response_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID...", help="Ids of stored responses.", show_default=False)
+    ] = None,
+    last: Annotated[int | None, typer.Option("--last", min=1, max=100, help="The newest responses instead.")] = None,
     model: Annotated[str | None, typer.Option("--model", "-m", help="Another model; left out, the same one.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit 1 if status, text or calls differ.")] = False,
     url: ServerURL = None,
     api_key: ServerKey = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Send the request of a stored response again, and compare text, calls, tokens and cost; nothing is stored."""
+    """
+    Send the requests of stored responses again, and compare text, calls, tokens and cost; nothing is stored.
+
+    One response is compared in detail; several are a table.
+    """
     from rich.console import Console
 
-    from app.cli.replay import replay
+    from app.cli.replay import newest, replay, replay_all
 
+    if bool(response_ids) == bool(last):
+        raise typer.BadParameter("name responses by their ids, or use --last")
     with connected_client(url, api_key) as (client, *_):
-        same = replay(client, Console(), response_id, model, as_json=as_json)
+        ids = response_ids or newest(client, last or 0)
+        if response_ids and len(ids) == 1:
+            same = replay(client, Console(), ids[0], model, as_json=as_json)
+        else:
+            same = replay_all(client, Console(), ids, model, as_json=as_json)
     if check and not same:
         raise typer.Exit(1)
 

@@ -1,10 +1,11 @@
-"""Repeat a stored response, maybe with another model, and compare: `antiphon replay ID --model M`."""
+"""Repeat stored responses, maybe with another model, and compare: `antiphon replay ID... --model M`."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from app.core.types import JSONObject
 
 # In a call, the first of these that it has is what it was made with.
 _ARGUMENTS = ("arguments", "input", "code", "action", "operation", "queries")
+_REPEATABLE = ("completed", "incomplete", "failed")
 _COLORS = {"+": "green", "-": "red", "@": "dim"}
 
 
@@ -57,9 +59,55 @@ def replay(client: ServerClient, console: Console, response_id: str, model: str 
 
     Raises `ServerError`.
     """
+    before, after = _repeated(client, response_id, model)
+    same = before.same_as(after)
+    if as_json:
+        console.print_json(data=_as_json(before, after))
+    else:
+        _print(console, before, after)
+    return same
+
+
+def replay_all(
+    client: ServerClient, console: Console, response_ids: Sequence[str], model: str | None, *, as_json: bool
+) -> bool:
+    """
+    Repeat stored responses one after another, and print a row for each; return whether all are the same.
+
+    A response that cannot be repeated is a row with its error, and counts as different.
+    """
+    found: list[tuple[str, tuple[Result, Result] | str]] = []
+    for response_id in response_ids:
+        try:
+            found.append((response_id, _repeated(client, response_id, model)))
+        except ServerError as error:
+            found.append((response_id, str(error)))
+    if as_json:
+        rows = [
+            {"id": name, "error": result} if isinstance(result, str) else {"id": name, **_as_json(*result)}
+            for name, result in found
+        ]
+        console.print_json(data=rows)
+    else:
+        _print_all(console, found)
+    return all(not isinstance(result, str) and result[0].same_as(result[1]) for _, result in found)
+
+
+def newest(client: ServerClient, number: int) -> list[str]:
+    """Return the ids of the newest stored responses that have ended; raises `ServerError`."""
+    page = client.get(f"antiphon/responses?limit={number}")
+    return [entry["id"] for entry in page["data"] if entry["status"] in _REPEATABLE]
+
+
+def _as_json(before: Result, after: Result) -> JSONObject:
+    return {"same": before.same_as(after), "before": before.summary(), "after": after.summary()}
+
+
+def _repeated(client: ServerClient, response_id: str, model: str | None) -> tuple[Result, Result]:
+    """Return a stored result and that of the same request now; raises `ServerError`."""
     chain = client.get(f"antiphon/responses/{quote(response_id, safe='')}/chain")
     turn = chain["data"][-1]
-    if turn["response"]["status"] not in ("completed", "incomplete", "failed"):
+    if turn["response"]["status"] not in _REPEATABLE:
         status = turn["response"]["status"].replace("_", " ")
         raise ServerError(f"The response is {status}: there is nothing to compare with.")
     measures = turn.get("measures") or {}
@@ -67,13 +115,7 @@ def replay(client: ServerClient, console: Console, response_id: str, model: str 
     began = time.perf_counter()
     response, headers = client.post("responses", replay_request(chain, model))
     cost = headers.get("x-antiphon-cost")
-    after = Result.of(response, round(time.perf_counter() - began, 3), float(cost) if cost else None)
-    same = before.same_as(after)
-    if as_json:
-        console.print_json(data={"same": same, "before": before.summary(), "after": after.summary()})
-    else:
-        _print(console, before, after)
-    return same
+    return before, Result.of(response, round(time.perf_counter() - began, 3), float(cost) if cost else None)
 
 
 def replay_request(chain: JSONObject, model: str | None) -> JSONObject:
@@ -121,6 +163,39 @@ def _print(console: Console, before: Result, after: Result) -> None:
         console.print(f"{name}: different", style="bold", highlight=False)
         for line in [*difflib.unified_diff(was, is_now, "before", "now", lineterm="", n=1)][2:]:
             console.print(safe(line), style=_COLORS.get(line[0]), markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_all(console: Console, found: Sequence[tuple[str, tuple[Result, Result] | str]]) -> None:
+    table = Table(show_header=True, box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("response", "result", "seconds", "now", "output tokens", "now", "cost", "now"):
+        table.add_column(heading, justify="left" if heading in ("response", "result") else "right", no_wrap=True)
+    pairs = [result for _, result in found if not isinstance(result, str)]
+    for name, result in found:
+        if isinstance(result, str):
+            table.add_row(safe(name), safe(result))
+        else:
+            table.add_row(safe(name), _difference(*result), *_numbers(*result))
+    console.print(table)
+    same = sum(before.same_as(after) for before, after in pairs)
+    times = [sum(result.seconds or 0 for result in side) for side in zip(*pairs, strict=True)]
+    costs = [sum(result.cost or 0 for result in side) for side in zip(*pairs, strict=True)]
+    if pairs:
+        total = f"{times[0]:.2f} s before, {times[1]:.2f} s now; cost {costs[0]:.6f} before, {costs[1]:.6f} now"
+        console.print(f"{same} of {len(found)} the same; {total}", highlight=False)
+
+
+def _difference(before: Result, after: Result) -> str:
+    """Return the first difference of two results, or `same`."""
+    if before.same_as(after):
+        return "same"
+    if before.status != after.status:
+        return f"status: {safe(after.status)}"
+    return "other calls" if before.calls != after.calls else "other text"
+
+
+def _numbers(before: Result, after: Result) -> list[str]:
+    rows = _rows(before, after)
+    return [safe(value) for name in ("seconds", "output tokens", "cost") for value in rows[name]]
 
 
 def _rows(before: Result, after: Result) -> dict[str, tuple[object, object]]:

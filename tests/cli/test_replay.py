@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from app.cli import cli
 from app.cli.client import ServerClient, ServerError
-from app.cli.replay import replay
+from app.cli.replay import newest, replay, replay_all
 from tests.support.build import call, delta, finish, reported
 from tests.support.scripted import Scripted, Step
 from tests.support.serving import antiphon
@@ -93,6 +93,27 @@ async def test_replay_adds_nothing_to_its_conversation() -> None:
             assert (await http.get(f"/conversations/{conversation}/items")).json() == before
     assert same
     assert backend.asked[2]["messages"] == backend.asked[1]["messages"]
+
+
+async def test_replay_of_many_prints_a_row_for_each_and_their_sums() -> None:
+    backend = Scripted(said("One."), said("Two."), said("One."), said("Three."))
+    async with antiphon(backend, prices=PRICES) as url:
+        first, second = await ask(url, input="A"), await ask(url, input="B")
+
+        def run() -> tuple[bool, str, list[str]]:
+            console = Console(file=io.StringIO(), width=200)
+            with ServerClient(f"{url}/v1", None, proxied=False) as client:
+                same = replay_all(client, console, [first["id"], second["id"], "resp_x"], None, as_json=False)
+                ids = newest(client, 10)
+            assert isinstance(console.file, io.StringIO)
+            return same, console.file.getvalue(), ids
+
+        same, printed, ids = await asyncio.to_thread(run)
+    assert not same and ids == [second["id"], first["id"]]
+    rows = {line.split()[0]: line for line in map(str.strip, printed.splitlines()) if line.startswith("resp_")}
+    assert " same " in rows[first["id"]] and " other text " in rows[second["id"]]
+    assert "not found" in rows["resp_x"].lower() or "No response" in rows["resp_x"]
+    assert "1 of 3 the same" in printed and "cost 0.006000 before, 0.006000 now" in printed
 
 
 async def test_replay_of_a_response_that_is_not_stored_is_refused() -> None:
