@@ -151,14 +151,21 @@ class Inspection:
         }
         return {"object": "antiphon.facets", "searched": searched, "complete": not more, "data": data}
 
-    async def chains(self, caller: Caller, limit: int, after: str | None = None, text: str = "") -> dict[str, object]:
+    async def chains(
+        self,
+        caller: Caller,
+        limit: int,
+        after: str | None = None,
+        text: str = "",
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> dict[str, object]:
         """
         Return a page of the chains of a caller's newest responses: the one that was last continued is the first.
 
-        With `text`, only the chains with a message that contains it; raises `InvalidRequest` for an unknown `after`,
-        which is the id of a chain's newest response.
+        With `text`, only the chains with a message that contains it; with `metadata`, only those with a response that
+        has these values. Raises `InvalidRequest` for an unknown `after`, which is the id of a chain's newest response.
         """
-        chains = await self._chains(caller)
+        chains = await self._chains(caller, metadata)
         start = next((index for index, chain in enumerate(chains, 1) if chain["id"] == after), None) if after else 0
         if start is None:
             raise InvalidRequest(
@@ -168,9 +175,11 @@ class Inspection:
         found = [chain for chain in chains[start:] if wanted in chain.pop("texts")]
         return _page(found[:limit], len(found) > limit)
 
-    async def _chains(self, caller: Caller) -> list[JSONObject]:
+    async def _chains(self, caller: Caller, metadata: tuple[tuple[str, str], ...]) -> list[JSONObject]:
         """Return the chains of a caller's newest responses, each with the beginnings of its messages as `texts`."""
         chains: dict[str | None, JSONObject] = {}
+        wanted: set[str | None] = set()
+        matches = ResponseFilter(metadata=metadata)
         after = None
         for _ in range(_SCANNED // _SCANNED_AT_ONCE):
             entries = await self._responses.store.recent(caller.owner, limit=_SCANNED_AT_ONCE, after=after)
@@ -184,9 +193,11 @@ class Inspection:
                 chain["title"] = entry["preview"] or chain["title"]  # in the end that of the first message
                 chain["responses"] += 1
                 chain["texts"] += f"{entry['preview'].casefold()}\n"
+                if matches.accepts(entry):
+                    wanted.add(chain_key(after))
             if len(entries or ()) < _SCANNED_AT_ONCE:
                 break
-        return list(chains.values())
+        return [chain for key, chain in chains.items() if key in wanted]
 
     async def count_tokens(self, request: CreateResponse, caller: Caller) -> tuple[int, bool]:
         """Return the number of input tokens of a request, and whether the backend has counted them."""

@@ -205,6 +205,17 @@ async def test_chains_are_found_by_the_text_of_any_message(http: httpx.AsyncClie
     assert (await chains(http, text="snow"))["data"] == []
 
 
+async def test_chains_are_found_by_the_metadata_of_any_response(http: httpx.AsyncClient) -> None:
+    first = await create(http, "Say hello.", metadata={"client": "studio"})
+    found = await create(http, "And again.", previous_response_id=first["id"])
+    await create(http, "Something else.", metadata={"client": "other"})
+
+    page = await chains(http, **{"metadata[client]": "studio"})
+
+    assert [(entry["id"], entry["responses"]) for entry in page["data"]] == [(found["id"], 2)]
+    assert (await chains(http, **{"metadata[client]": "nobody"}))["data"] == []
+
+
 async def test_key_lists_its_own_chains_only_and_a_bad_page_is_refused(keyed: httpx.AsyncClient) -> None:
     ada, bob = ({"Authorization": f"Bearer {name}"} for name in ("ada", "bob"))
     await keyed.post("/responses", json={"model": "demo", "input": "Mine"}, headers=ada)

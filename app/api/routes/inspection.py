@@ -177,15 +177,19 @@ class FilterQuery:
     def filter(self, request: Request) -> ResponseFilter | None:
         """Return the filter, None if all responses match; raises `InvalidRequest`."""
         after, before = _time(self.created_after, "created_after"), _time(self.created_before, "created_before")
-        # `metadata[name]=value`, as in OpenAI's list of stored completions.
-        metadata = tuple(
-            (name[len("metadata[") : -1], value)
-            for name, value in request.query_params.multi_items()
-            if name.startswith("metadata[") and name.endswith("]")
-        )
+        metadata = _wanted_metadata(request)
         wanted = {name: value or None for name, value in vars(self).items() if not name.startswith("created_")}
         matches = ResponseFilter(**wanted, after=after, before=before, metadata=metadata)
         return None if matches == ResponseFilter() else matches
+
+
+def _wanted_metadata(request: Request) -> tuple[tuple[str, str], ...]:
+    """Return the parameters `metadata[name]=value`, as in OpenAI's list of stored completions."""
+    return tuple(
+        (name[len("metadata[") : -1], value)
+        for name, value in request.query_params.multi_items()
+        if name.startswith("metadata[") and name.endswith("]")
+    )
 
 
 def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
@@ -224,12 +228,14 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
         openapi_extra=response_example(_CHAINS),
     )
     async def chains(
+        request: Request,
         limit: str = Query("20", description="1 to 100"),
         after: str | None = Query(None, description="the id of the chain to list from: that of its newest response"),
         text: str = Query("", description="what one of the messages contains"),
         caller: Caller = caller_of,
     ) -> Response:
-        return json_response(await inspection.chains(caller, parse_limit(limit), after, text))
+        metadata = _wanted_metadata(request)
+        return json_response(await inspection.chains(caller, parse_limit(limit), after, text, metadata))
 
     @router.get(
         "/responses/{response_id}/chain",
