@@ -170,15 +170,15 @@ async def test_thread_stays_at_its_end_when_a_panel_opens(studio: Studio) -> Non
     page = studio.page
     for _ in range(3):
         await studio.say("Show me some Markdown.")
-    from_end = """() => {
+    at_end = """() => {
         const { scrollHeight, scrollTop, clientHeight } = document.getElementById("conversation");
-        return scrollHeight - scrollTop - clientHeight;
+        return scrollHeight - scrollTop - clientHeight <= 2;
     }"""
     await studio.inspect("Events")
-    await page.wait_for_function(f"({from_end})() <= 2")
+    await page.wait_for_function(at_end)
     await page.locator("#conversation").hover()
     await page.mouse.wheel(0, -2000)
     jump = page.get_by_role("button", name="Jump to latest")
     await jump.click()
-    await page.wait_for_function(f"({from_end})() <= 2")
+    await page.wait_for_function(at_end)
     await expect(jump).to_be_hidden()

@@ -3,6 +3,7 @@
 // The page is at `…/studio`, and the API beside it, whatever stands before that in the path.
 const ROOT = new URL(".", document.baseURI);
 const KEY = "antiphon.key";
+const SLICE = 8; // ms of parsing at once
 
 export const baseUrl = new URL("v1", ROOT).href;
 export const serverUrl = (path) => new URL(path, ROOT).href;
@@ -121,25 +122,45 @@ export async function stream(path, { method = "GET", body, signal } = {}) {
 /** @returns {AsyncGenerator<[string, any][]>} */
 async function* none() {}
 
+// Parses in batches of some `SLICE` ms. Between two, the browser can draw and hear its user: reads that are there already
+// would else follow one another without a pause.
 /** @returns {AsyncGenerator<[string, any][]>} */
 async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
+  let began = performance.now();
   try {
     while (true) {
       const { value, done } = await reader.read();
       if (done) return;
       const frames = (rest + value).split("\n\n");
       rest = frames.pop();
-      const batch = frames.map(dataOf).filter((data) => data && data !== "[DONE]");
-      if (batch.length) yield batch.map((data) => [data, JSON.parse(data)]);
+      /** @type {[string, any][]} */
+      let batch = [];
+      for (const frame of frames) {
+        const data = dataOf(frame);
+        if (data && data !== "[DONE]") batch.push([data, JSON.parse(data)]);
+        if (performance.now() - began < SLICE) continue;
+        if (batch.length) yield batch;
+        batch = [];
+        await new Promise(afterTask);
+        began = performance.now();
+      }
+      if (batch.length) yield batch;
     }
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new ApiError("The connection broke while the answer was coming.", { code: "connection_lost" });
+    throw new ApiError("The connection to the server was lost.", { code: "connection_lost" });
   } finally {
     reader.cancel().catch(() => {});
   }
+}
+
+// Call a function in a task of its own. Unlike timers, those of a hidden page are not delayed.
+function afterTask(work) {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = work;
+  port2.postMessage(null);
 }
 
 function dataOf(frame) {
