@@ -33,6 +33,7 @@ from app.api.routes import responses as response_routes
 from app.api.routes.inspection import inspection_routes
 from app.assembly.parts import build_memory
 from app.backends.routing.router import Router
+from app.backends.server.local_servers import find_local_servers
 from app.core.types.hosted import needs_table
 from app.loading.importing import import_object
 from app.observability.metrics import Metrics
@@ -86,7 +87,8 @@ def _add_endpoints(app: Documented, settings: Settings, api: ApiParts, keys: Man
     )
     routers.append(websocket.routes(api, connections, partial(build_memory, settings)))
     routers += [activity_routes(api), key_routes(api, keys)]
-    routers.append(inspection_routes(api, partial(about, settings, api, backends)))
+    local = partial(find_local_servers, settings.port) if settings.is_local and not settings.has_keys else None
+    routers.append(inspection_routes(api, partial(about, settings, api, backends), local))
     for router in routers:
         app.endpoints.include_router(router, prefix="/v1", tags=["responses"])
     for prefix in ("/v1", ""):

@@ -365,7 +365,7 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _are_consistent(self) -> Settings:
-        if not (self.has_keys or self.allow_open or _is_loopback(self.host)):
+        if not (self.has_keys or self.allow_open or self.is_local):
             raise ValueError(
                 f"ANTIPHON_API_KEYS: should hold at least one key, since ANTIPHON_HOST={self.host} can be reached from "
                 "other machines. To serve everybody set ANTIPHON_ALLOW_OPEN=true; to serve this machine only, "
@@ -411,6 +411,11 @@ class Settings(BaseSettings):
             for digest in key.digests:
                 if (other := owners.setdefault(digest, f"keys.{name}")) != f"keys.{name}":
                     raise ValueError(f"keys.{name}: the same key is in {other}, too; remove one of the two")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server, by a loopback address."""
+        return _is_loopback(self.host)
 
     @property
     def has_keys(self) -> bool:

@@ -427,6 +427,7 @@ def test_openapi_has_examples_of_the_endpoints() -> None:
         "/v1/antiphon/responses/{response_id}/chain",
         "/v1/antiphon/responses/{response_id}/translation",
         "/v1/antiphon/translation",
+        "/v1/antiphon/local-servers",
         "/v1/antiphon/usage",
     }
     for operation in (operation for methods in ours.values() for operation in methods.values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -118,6 +118,11 @@ _TRANSLATION = {
     "body": {"model": "qwen3", "messages": [{"role": "user", "content": "Say hello."}], "stream": True},
     "warnings": [],
 }
+_LOCAL_SERVERS = {
+    "object": "list",
+    "looked": True,
+    "data": [{"name": "Ollama", "url": "http://127.0.0.1:11434/v1", "models": ["qwen3:8b"]}],
+}
 _COUNTS = {
     "requests": 12,
     "input_tokens": 4200,
@@ -192,8 +197,17 @@ def _wanted_metadata(request: Request) -> tuple[tuple[str, str], ...]:
     )
 
 
-def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]]) -> APIRouter:
-    """Return the routes, without the `/v1`; `about` returns the configuration that a caller may see."""
+def inspection_routes(
+    api: ApiParts,
+    about: Callable[[Caller], dict[str, object]],
+    find_local_servers: Callable[[], Awaitable[Sequence[tuple[str, str, list[str]]]]] | None = None,
+) -> APIRouter:
+    """
+    Return the routes, without the `/v1`.
+
+    `about` returns the configuration that a caller may see. `find_local_servers` returns names, base URLs and models of
+    the model servers on this machine; None if they are not looked for.
+    """
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     inspection, caller_of, admitted_caller = (
         Inspection(api.responses),
@@ -236,6 +250,17 @@ def inspection_routes(api: ApiParts, about: Callable[[Caller], dict[str, object]
     ) -> Response:
         metadata = _wanted_metadata(request)
         return json_response(await inspection.chains(caller, parse_limit(limit), after, text, metadata))
+
+    @router.get(
+        "/local-servers",
+        summary="Find model servers on this machine; only for a server without keys on a loopback address",
+        openapi_extra=response_example(_LOCAL_SERVERS),
+    )
+    async def local_servers(caller: Caller = caller_of) -> Response:
+        looks = find_local_servers is not None and not api.auth.required
+        found = await find_local_servers() if looks and find_local_servers else []
+        data = [{"name": name, "url": url, "models": models} for name, url, models in found]
+        return json_response({"object": "list", "looked": looks, "data": data})
 
     @router.get(
         "/responses/{response_id}/chain",

@@ -64,6 +64,7 @@ async function loadModels() {
     select.replaceChildren(...data.map(({ id }) => h("option", { value: id }, plain(id))));
     if (data.some(({ id }) => id === chosen)) select.value = chosen;
     compare.offer(data);
+    talk.listed(select.value || "MODEL");
     nameModel(data.length === 0);
     byId("model-problem").textContent = "";
   } catch (error) {
@@ -143,7 +144,7 @@ const DEMO = [
     parameters: { text: { format: { type: "json_schema", name: "person", schema: PERSON, strict: true } } },
   },
   { label: "Draw an image", prompt: "Draw a picture." },
-  { label: "Fail", prompt: "Fail with an error." },
+  { label: "See an error", prompt: "Fail with an error." },
 ];
 const ANY = [
   { label: "Say hello", prompt: "Say hello in three languages, as a table." },

@@ -13,6 +13,7 @@ import { drafts, forgetOldFiles } from "./talk/drafts.js";
 import { Follower } from "./talk/follower.js";
 import { chainOf } from "./talk/listing.js";
 import { CLIENT, OptionValues } from "./talk/options.js";
+import { Start } from "./talk/start.js";
 import { Thread } from "./talk/thread.js";
 import { nextRequest, writtenText } from "./talk/turn.js";
 import { outcomeOf } from "./talk/turn_view.js";
@@ -39,6 +40,7 @@ export class Talk {
       onopen: (control) => this.#showOption(control),
     });
     this.fresh = JSON.parse(sessionStorage.getItem(FRESH) ?? "{}");
+    this.start = new Start(byId("start"));
     this.list = byId("turns");
     this.follower = new Follower(byId("conversation"), byId("conversation-content"), byId("jump"));
     byId("stop").addEventListener("click", () => this.stop());
@@ -73,13 +75,14 @@ export class Talk {
     this.conversations.show();
     if (address) this.#open(address);
     else if (location.hash === NEW && this.thread.address) this.#display(this.#made());
-    else this.#writeAddress();
+    else this.#changed(this.thread);
     if (document.activeElement === document.body) this.composer.invite();
   }
 
   hide() {
     this.visible = false;
     this.conversations.hide();
+    this.start.stop();
   }
 
   // What the page is called while this view is shown.
@@ -97,6 +100,12 @@ export class Talk {
     this.about = about;
     this.options.offer(about);
     this.#restoreOptions();
+    this.start.offer(about);
+  }
+
+  // The models are listed, and the first or the chosen one is this.
+  listed(model) {
+    this.start.name(model);
   }
 
   // There is another key. What was refused can be sent again with it; what another owner wrote is not shown.
@@ -217,7 +226,14 @@ export class Talk {
       this.key = key;
       this.conversations.refresh();
     }
-    byId("welcome").hidden = thread.turns.length > 0;
+    const isStart = !thread.turns.length && !thread.address;
+    byId("welcome").hidden = !isStart;
+    if (isStart) {
+      this.follower.release();
+      byId("conversation").scrollTop = 0;
+    }
+    if (isStart && this.visible) this.start.start();
+    else this.start.stop();
     byId("fork-note").hidden = !thread.cutOff.length;
     this.#busy(Boolean(thread.running));
     this.#writeAddress();

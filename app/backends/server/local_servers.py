@@ -1,0 +1,40 @@
+"""Model servers that run on this machine, found by their default ports."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import httpx
+
+PORTS = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
+_OWNERS = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang"}  # `owned_by` of models, by server
+_TIMEOUT = 0.7  # seconds; a local server answers at once, or is not there
+_MOST_MODELS = 20
+
+
+class LocalServer(NamedTuple):
+    """A model server, and the ids of its first models."""
+
+    name: str
+    url: str
+    models: list[str]
+
+
+async def find_local_servers(own_port: int, ports: dict[str, int] | None = None) -> list[LocalServer]:
+    """Return the servers that list models at a default port of a known server, other than this server itself."""
+    candidates = [(name, port) for name, port in (ports or PORTS).items() if port != own_port]
+    async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as http:
+        found = await asyncio.gather(*(_ask(http, name, port) for name, port in candidates))
+    return [server for server in found if server is not None]
+
+
+async def _ask(http: httpx.AsyncClient, name: str, port: int) -> LocalServer | None:
+    url = f"http://127.0.0.1:{port}/v1"
+    try:
+        answer = await http.get(f"{url}/models")
+        listed = [model for model in answer.json()["data"] if isinstance(model.get("id"), str)]
+    except (httpx.HTTPError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+    owner = next((str(model.get("owned_by")) for model in listed), "")
+    return LocalServer(_OWNERS.get(owner, name), url, [model["id"] for model in listed[:_MOST_MODELS]])
