@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 
 import httpx
@@ -164,6 +165,36 @@ async def test_code_is_wrapped_and_downloaded(studio: Studio, backend: Scripted)
         await studio.last.get_by_role("button", name="Download code").click()
     saved = await download.value
     assert saved.suggested_filename == "code.py" and (await saved.path()).read_text() == "x = 1\n"
+
+
+async def test_reasoning_tells_its_time_and_its_last_line(studio: Studio, backend: Scripted) -> None:
+    goes_on, ends = asyncio.Event(), asyncio.Event()
+    backend.scripts = [
+        [delta(reasoning_content="First thought.\nSecond thought."), goes_on, delta(content="It begins"), ends]
+    ]
+    page = studio.page
+    await page.get_by_label("Message", exact=True).fill("Think")
+    await page.keyboard.press("Enter")
+    thoughts = studio.last.locator("details.reasoning > summary")
+    await expect(thoughts).to_contain_text("Thinking, 2 s")
+    await expect(thoughts.locator(".thought")).to_have_text("Second thought.")
+    goes_on.set()
+    await expect(thoughts).to_contain_text("Thought for ")
+    await expect(thoughts.locator(".thought")).to_have_text("")
+    await expect(studio.last.locator(".turn-foot")).to_contain_text("Answering…")
+    ends.set()
+    await studio.ended(1)
+
+
+async def test_image_call_tells_its_action(studio: Studio) -> None:
+    shown = await studio.page.evaluate(
+        """async () => {
+            const { itemViews } = await import("/studio/js/parts/items.js?modules");
+            const [node] = itemViews([{ type: "image_generation_call", action: "generate", status: "completed" }]);
+            return node.textContent;
+        }"""
+    )
+    assert "A new image" in shown
 
 
 async def test_thread_stays_at_its_end_when_a_panel_opens(studio: Studio) -> None:

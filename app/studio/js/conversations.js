@@ -28,6 +28,7 @@ export class Conversations {
     this.locals = locals;
     this.entries = [];
     this.current = ""; // the address of the conversation that is open
+    this.failure = ""; // why the list could not be read
     this.asked = 0;
     this.rows = new Map(); // by what they show
     this.shown = new WeakMap(); // the entry of each element
@@ -103,10 +104,14 @@ export class Conversations {
       const rest = quietly ? this.entries.slice(limit).filter(({ id }) => !known.has(chainOf(id))) : [];
       this.entries = [...page.data, ...rest];
       this.more = page.has_more;
+      this.failure = "";
       this.draw();
       if (!quietly) announce(`${page.data.length}${page.has_more ? " or more" : ""} conversations.`);
     } catch (error) {
-      if (asked === this.asked && !quietly) announce(error.message);
+      if (asked !== this.asked) return;
+      this.failure = error.message;
+      this.draw();
+      if (!quietly) announce(error.message);
     }
   }
 
@@ -136,9 +141,11 @@ export class Conversations {
     const locals = wanted ? [] : this.locals().map(entryOf);
     const rows = grouped([...locals, ...this.entries], wanted ? [] : kept.pinned());
     byId("conversations-empty").hidden = rows.length > 0;
-    byId("conversations-empty").textContent = wanted
-      ? "No conversation contains this text."
-      : "Conversations from this page and from your API clients appear here.";
+    byId("conversations-empty").textContent =
+      this.failure ||
+      (wanted
+        ? "No conversation contains this text."
+        : "Conversations from this page and from your API clients appear here.");
     byId("conversations-more").hidden = !this.more;
     keyed(
       this.list,

@@ -4,8 +4,12 @@
 const tell = (message) => parent.postMessage(message, "*"); // a frame without an origin cannot name the other one
 
 const measure = () => {
-  const told = () => tell({ height: document.documentElement.scrollHeight });
-  new ResizeObserver(told).observe(document.body ?? document.documentElement);
+  const told = () => {
+    const { body } = document;
+    const bottom = body.getBoundingClientRect().bottom + 8;
+    tell({ height: Math.ceil(Math.max(bottom, body.scrollHeight)) });
+  };
+  new ResizeObserver(told).observe(document.body);
   told();
 };
 

@@ -87,7 +87,7 @@ export class Turn {
   actions({ last, busy }) {
     const offered = new Set(["inspect"]);
     if (this.running) return offered;
-    if (this.live.ended || this.live.items.length) offered.add("copy");
+    if (this.live.items.length) offered.add("copy");
     if (!busy) {
       offered.add("retry");
       if (this.editable) offered.add("edit");
