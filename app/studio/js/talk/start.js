@@ -75,7 +75,9 @@ export class Start {
 
   // Show the newest request of another client that came while this page was open.
   async #look() {
-    const { data } = await getJson(`antiphon/responses?limit=5&created_after=${this.since}`);
+    const { data } = await getJson(`antiphon/responses?limit=5&created_after=${this.since}`).catch(() => ({
+      data: [],
+    }));
     const [name, value] = Object.entries(CLIENT)[0];
     const foreign = data.find(({ metadata }) => metadata?.[name] !== value);
     if (!foreign || foreign.id === this.seen) return;
