@@ -33,7 +33,7 @@ class ChatWriter:
         }
         # The bytes of a chunk before and after its delta.
         chunk = self._chunk({"index": 0, "delta": "\\", "logprobs": None, "finish_reason": None})
-        self._before, self._after = (b"data: " + dumps(chunk) + b"\n\n").split(b'"\\\\"')
+        self._before, _, self._after = (b"data: " + dumps(chunk) + b"\n\n").rpartition(b'"\\\\"')
         self._content = _Joined()
         self._reasoning = _Joined()
         self._images = 0

@@ -68,6 +68,12 @@ def test_messages_are_joined_by_an_empty_line_and_citations_keep_their_places() 
     }
 
 
+@pytest.mark.parametrize("model", ["\\", '"\\"', "%s"])
+def test_model_of_any_name_is_in_each_chunk(model: str) -> None:
+    document, chunks = written({**response(text("Hi")), "model": model})
+    assert {document["model"], *(chunk["model"] for chunk in chunks)} == {model}
+
+
 def test_refusal_is_not_content() -> None:
     document, chunks = written(response(refusal("No.")))
     assert (message_of(document)["content"], message_of(document)["refusal"]) == (None, "No.")
