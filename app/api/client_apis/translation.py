@@ -107,6 +107,8 @@ def create_request(read: ClientRequest) -> CreateResponse:
     body = validate(fields, CreateResponse, 0)
     if limit is not None:
         body.max_output_tokens = limit
+    if read.preferences:
+        body.preferences = read.preferences
     return body
 
 

@@ -109,13 +109,19 @@ class FieldAdaptation:
         names = self._caller_fields
         return names.get(field) or names.get(re.split(r"[.\[]", field, maxsplit=1)[0], field)
 
-    def adapt(self, body: JSONObject, descriptions: Mapping[str, str] | None = None) -> AdaptedRequest:
+    def adapt(
+        self,
+        body: JSONObject,
+        descriptions: Mapping[str, str] | None = None,
+        preferences: frozenset[str] = frozenset(),
+    ) -> AdaptedRequest:
         """
         Return the request without the fields that this server is known to reject.
 
-        `descriptions` are those of `Question`; raises `ImagesUndescribed` if one is missing.
+        `descriptions` are those of `Question`, and `preferences` those of `CreateResponse`; raises `ImagesUndescribed`
+        if a description is missing.
         """
-        return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions)
+        return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, preferences)
 
     def undescribed_images(self, body: JSONMapping, descriptions: Mapping[str, str]) -> list[str]:
         """Return the URLs of a request's images that lack a description, if the model accepts no images."""
@@ -132,14 +138,16 @@ class FieldAdaptation:
             rejected = {field: until for field, until in rejected.items() if now < until}
         return rejected if self.content.images == "pass" else {**rejected, REFUSED_IMAGE: math.inf}
 
-    def may_lack(self, body: JSONMapping, field: str) -> bool:
-        """Return whether a request means the same without a field, or with the field's other name."""
+    def may_lack(self, body: JSONMapping, field: str, preferences: frozenset[str] = frozenset()) -> bool:
+        """Return whether a field can be omitted or renamed without changing the request, or is only a preference."""
         if field == REFUSED_IMAGE and self.content.images != "pass":
             return True
         if not self._adapts or field in self._fixed:
             return False
         if field == REASONING_OFF:
             return "reasoning_effort" not in self._fixed
+        if self.caller_field(field) in preferences:
+            return True
         if field in _NEUTRAL:
             return bool(body.get(field) == _NEUTRAL[field])
         return field in _OURS or field in _HARMLESS or field in _OTHER_NAME or "[]" in field
@@ -169,8 +177,10 @@ class AdaptedRequest:
         body: JSONObject,
         rejected: dict[str, float],
         descriptions: Mapping[str, str] | None = None,
+        preferences: frozenset[str] = frozenset(),
     ) -> None:
         self._adaptation = adaptation
+        self._preferences = preferences
         self._original = body
         self._rejected = rejected
         self._descriptions = descriptions
@@ -210,13 +220,16 @@ class AdaptedRequest:
             self._adaptation.learn(str(self._original.get("model")), learned)
 
     def _may_drop(self, field: str) -> bool:
-        return self._adaptation.may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
+        return self._may_lack(self.body, field) and _OTHER_NAME.get(field) not in self._named
+
+    def _may_lack(self, body: JSONMapping, field: str) -> bool:
+        return self._adaptation.may_lack(body, field, self._preferences)
 
     def _reduced(self) -> tuple[JSONObject, list[str]]:
         body, warnings = self._original, []
         fields = dict.fromkeys([*self._rejected, *self._named])
         for field in fields:
-            if not (_holds(body, field) and self._adaptation.may_lack(body, field)):
+            if not (_holds(body, field) and self._may_lack(body, field)):
                 continue
             if field == REFUSED_IMAGE and self._descriptions is not None:
                 body = self._described(body, self._descriptions)
@@ -240,10 +253,9 @@ class AdaptedRequest:
             return [_CHANGED[field]]
         if field == STRICT and any(function.get("strict") for function in functions(body)):
             return ["This backend does not know 'strict' of tools, so it was left out."]
-        set_by_caller = field in _HARMLESS or field in _NEUTRAL
-        if not set_by_caller:
-            return []
-        return [f"This backend does not know {label(self._adaptation.caller_field(field))}, so it was left out."]
+        name = self._adaptation.caller_field(field)
+        set_by_caller = field in _HARMLESS or field in _NEUTRAL or name in self._preferences
+        return [f"This backend does not know {label(name)}, so it was left out."] if set_by_caller else []
 
 
 _CHANGED = {

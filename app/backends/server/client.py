@@ -289,7 +289,7 @@ class ModelServer(Backend):
 
         Raises `BackendError`, or the `BackendRefusal` of a server that lacks this endpoint and may have the next one.
         """
-        adapted = endpoint.adaptation.adapt(body, question.descriptions)
+        adapted = endpoint.adaptation.adapt(body, question.descriptions, question.request.preferences)
         content = _json(endpoint.sent(adapted.body))
         url = endpoint.url(adapted.body.get("model"))
         headers = {**session_header(self._profile, question.conversation), **question.headers}

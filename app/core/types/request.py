@@ -436,6 +436,11 @@ class CreateResponse(RequestBody):
         """The length of the body that the request was parsed from, which is set then; it counts for the quota."""
         return 0
 
+    @cached_property
+    def preferences(self) -> frozenset[str]:
+        """Names of fields that may be left out if the model's server refuses them, set by other client APIs."""
+        return frozenset()
+
     def items(self) -> list[Item]:
         """Return the input as items with types: a string becomes a user message."""
         if self.input is None:

@@ -31,6 +31,9 @@ _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 # Fields without effect on the answer, ignored without a warning.
 _IGNORED = frozenset({"cache_control", "diagnostics", "betas"})
 
+# Agents send an effort to every model, also to those that do not reason.
+_PREFERENCES = frozenset({"reasoning", "reasoning.effort"})
+
 _MAX_IDENTIFIER = 128  # characters of `safety_identifier`
 
 
@@ -70,7 +73,7 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
     thinking = json_object(request.thinking)
     shown = thinking.get("type") != "disabled" and thinking.get("display") != "omitted"
     places = {**_PLACES, **tools.places, **reader.places}
-    return ClientRequest(fields, [*warnings], places, WriterOptions(shown, tools.names))
+    return ClientRequest(fields, [*warnings], places, WriterOptions(shown, tools.names), _PREFERENCES)
 
 
 # The client's names for `CreateResponse` fields, for errors and warnings.
@@ -79,6 +82,7 @@ _PLACES = {
     "max_output_tokens": "max_tokens",
     "stop": "stop_sequences",
     "safety_identifier": "metadata.user_id",
+    "reasoning": "thinking",
     "reasoning.effort": "output_config.effort",
     "text.format": "output_config.format",
     "input": "messages",

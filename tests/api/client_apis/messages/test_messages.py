@@ -255,6 +255,27 @@ async def test_refusal_of_the_backend_is_in_anthropics_shape(up: Upstream) -> No
             assert answer.headers["retry-after"] == "3"
 
 
+@pytest.mark.parametrize(
+    ("api", "refused", "named"),
+    [
+        ("chat", "Unrecognized request argument supplied: reasoning_effort", "output_config.effort"),
+        ("chat", "'reasoning_effort' is not supported with this model", "output_config.effort"),
+        ("responses", "Unsupported parameter: 'reasoning.effort' is not supported with this model.", "thinking"),
+    ],
+)
+async def test_effort_is_left_out_for_a_model_that_refuses_it(up: Upstream, api: str, refused: str, named: str) -> None:
+    spoken = next(row for row in SPOKEN if row.name == api)
+    up.say(status(400, {"error": {"message": refused, "type": "invalid_request_error"}}))
+    up.always(sse(*spoken.whole(["Hello"], [], [])))
+    async with client_of(up, api) as client:
+        for _ in range(2):
+            answer = await client.post(PATH, json={**HI, "output_config": {"effort": "high"}})
+            assert answer.status_code == 200
+            assert f"'{named}'" in warned(answer)
+    first, *others = (request.body.decode() for request in up.requests)
+    assert "effort" in first and len(others) == 2 and not any("effort" in other for other in others)
+
+
 async def test_unknown_fields_are_in_the_warning(up: Upstream) -> None:
     up.say(sse(chunk("Hello"), finish(), DONE))
     block = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}
