@@ -41,7 +41,9 @@ define install
 { $(BIN)/uv pip install --quiet --python $(1)/bin/python $(2) || $(PIP) --python $(1)/bin/python install $(2); }
 endef
 # What `make conformance` runs. Other servers are run if they are there: tests/conformance/servers.py.
-CONFORMANCE_PEERS := $(PEERS) ogx
+# The gateways written in Rust, and a server of agents, have no checks of their own in `make bench`.
+GATEWAYS := smg agentic-api codex-relay vllm-router fastresponses
+CONFORMANCE_PEERS := $(PEERS) $(GATEWAYS) ogx
 # The oldest minor version of Python 3 for a peer, if not 11.
 PEER_PYTHON_ogx := 12
 
@@ -190,7 +192,7 @@ lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked r
 	for name in $(PYTHON_CLIENTS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' --output-file tests/clients/requirements/$$name.txt \
 		tests/clients/requirements/$$name.in || exit 1; done
-	for name in $(PEERS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \
+	for name in $(PEERS) $(GATEWAYS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url --no-annotate \
 		--custom-compile-command 'make lock' --output-file tests/bench/peers/$$name.txt tests/bench/peers/$$name.in || exit 1; done
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.12 --no-emit-index-url --no-annotate \
 		--custom-compile-command 'make lock' --output-file tests/bench/peers/ogx.txt tests/bench/peers/ogx.in

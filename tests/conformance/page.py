@@ -12,9 +12,15 @@ Results = dict[str, dict[str, Any]]
 _INTRODUCTION = """# Who keeps the specification
 
 `make conformance` holds the servers below against the {count} checks of [`antiphon verify`](verify.md) and writes this
-page. LiteLLM, open-responses-server and OGX run, as Antiphon does, in front of one Chat Completions server that answers
-by rules (`tests/conformance/upstream.py`); llama.cpp, transformers and vLLM, where they are installed, run their own
-`/v1/responses` with the tiny model of [backends.md](backends.md). Each has the version and the settings named here.
+page. LiteLLM, open-responses-server, OGX, codex-relay and fastresponses run, as Antiphon does, in front of one Chat
+Completions server that answers by rules (`tests/conformance/upstream.py`). SMG, agentic-api and vllm-router need a
+Responses server: they run in front of an Antiphon before that server. llama.cpp, transformers and vLLM, where they are
+installed, run their own `/v1/responses` with the tiny model of [backends.md](backends.md). Each has the version and the
+settings named here.
+
+The column *official suite* counts the 17 tests of the specification's compliance suite, as this program repeats them.
+`antiphon verify` is stricter than OpenAI's own service in two points: it requires `data: [DONE]` at the end of a stream
+and the specification's event names.
 
 A check that does not pass is one of three things. **Failed**: the server does otherwise than the sentence of the check
 says. *Unsupported*: it says plainly that it does not have this (a 404, or an error that names the field), which is no
@@ -45,11 +51,12 @@ def _count(result: dict[str, Any], verdict: str, group: str = "") -> int:
 
 
 def _servers(results: Results) -> Iterator[str]:
-    yield "| server | version | date | settings | passed | failed | unsupported | unclear |"
-    yield "|---|---|---|---|--:|--:|--:|--:|"
+    yield "| server | version | date | settings | passed | failed | unsupported | unclear | official suite |"
+    yield "|---|---|---|---|--:|--:|--:|--:|--:|"
     for name, result in results.items():
         counts = " | ".join(str(_count(result, verdict)) for verdict in ("pass", "fail", "unsupported", "unclear"))
-        yield f"| {name} | {result['version']} | {result['date']} | {result['settings']} | {counts} |"
+        suite = f"{_count(result, 'pass', 'suite')} of {sum(check.id.startswith('suite.') for check in ALL_CHECKS)}"
+        yield f"| {name} | {result['version']} | {result['date']} | {result['settings']} | {counts} | {suite} |"
     yield ""
 
 

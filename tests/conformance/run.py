@@ -27,7 +27,7 @@ from openresponses_verify.server import ServerAccess
 from tests.bench.servers import ROOT, running, version
 from tests.conformance.comparison import comparison
 from tests.conformance.page import page, totals
-from tests.conformance.servers import SUBJECTS, UPSTREAM, Subject
+from tests.conformance.servers import RESPONSES_UPSTREAM, SUBJECTS, UPSTREAM, Subject
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
 
@@ -63,6 +63,8 @@ def verify(subject: Subject, log: Path) -> dict[str, Any]:
     """Run a server and the checks, and return what is kept of the results."""
     with ExitStack() as stack, log.open("wb") as output:
         upstream = stack.enter_context(running(UPSTREAM, output)).port if subject.behind else 0
+        if subject.over_responses:
+            upstream = stack.enter_context(running(RESPONSES_UPSTREAM, output, upstream, READY)).port
         server = replace(subject.server, environment=_environment(subject, stack))
         port = stack.enter_context(running(server, output, upstream, READY)).port
         base = f"http://127.0.0.1:{port}"

@@ -25,6 +25,28 @@ UPSTREAM = Server(
     api="chat",
 )
 
+# Gateways that need a Responses server get this one.
+RESPONSES_UPSTREAM = Server(
+    "responses upstream",
+    "an Antiphon in front of the scripted server",
+    (sys.executable, "-m", "app", "serve", "--port", "{port}"),
+    environment={
+        "ANTIPHON_BACKEND_URL": "http://127.0.0.1:{upstream}/v1",
+        "ANTIPHON_LOG_LEVEL": "warning",
+        "ANTIPHON_CONFIG": "{here}/antiphon.toml",
+    },
+    files={"antiphon.toml": ""},
+)
+
+AGENT = """
+from agents import Agent, OpenAIChatCompletionsModel, set_tracing_disabled
+from openai import AsyncOpenAI
+
+set_tracing_disabled(True)
+client = AsyncOpenAI(base_url="http://127.0.0.1:{upstream}/v1", api_key="unused")
+agent = Agent(name="assistant", model=OpenAIChatCompletionsModel("demo", client))
+"""
+
 # The starter distribution of OGX, with the APIs and providers that responses need.
 OGX = """
 version: 2
@@ -79,6 +101,7 @@ class Subject:
     path: str = "/v1"
     ready: str = "/models"  # a path that answers when the server does
     behind: bool = True  # whether it stands in front of the scripted server
+    over_responses: bool = False  # whether it stands in front of an Antiphon before the scripted server
     store: str = ""  # the server that Antiphon keeps its responses in
     needs: tuple[str, ...] = field(default=())  # what is empty if it cannot be run here
 
@@ -172,6 +195,80 @@ SUBJECTS = (
         ),
         "the responses, conversations and files APIs of the starter distribution, `remote::vllm`, SQLite",
         model=f"vllm/{MODEL}",
+    ),
+    Subject(
+        Server(
+            "SMG",
+            "SMG (Rust)",
+            (
+                f"{PEERS}/smg/bin/smg",
+                *("launch", "--host", "127.0.0.1", "--port", "{port}", "--worker-urls", "http://127.0.0.1:{upstream}"),
+                *("--backend", "openai", "--history-backend", "memory", "--prometheus-host", "127.0.0.1"),
+            ),
+            version=_version("smg"),
+            peer=True,
+        ),
+        "`--backend openai --history-backend memory`, in front of Antiphon's `/v1/responses`",
+        over_responses=True,
+        ready="/responses/resp_none",
+    ),
+    Subject(
+        Server(
+            "agentic-api",
+            "agentic-api (Rust)",
+            (
+                f"{PEERS}/agentic-api/bin/agentic-server",
+                *("--llm-api-base", "http://127.0.0.1:{upstream}", "--gateway-host", "127.0.0.1"),
+                *("--gateway-port", "{port}", "--skip-llm-ready-check", "--db-url", "sqlite://{here}/agentic.db"),
+            ),
+            environment={"HOME": "{here}"},
+            version=_version("agentic-api"),
+            peer=True,
+        ),
+        "SQLite, in front of Antiphon's `/v1/responses`",
+        over_responses=True,
+    ),
+    Subject(
+        Server(
+            "vllm-router",
+            "vllm-router (Rust)",
+            (
+                f"{PEERS}/vllm-router/bin/vllm-router",
+                *("--host", "127.0.0.1", "--port", "{port}", "--worker-urls", "http://127.0.0.1:{upstream}"),
+            ),
+            version=_version("vllm-router"),
+            peer=True,
+        ),
+        "its defaults, in front of Antiphon's `/v1/responses`, which it passes through",
+        over_responses=True,
+    ),
+    Subject(
+        Server(
+            "codex-relay",
+            "codex-relay (Rust)",
+            (
+                f"{PEERS}/codex-relay/bin/codex-relay",
+                *("--port", "{port}", "--upstream", "http://127.0.0.1:{upstream}/v1", "--api-key", "unused"),
+            ),
+            version=_version("codex-relay"),
+            peer=True,
+        ),
+        "its defaults, in front of the Chat Completions server",
+    ),
+    Subject(
+        Server(
+            "fastresponses",
+            "fastresponses",
+            (
+                f"{PEERS}/fastresponses/bin/fastresponses",
+                *("serve", "{here}/agent.py:agent", "--host", "127.0.0.1", "--port", "{port}"),
+            ),
+            files={"agent.py": AGENT},
+            version=_version("fastresponses"),
+            peer=True,
+        ),
+        "an agent of OpenAI's Agents SDK, in front of the Chat Completions server",
+        ready="/responses/resp_none",
     ),
     Subject(
         Server(
