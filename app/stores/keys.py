@@ -1,15 +1,13 @@
 """
-Keys that people manage, as a log of changes in a store.
+Managed keys, as a log of changes in a store.
 
     keys = StoredKeys(store.lasting())
     snapshot = await keys.read()
-    changed = await keys.add(snapshot, KeyChange(...))   # None: somebody else made a change first
+    added = await keys.add(snapshot, KeyChange(...))   # False: another process made a change first
 
-The log has one record per change: who made it, when, and the key afterwards. A key's last record is its current state;
-all records are the audit log. Only one process can add a record under the next number, so no change is made to a state
-that another process has changed meanwhile.
-
-Records contain the SHA-256 of secrets, never secrets.
+Each record is a change: its author, its time, and the changed key. A key's last record is its current state; all
+records together are the audit log. Only one process can add a record under the next number, so no change overwrites
+another. Records contain the SHA-256 of secrets, never secrets.
 """
 
 from __future__ import annotations
@@ -25,22 +23,22 @@ from app.core.access import BudgetLimit, KeyAccess, KeyLimits, owner_id
 from app.stores import Change, Store
 
 FOREVER = 100 * 365 * 86_400.0  # seconds
-AUDITED = 1000  # changes that are kept in the log, beside the last one of each key
-_LOG, _USES = "server:keys", "server:keys:uses"  # no owner of a caller has these names
+AUDITED = 1000  # retained changes, in addition to the current state of each key
+_LOG, _USES = "server:keys", "server:keys:uses"  # a caller's owner never has this name
 
 
 @runtime_checkable
 class LastingStore(Protocol):
-    """A store that can keep records for as long as it exists."""
+    """A store with buckets that do not expire."""
 
     def lasting(self) -> Store:
-        """Return a store with the same connections whose buckets do not expire; it is not closed by itself."""
+        """Return a view of the store, with the same connections, in which buckets do not expire."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """One secret of a key."""
+    """A secret, by its digest."""
 
     digest: str  # its SHA-256 as hexadecimal digits
     expires_at: int | None = None  # Unix time; None: with the key
@@ -85,11 +83,11 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """A change of one key: `before` and `after` are its fields, without secrets, as the API shows them."""
+    """A change of one key. `before` and `after` are API resources, without secrets."""
 
-    id: str  # random, to recognise a change whose write was not confirmed
+    id: str  # random; identifies the change if its write was not confirmed
     at: float  # Unix time
-    actor: str  # the name of the key that made the change
+    actor: str  # name of the admin key
     action: str  # `create`, `update`, `rotate` or `revoke`
     key: StoredKey  # afterwards
     before: Mapping[str, object] | None
@@ -110,9 +108,9 @@ class KeyChange:
 
 
 class KeySnapshot(NamedTuple):
-    """The state after a number of changes."""
+    """The state after the last change."""
 
-    changes: Sequence[KeyChange] = ()  # in their order, without old ones that others have replaced
+    changes: Sequence[KeyChange] = ()  # oldest first, without old superseded changes
 
     @property
     def revision(self) -> int:
@@ -120,15 +118,15 @@ class KeySnapshot(NamedTuple):
         return self.changes[-1].number if self.changes else 0
 
     def last_changes(self) -> dict[str, KeyChange]:
-        """Return the last change of each key by the key's id, which has the key as it is now."""
+        """Return the last change of each key, by the key's id."""
         return {change.key.id: change for change in self.changes}
 
     def current(self) -> list[StoredKey]:
-        """Return all keys as they are now, revoked ones too."""
+        """Return all keys, including revoked keys."""
         return [change.key for change in self.last_changes().values()]
 
     def superseded(self) -> list[int]:
-        """Return the numbers of changes that are too old for the audit log, and of no key as it is now."""
+        """Return the numbers of changes beyond the audit log's limit, except for current keys."""
         current = {change.number for change in self.last_changes().values() if not change.key.revoked}
         return [change.number for change in self.changes[:-AUDITED] if change.number not in current]
 
@@ -137,7 +135,7 @@ class StoredKeys:
     """The log of changes, and the times of the keys' last uses; every method may raise `StoreUnavailable`."""
 
     def __init__(self, store: Store) -> None:
-        """`store` is one whose buckets do not expire."""
+        """`store` is a `LastingStore.lasting()`."""
         self._store = store
 
     async def read(self) -> KeySnapshot:
@@ -146,11 +144,11 @@ class StoredKeys:
         return KeySnapshot([KeyChange.decode(int(name), records[name]) for name in sorted(records)])
 
     async def has_changed(self, revision: int) -> bool:
-        """Return whether there is a change after this revision; costs little."""
+        """Return whether there is a change after this revision. Reads one record."""
         return await self._store.get(_LOG, _name(revision + 1)) is not None
 
     async def add(self, snapshot: KeySnapshot, change: KeyChange) -> bool:
-        """Make a change of the state in `snapshot`; return False, without any change, if that is not current."""
+        """Add a change to the state in `snapshot`; return False, without any change, if it is outdated."""
         name = _name(snapshot.revision + 1)
         record = change.encode()
         if not await self._store.add(_LOG, name, record) and await self._store.get(_LOG, name) != record:
@@ -160,11 +158,11 @@ class StoredKeys:
         return True
 
     async def note_uses(self, times: Mapping[str, float]) -> None:
-        """Store when keys were last used, by name."""
+        """Store the times of last uses, by name."""
         await self._store.apply(Change(_USES, {name: str(int(time)).encode() for name, time in times.items()}))
 
     async def uses(self) -> dict[str, int]:
-        """Return when keys were last used, by name, as far as that is stored."""
+        """Return the stored times of last uses, by name."""
         return {name: int(time) for name, time in (await self._store.all(_USES)).items()}
 
 

@@ -1,4 +1,4 @@
-"""Ends the responses in progress of keys that are revoked, for `ANTIPHON_REVOKED_RESPONSES=cancel`."""
+"""Cancels the responses of revoked keys, for `ANTIPHON_REVOKED_RESPONSES=cancel`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.observability.lifecycle import Observer, ResponseLifecycle
 
 
 class RevokedResponses(Observer):
-    """Observes all responses, and ends those whose key no longer exists when the keys change."""
+    """Observes all responses, and ends the responses of a key when it is revoked."""
 
     def __init__(self) -> None:
         self._running: dict[int, ResponseLifecycle] = {}
@@ -20,7 +20,7 @@ class RevokedResponses(Observer):
         self._running.pop(id(lifecycle), None)
 
     def follow(self, auth: Auth) -> None:
-        """End responses whenever the keys of `auth` change."""
+        """End responses when keys are removed from `auth`."""
 
         def end() -> None:
             for lifecycle in self._running.values():

@@ -1,8 +1,8 @@
 """
 Endpoints for keys: `/v1/antiphon/keys` and `/v1/antiphon/audit`.
 
-They require a key whose table, in the settings or in the store, has `admin = true`. Other keys are refused before
-anything is looked up, so they learn nothing about which keys exist.
+They require an admin key, in the settings or in the store. Requests with other keys are refused before any look-up,
+to reveal nothing about existing keys.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def key_routes(api: ApiParts, keys: ManagedKeys) -> APIRouter:
     limits = api.body_limits
 
     def admin(request: Request) -> KeyAccess:
-        """Return the access of the admin key that sent a request; raises `Unauthorized` and `PermissionDenied`."""
+        """Return a request's admin key; raises `Unauthorized`, and `PermissionDenied` for other keys."""
         access = api.caller(request.headers).access
         if not (access.admin and access.configured):
             message = "This endpoint requires an admin key (`admin = true`)."
@@ -164,7 +164,7 @@ def _described(change: KeyChange) -> JSONObject:
 
 
 def _page(entries: list[JSONObject], limit: int, after: str | None) -> JSONObject:
-    """Return a page of entries with ids; raises `InvalidRequest` if none has the id `after`."""
+    """Return a page of entries; raises `InvalidRequest` if no entry has the id `after`."""
     start = 0
     if after is not None:
         ids = [entry["id"] for entry in entries]

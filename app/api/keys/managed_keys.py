@@ -1,12 +1,12 @@
 """
-The keys that people manage: reads them from the store for authentication, and makes the changes of the API.
+Managed keys: reads them from the store for authentication, and makes the changes requested by the API.
 
     keys = ManagedKeys(StoredKeys(store.lasting()), auth)
     await keys.start()
     key, secret = await keys.create(access, CreateKey(name="alice"))
 
-Authentication looks keys up in memory. Each process asks the store once a second whether there was a change, and reads
-all keys only then. While the store is unavailable, the keys that were read last remain accepted.
+Authentication looks keys up in memory. Each process checks the store for a change once a second, and then reads all
+keys. During an outage of the store, the last known keys remain accepted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -32,23 +32,23 @@ from app.stores.keys import KeyChange, KeySnapshot, Secret, StoredKey, StoredKey
 
 logger = logging.getLogger(__name__)
 
-FOLLOWING = 1.0  # seconds between two questions to the store whether keys have changed
+FOLLOWING = 1.0  # seconds between two checks for a change
 NOTE_USES = 60.0  # seconds between two writes of the keys' last uses
-STARTING = 2.0  # seconds to wait for the keys at start; requests of unknown keys are a 503 until they are read
-MOST_KEYS = 5000  # that are not revoked
-_SETTINGS = "settings:"  # the ids of the settings' keys begin with it, and no others
+STARTING = 2.0  # seconds to wait for the store at start; unknown keys get a 503 until the keys have been read
+MOST_KEYS = 5000  # without revoked keys
+_SETTINGS = "settings:"  # prefix of the ids of keys in the settings
 _ATTEMPTS = 20
 
 
 class ListedKey(NamedTuple):
-    """A key with its version, as the API shows it."""
+    """A key as an API resource, with its version."""
 
     resource: JSONObject
     version: int  # the number of its last change; 0 for a key of the settings
 
 
 class ManagedKeys:
-    """The keys in the store, and those of the settings, which cannot be changed here."""
+    """The keys in the store, and the read-only keys in the settings."""
 
     def __init__(
         self,
@@ -64,8 +64,9 @@ class ManagedKeys:
         self._has_prices = has_prices
         self._clock = clock
         self._snapshot = KeySnapshot()
-        self._stale = True  # whether changes may have been missed
-        self._noted: dict[str, float] = {}  # last uses that are in the store, by name
+        self._stale = True  # whether a change may have been missed
+        self._failing = False  # whether the last attempt has failed unexpectedly, which is logged once
+        self._noted: dict[str, float] = {}  # last uses in the store, by name
         self._reading = asyncio.Lock()  # so that an earlier result does not replace a later one
         self._polling: asyncio.Task[None] | None = None
 
@@ -75,7 +76,7 @@ class ManagedKeys:
         """Read the keys, and follow their changes from now on."""
         self._auth.reading = True
         self._noted = dict(self._auth.uses)
-        with contextlib.suppress(StoreUnavailable, TimeoutError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STARTING):
                 await self._follow()
         self._polling = asyncio.create_task(self._keep_following())
@@ -83,30 +84,41 @@ class ManagedKeys:
     async def aclose(self) -> None:
         """Stop following changes, and store the last uses."""
         await end(self._polling)
-        with contextlib.suppress(StoreUnavailable, TimeoutError):
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STARTING):
-                await self._note_uses()
+                await self._attempt(self._note_uses())
 
     async def _keep_following(self) -> None:
         noted = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(FOLLOWING)
-            try:
-                await self._follow()
-                if asyncio.get_running_loop().time() > noted + NOTE_USES:
-                    noted = asyncio.get_running_loop().time()
-                    await self._note_uses()
-                    self._stale = True  # to read all keys again: the store may have been restored from a backup
-            except StoreUnavailable:
-                self._stale = True  # the store logs the outage
-            except Exception:
-                self._stale = True
-                logger.exception("keys not read")
+            await self._follow()
+            if asyncio.get_running_loop().time() > noted + NOTE_USES:
+                noted = asyncio.get_running_loop().time()
+                await self._attempt(self._note_uses())
+                self._stale = True  # to read all keys again: the store may have been restored from a backup
 
     async def _follow(self) -> None:
-        """Accept the keys that are in the store now."""
+        """Read the keys if they have changed; if that fails, the last known keys remain accepted."""
+        self._stale = not await self._attempt(self._read_changes())
+
+    async def _read_changes(self) -> None:
         if self._stale or await self._stored.has_changed(self._snapshot.revision):
             await self._read()
+
+    async def _attempt(self, work: Coroutine[object, object, None]) -> bool:
+        """Do periodic work, which must not end with a failure; return whether it succeeded."""
+        try:
+            await work
+        except StoreUnavailable:  # the store logs it
+            return False
+        except Exception:
+            if not self._failing:
+                logger.exception("keys not read, or their last uses not stored")
+            self._failing = True
+            return False
+        self._failing = False
+        return True
 
     async def _read(self) -> KeySnapshot:
         """Read the keys, and accept them from now on."""
@@ -125,7 +137,7 @@ class ManagedKeys:
             self._noted.update(uses)
 
     async def listed(self, *, revoked: bool) -> list[ListedKey]:
-        """Return the keys by name, those of the settings too; or those that were revoked."""
+        """Return all keys in order of their names, or the revoked keys instead."""
         snapshot, uses = await self._read(), await self._uses()
         of_settings = [] if revoked else self._of_settings()
         stored = [change for change in snapshot.last_changes().values() if change.key.revoked == revoked]
@@ -162,7 +174,7 @@ class ManagedKeys:
     # Changing.
 
     async def create(self, actor: KeyAccess, body: CreateKey) -> tuple[ListedKey, str]:
-        """Create a key, and return it with its secret, which is shown only once; raises `InvalidRequest`."""
+        """Create a key and return it with its secret; raises `InvalidRequest`."""
         secret, now = _new_secret(), int(self._clock())
         key = StoredKey(f"key_{secrets.token_hex(12)}", body.name, body.name, created_at=now)
         key = self._updated(replace(key, secrets=[Secret(digest_of(secret))]), body)
@@ -180,7 +192,7 @@ class ManagedKeys:
         return await self._change(actor, "create", change), secret
 
     async def update(self, actor: KeyAccess, key_id: str, body: UpdateKey, version: str | None) -> ListedKey:
-        """Change the fields that a request has; raises `NotFound`, `InvalidRequest` and `PermissionDenied`."""
+        """Change the fields in a request; raises `NotFound`, `InvalidRequest` and `PermissionDenied`."""
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
             key = self._changeable(snapshot, key_id, actor, version)
@@ -191,7 +203,7 @@ class ManagedKeys:
     async def rotate(
         self, actor: KeyAccess, key_id: str, body: RotateKey, version: str | None
     ) -> tuple[ListedKey, str]:
-        """Give a key a new secret; the current one works until the grace period ends, an earlier one no longer."""
+        """Add a new secret; the current secret works until the grace period ends, an earlier one no longer."""
         secret = _new_secret()
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
@@ -214,7 +226,7 @@ class ManagedKeys:
     def _changeable(
         self, snapshot: KeySnapshot, key_id: str, actor: KeyAccess | None, version: str | None
     ) -> StoredKey:
-        """Return a key of the store that may be changed; an `actor` may not be the key itself."""
+        """Return a key that can be changed; raises the errors of `update`, also if the `actor` is the key itself."""
         for key in self._of_settings():
             if key.id == key_id:
                 message = f"The key '{key.name}' is in the settings file, and can only be changed there."
@@ -231,7 +243,7 @@ class ManagedKeys:
         return change.key
 
     def _updated(self, key: StoredKey, body: UpdateKey) -> StoredKey:
-        """Return a key with the fields that a request has."""
+        """Return a key with the fields in a request."""
         default = StoredKey(key.id, key.name, key.name)
         values: dict[str, object] = {}
         for name in body.model_fields_set - {"name"}:
@@ -247,7 +259,7 @@ class ManagedKeys:
     async def _change(
         self, actor: KeyAccess, action: str, change: Callable[[KeySnapshot], tuple[StoredKey | None, StoredKey]]
     ) -> ListedKey:
-        """Make a change of the current state, which `change` checks; it is repeated if another one comes first."""
+        """Validate a change by `change` and make it; retry if another process has changed a key meanwhile."""
         change_id = secrets.token_hex(8)
         for _ in range(_ATTEMPTS):
             snapshot = await self._read()
@@ -294,13 +306,13 @@ def _key_of_settings(name: str, table: KeySettings) -> StoredKey:
 
 
 def _audited(key: StoredKey) -> JSONObject:
-    """Return the fields of a key as the audit log has them: those that an admin can change, and the state."""
+    """Return a key's fields for the audit log."""
     resource = _resource(key, None, "store")
     return {name: value for name, value in resource.items() if name not in ("object", "last_used_at", "source")}
 
 
 def _resource(key: StoredKey, last_used: int | None, source: str) -> JSONObject:
-    """Return a key as the API shows it, without its secrets."""
+    """Return a key as an API resource, without secrets."""
     previous: Sequence[Secret] = key.secrets[1:]
     return {
         "id": key.id,

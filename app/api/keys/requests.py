@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from app.core.types.request import WITHOUT_NUL
 from app.settings.keys import BudgetSettings, KeyName
 
-MAX_GRACE = 30 * 86_400  # seconds for which a rotated secret still works
+MAX_GRACE = 30 * 86_400  # seconds
 
 _Glob = Annotated[str, StringConstraints(min_length=1, max_length=512), WITHOUT_NUL]
 _Globs = Annotated[list[_Glob], Field(max_length=1000)]
@@ -18,7 +18,7 @@ _Limit = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 
 
 class UpdateKey(BaseModel):
-    """The fields of a key that can change. `null` resets a field to its default; absent fields are not changed."""
+    """The changeable fields. `null` resets a field to its default; absent fields are not changed."""
 
     # A misspelled field would leave a key without its restriction.
     model_config = ConfigDict(extra="forbid")

@@ -1,5 +1,5 @@
 """
-API keys: `antiphon key new NAME` makes one for the settings, the other commands manage the keys of a running server.
+API keys: `antiphon key new NAME` creates a key for the settings; the other commands manage a running server's keys.
 
 They call `/v1/antiphon/keys` with an admin key.
 """

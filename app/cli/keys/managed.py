@@ -17,7 +17,7 @@ from app.cli.client import ServerClient, ServerError, safe
 from app.core.types import JSONObject
 
 _ID = re.compile(r"key_[0-9a-f]{24}|settings:.*")
-# Options whose names are those of the API's fields.
+# Options with the names of API fields.
 _SAME = (
     "owner",
     "models",
@@ -32,7 +32,7 @@ _LIMITS = {"requests_per_minute": "requests/min", "tokens_per_minute": "tokens/m
 
 
 def changed_fields(options: Mapping[str, Any]) -> dict[str, object]:
-    """Return the API's fields of the options that were given; raises `ValueError` for one that cannot be read."""
+    """Return the given options as API fields; raises `ValueError` for invalid text."""
     fields: dict[str, object] = {name: options[name] for name in _SAME if options[name] is not None}
     if options["budgets"]:
         fields["budgets"] = dict(map(_budget, options["budgets"]))
@@ -72,7 +72,7 @@ def all_keys(client: ServerClient, *, revoked: bool = False) -> list[JSONObject]
 
 
 def id_of(client: ServerClient, key: str) -> str:
-    """Return the id of a key by its name or id, for a path; raises `ServerError`."""
+    """Return a key's id, encoded for a path, by its name or id; raises `ServerError`."""
     if _ID.fullmatch(key):
         return quote(key, safe=":")
     for found in all_keys(client):
@@ -82,7 +82,7 @@ def id_of(client: ServerClient, key: str) -> str:
 
 
 def print_secret(key: JSONObject, *, as_json: bool) -> None:
-    """Print the secret of a key that was created or rotated: alone on standard output, so that it can be piped."""
+    """Print a new secret. Standard output has only the secret, for pipes."""
     if as_json:
         Console().print_json(data=key)
         return

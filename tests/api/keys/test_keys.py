@@ -262,6 +262,15 @@ async def test_keys_of_an_emptied_store_are_forgotten_and_created_again(
         assert await keys.asked(again["secret"], made[1]["secret"]) == [200, 401]
 
 
+async def test_record_that_cannot_be_read_locks_out_the_stored_keys_alone() -> None:
+    """An earlier state of the key could have rights that were taken from it since."""
+    store = MemoryStore(ttl=100)
+    await store.lasting().put("server:keys", "000000000001", b"{}")
+    async with serving_keys(store=store) as keys:
+        assert await keys.asked("user", "unknown") == [200, 503]
+        assert (await keys.call("GET", "keys")).status_code == 500
+
+
 async def test_batches_wait_for_keys_that_are_not_read_yet() -> None:
     auth = Auth(["plain"])
     auth.reading = True
