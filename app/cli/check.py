@@ -15,6 +15,7 @@ from app.observability import logging as logs
 from app.responses.policy import Direction
 from app.settings import Settings
 from app.settings.auth import JWTSettings
+from app.settings.vision import VisionSettings
 from app.tools import DetailedTool
 
 CHECK_TIMEOUT = 15  # seconds for each check
@@ -66,7 +67,21 @@ async def reach(settings: Settings) -> bool:
     for direction in _DIRECTIONS if settings.hooks else ():
         if url := getattr(settings.hooks, f"{direction}_url"):
             works.append(await _try("hook", f"{direction} {url}", check_policy(direction)))
+    if settings.vision:
+        works.append(await _try("vision", settings.vision.model, _check_vision(settings, settings.vision)))
     return all([*works, await _check_tools(settings)])
+
+
+async def _check_vision(settings: Settings, vision: VisionSettings) -> str:
+    """Check that the backend of `[vision]` lists its model; backends that list no models are not checked."""
+    from app.assembly.parts import build_backend
+
+    async with aclosing(build_backend(settings)) as router:
+        listed = {str(model["id"]) for model in await router.named(vision.backend).models()}
+    name = settings.served()[vision.backend].aliases.get(vision.model, vision.model)
+    if listed and name not in listed:
+        raise ValueError(f"the backend '{vision.backend}' does not list the model")
+    return f"describes images at the backend '{vision.backend}'"
 
 
 async def _check_tools(settings: Settings) -> bool:

@@ -452,6 +452,19 @@ def test_check_names_what_works(tmp_path: Path) -> None:
     assert store == "ok    store     sqlite:///check.db: reads and writes"
 
 
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("demo", "ok    vision    demo: describes images at the backend 'default'"),
+        ("blind", "fail  vision    blind: the backend 'default' does not list the model"),
+    ],
+)
+def test_check_looks_for_the_vision_model(tmp_path: Path, model: str, line: str) -> None:
+    checked = run(tmp_path, "check", ANTIPHON_VISION=f'{{"model": "{model}"}}')
+    assert line in checked.stdout.splitlines()
+    assert checked.returncode == (0 if line.startswith("ok") else 1)
+
+
 def test_check_reaches_every_mcp_server(tmp_path: Path) -> None:
     servers = {"time": f"{sys.executable} -m mcp_server_time", "gone": "http://127.0.0.1:9/mcp?key=hush-hush"}
     servers["typo"] = "no-such-program --fast"
