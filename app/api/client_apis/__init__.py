@@ -29,7 +29,8 @@ class ClientRequest(NamedTuple):
     # `{"input[3]": "messages[2].tool_calls[0].function", "text.format": "response_format.json_schema"}`.
     places: Mapping[str, str] = MappingProxyType({})
     options: Any = None  # for the writer
-    # Fields of the Responses request that may be left out if the model's server refuses them: `reasoning.effort`.
+    # Fields of the Responses request that may be left out where the model's server does not know them:
+    # `reasoning.effort`, `prompt_cache_breakpoint`. A refused field is named in a warning.
     preferences: frozenset[str] = frozenset()
 
 

@@ -262,6 +262,7 @@ def name_unsent(state: TranslationState, kept: frozenset[str] = frozenset()) -> 
     `kept` are the names of fields that are sent although Chat Completions have no counterpart of them.
     """
     request, forwarded = state.request, {*state.options.forward, *kept}
+    kept |= request.preferences
     known = known_extra_parameters(state.options) if request.model_extra else frozenset()
     unsent = {
         field.path: None

@@ -438,7 +438,7 @@ class CreateResponse(RequestBody):
 
     @cached_property
     def preferences(self) -> frozenset[str]:
-        """Names of fields that may be left out if the model's server refuses them, set by other client APIs."""
+        """Fields that may be left out where the model's server does not know them; other client APIs set them."""
         return frozenset()
 
     def items(self) -> list[Item]:

@@ -31,8 +31,8 @@ _BILLING_LINE = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
 # Fields without effect on the answer, ignored without a warning.
 _IGNORED = frozenset({"cache_control", "diagnostics", "betas"})
 
-# Agents send an effort to every model, also to those that do not reason.
-_PREFERENCES = frozenset({"reasoning", "reasoning.effort"})
+# Agents send an effort and cache breakpoints to every model.
+_PREFERENCES = frozenset({"reasoning", "reasoning.effort", "prompt_cache_breakpoint"})
 
 _MAX_IDENTIFIER = 128  # characters of `safety_identifier`
 
@@ -86,8 +86,6 @@ _PLACES = {
     "reasoning.effort": "output_config.effort",
     "text.format": "output_config.format",
     "input": "messages",
-    "input[].content[].prompt_cache_breakpoint": "messages[].content[].cache_control",
-    "input[].output[].prompt_cache_breakpoint": "messages[].content[].cache_control",
 }
 
 

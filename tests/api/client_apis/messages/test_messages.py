@@ -283,7 +283,8 @@ async def test_unknown_fields_are_in_the_warning(up: Upstream) -> None:
     async with client_of(up) as client:
         answer = await client.post(PATH, json={**HI, **fields})
     named = {*warned(answer).split("'")}
-    assert {"container", "input", "messages[].content[].cache_control"} <= named
+    assert {"container", "input"} <= named
+    assert "cache" not in warned(answer)  # without breakpoints the answer is the same
 
 
 async def test_tools_that_are_not_configured_are_left_out_with_a_warning(up: Upstream) -> None:
