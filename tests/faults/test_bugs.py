@@ -62,9 +62,9 @@ class BuggyBackend(Scripted):
 
     async def _answer(self, question: Question) -> AsyncGenerator[list[Any], None]:
         may_break("opening the backend's stream")
-        if Bugs.place == "opening a stream late":
+        if Bugs.place == "opening the stream late":
             await asyncio.sleep(0.05)  # the stream is open by then, since `open_after` is 0
-            may_break("opening a stream late")
+            may_break("opening the stream late")
         body = self.encode(question).body
         called = any(message["role"] == "tool" for message in body["messages"])
         offered = "tools" in body
@@ -74,8 +74,8 @@ class BuggyBackend(Scripted):
                 self._called = offered and not called
             yield batch
             if batch:
-                may_break("reading it")
-                if Bugs.place == "a chunk of it":
+                may_break("reading the stream")
+                if Bugs.place == "decoding a chunk":
                     yield [cast(Any, None)]
 
 
@@ -95,10 +95,10 @@ class BuggyTool:
         return [HostedFunction("roll", "mcp_call", namespace="buggy", fields={"server_label": "buggy", "name": "roll"})]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        may_break("a tool's call")
-        if Bugs.place == "a tool's result":
+        may_break("running a tool")
+        if Bugs.place == "encoding a tool's result":
             return Outcome(cast(Any, object()), {"output": "4"})
-        if Bugs.place == "a tool's item":
+        if Bugs.place == "encoding a tool's item":
             return Outcome("4", {"output": object()})
         return Outcome("4", {"output": "4"})
 
@@ -165,13 +165,13 @@ FAILED_AFTER = Ended("failed", "server_error", "Hello")
 HELLO = Ended(text="Hello")
 FAULTS = [
     Bug("opening the backend's stream", REFUSED, REFUSED, FAILED),
-    Bug("opening a stream late", REFUSED, FAILED, FAILED),
-    Bug("reading it", *[FAILED_WITH_TEXT] * 3),
-    Bug("a chunk of it", *[FAILED_WITH_TEXT] * 3),
+    Bug("opening the stream late", REFUSED, FAILED, FAILED),
+    Bug("reading the stream", *[FAILED_WITH_TEXT] * 3),
+    Bug("decoding a chunk", *[FAILED_WITH_TEXT] * 3),
     Bug("translating a later round", *[FAILED_WITH_TEXT] * 3, tool=True),
-    Bug("a tool's call", *[HELLO] * 3, tool=True),
-    Bug("a tool's result", *[FAILED_WITH_TEXT] * 3, tool=True),
-    Bug("a tool's item", *[HELLO] * 3, tool=True),
+    Bug("running a tool", *[HELLO] * 3, tool=True),
+    Bug("encoding a tool's result", *[FAILED_WITH_TEXT] * 3, tool=True),
+    Bug("encoding a tool's item", *[HELLO] * 3, tool=True),
     Bug("closing a tool", *[HELLO] * 3, tool=True),
     Bug("storing the response", *[FAILED_AFTER] * 3),
 ]

@@ -52,13 +52,13 @@ FAULTS = [
     Fault("Redis: slow", places.Slow, kept=frozenset({AS_SENT})),
     Fault("Redis: hung", places.Hung, AWAY, LOST, kept=PERHAPS),
     Fault("Redis: full", places.Full, AWAY, LOST),
-    Fault("Redis: a failover that goes on", places.Leaderless, AWAY, LOST),
-    Fault("Redis: a failover that is over", places.FailedOver, kept=frozenset({AS_SENT})),
+    Fault("Redis: during a failover", places.Leaderless, AWAY, LOST),
+    Fault("Redis: after a failover", places.FailedOver, kept=frozenset({AS_SENT})),
     Fault("PostgreSQL: killed", places.PostgresKilled, AWAY, LOST),
     Fault("PostgreSQL: restarted", places.PostgresRestarted, kept=frozenset({AS_SENT})),
     Fault("PostgreSQL: hung", places.PostgresHung, AWAY, LOST, kept=PERHAPS),
     Fault("SQLite: locked", places.Locked, AWAY, LOST),
-    Fault("SQLite: locked for a moment", places.LockedForAMoment, kept=frozenset({AS_SENT})),
+    Fault("SQLite: briefly locked", places.LockedForAMoment, kept=frozenset({AS_SENT})),
     Fault("SQLite: disk full", places.DiskFull, AWAY, LOST, first=LOST),
 ]
 
