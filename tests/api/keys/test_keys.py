@@ -19,6 +19,7 @@ from app.settings.keys import KeySettings
 from app.stores.keys import Secret, StoredKey
 from app.stores.memory import MemoryStore
 from tests.api.keys.served import OPS, Keys, code_of, serving_keys
+from tests.support.store_places import Place, place_of
 
 
 @pytest.fixture
@@ -191,9 +192,14 @@ async def test_keys_and_audit_survive_a_restart(tmp_path: Path) -> None:
         assert (await keys.get(f"keys/{made['id']}"))["last_used_at"] >= made["created_at"]
 
 
-async def test_changes_reach_other_replicas(tmp_path: Path, fast: None) -> None:
-    url = f"sqlite:///{tmp_path}/a.db"
-    async with serving_keys(store_url=url) as one, serving_keys(store_url=url) as other:
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return place_of(request, tmp_path)
+
+
+async def test_changes_reach_other_replicas(shared: Place, fast: None) -> None:
+    values = {"store_url": shared.url, "limit_store_url": "memory://"}
+    async with serving_keys(**values) as one, serving_keys(**values) as other:
         made = await one.create("alice")
         await until_asked(other, made["secret"], 200)
         await one.call("PATCH", f"keys/{made['id']}", json={"models": []})
