@@ -1,40 +1,145 @@
 """
 Pictures of the studio, of the real page in front of the real server.
 
-    python -m tests.studio.pictures                    # docs/studio.png and docs/studio-dark.png, which README shows
-    python -m tests.studio.pictures --all DIRECTORY    # every view, at 390 and 1280 px, light and dark
+    python -m tests.studio.pictures                    # the pictures in README and docs/studio.md
+    python -m tests.studio.pictures --all DIRECTORY    # every view, at four widths, light and dark
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 from playwright.async_api import Browser
 
 from tests.studio.browser import Studio, chromium, chromium_path
 from tests.support.serving import antiphon
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
 
 DOCS = Path(__file__).parents[2] / "docs"
+THEMES = {"light": "", "dark": "-dark"}
+WIDTHS = {390: 844, 768: 1024, 1280: 880, 1600: 900}
+WEATHER = {
+    "type": "function",
+    "name": "get_weather",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+}
+# Requests of the log: what each asks, and its tools.
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("Show me some Markdown.", {}),
+    ("Summarize Monday's meeting about the migration of the billing service.", {}),
+    ("Think before you answer: what is an antiphon?", {"reasoning": {"effort": "medium"}}),
+    ("What is the weather in Paris?", {"tools": [WEATHER]}),
+    ("Please echo: hello", {"tools": [{"type": "mcp", "server_label": "demo"}]}),
+    ("Invent a person.", {"metadata": {"team": "web"}}),
+    ("Draw a picture.", {}),
+    ("My name is Ada.", {"metadata": {"team": "web"}}),
+    ("Fail in the middle.", {}),
+]
+MODELS = ("qwen3-32b", "gpt-5-mini", "claude-sonnet-5")
+PRICES = {
+    "qwen*": {"input": 0.4, "output": 1.2},
+    "gpt*": {"input": 250, "output": 2000},
+    "*": {"input": 3, "output": 15},
+}
 
 
 async def for_readme(browser: Browser, url: str) -> None:
-    """Take the pictures that README shows."""
-    for theme, name in (("light", "studio.png"), ("dark", "studio-dark.png")):
+    """Take the pictures that README and docs/studio.md show."""
+    await fill(url, 45)
+    for theme, suffix in THEMES.items():
         async with Studio.open(browser, url, theme=theme, width=1280, height=880) as studio:
             await studio.suggest("Stream some Markdown")
             await studio.inspect("Events")
             await studio.page.mouse.move(0, 0)
-            await studio.page.screenshot(path=DOCS / name)
+            await studio.page.screenshot(path=DOCS / f"studio{suffix}.png")
+            await studio.go("Responses")
+            await studio.page.locator(".log .rows a").nth(20).wait_for()
+            await studio.page.screenshot(path=DOCS / f"studio-log{suffix}.png")
+    async with translated() as (url, response_id):
+        for theme, suffix in THEMES.items():
+            path = f"/studio#/responses/{response_id}"
+            async with Studio.open(browser, url, path=path, theme=theme, width=1280, height=1180) as studio:
+                await show_translation(studio)
+                await studio.page.screenshot(path=DOCS / f"studio-translation{suffix}.png")
+
+
+async def fill(url: str, number: int) -> None:
+    """Let other clients send requests, of which some fail and one is refused."""
+    async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
+        for index in range(number):
+            text, fields = REQUESTS[index % len(REQUESTS)]
+            body = {"model": MODELS[index // 2 % len(MODELS)], "input": text, "stream": index % 2 == 0, **fields}
+            await http.post("/responses", json=body)
+        await http.post("/responses", json={"model": "qwen3-32b", "input": "Hi", "temperature": 9})
+
+
+@asynccontextmanager
+async def translated() -> AsyncIterator[tuple[str, str]]:
+    """A server in front of vLLM, and the id of a response whose request was translated in many ways."""
+    call = {"index": 0, "id": "call_7", "type": "function"}
+    call["function"] = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
+    async with Upstream() as upstream:
+        upstream.say(sse(chunk(tool_calls=[call]), finish("tool_calls"), usage(64, 18), DONE))
+        upstream.say(sse(chunk("Yes: it is raining lightly, "), chunk("so take one."), finish(), usage(121, 14), DONE))
+        async with (
+            antiphon(backend_url=upstream.url, backend_profile="vllm", prices=PRICES) as url,
+            httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http,
+        ):
+            body: dict[str, Any] = {"model": "qwen3-32b", "instructions": "Answer in one sentence.", "tools": [WEATHER]}
+            first = (await http.post("/responses", json={**body, "input": "What is the weather in Paris?"})).json()
+            body |= {
+                "previous_response_id": first["id"],
+                "input": [
+                    {"type": "function_call_output", "call_id": "call_7", "output": "18 \u00b0C, light rain"},
+                    {"role": "user", "content": "Do I need an umbrella?"},
+                ],
+                "reasoning": {"effort": "high"},
+                "text": {"verbosity": "low"},
+                "max_output_tokens": 300,
+                "temperature": 0.2,
+                "metadata": {"team": "web"},
+                "service_tier": "flex",
+            }
+            second = (await http.post("/responses", json=body)).json()
+            yield url, second["id"]
+
+
+async def show_translation(studio: Studio) -> None:
+    """Show the client's and the backend's request of the response that is open, as wide as the page."""
+    page = studio.page
+    await page.get_by_role("heading", name="Client request and backend request").click()
+    if await page.get_by_role("button", name="Full width").is_visible():
+        await page.get_by_role("button", name="Full width").click()
+    await page.locator(".aligned").wait_for()
+    await page.locator("#response").evaluate(
+        "(drawer) => { const fold = drawer.querySelector('.aligned').closest('details');"
+        " drawer.scrollTop += fold.getBoundingClientRect().top - drawer.getBoundingClientRect().top - 60; }"
+    )
+    await page.mouse.move(0, 0)
 
 
 async def of_all(browser: Browser, url: str, place: Path) -> None:
     """Take a picture of each view, to be looked at."""
+    await fill(url, 27)
     for theme in ("light", "dark"):
-        for width in (390, 1280):
-            async with Studio.open(browser, url, theme=theme, width=width, refusals=(404, 503)) as studio:
+        for width, height in WIDTHS.items():
+            async with Studio.open(
+                browser, url, theme=theme, width=width, height=height, refusals=(404, 503)
+            ) as studio:
                 await _tour(studio, place / f"{theme}-{width}")
+    async with translated() as (url, response_id):
+        for theme in THEMES:
+            for width, height in WIDTHS.items():
+                path = f"/studio#/responses/{response_id}"
+                async with Studio.open(browser, url, path=path, theme=theme, width=width, height=height) as studio:
+                    await show_translation(studio)
+                    await studio.page.screenshot(path=place / f"{theme}-{width}-translation.png")
 
 
 async def _tour(studio: Studio, start: Path) -> None:
@@ -68,6 +173,14 @@ async def _tour(studio: Studio, start: Path) -> None:
     await page.locator(".log .rows a").first.click()
     await page.locator("#response .fold").first.wait_for()
     await take("response")
+    await page.get_by_role("button", name="Close the response").click()
+    await page.get_by_role("link", name="Refused").click()
+    await take("refused")
+    await studio.go("Compare")
+    await page.get_by_label("Message for all").fill("Show me some Markdown.")
+    await page.get_by_role("button", name="Send to all").click()
+    await page.get_by_role("link", name="Continue with this").nth(1).wait_for()
+    await take("compare")
     for view, shown in (("Usage", ".figures canvas"), ("Now", "#now-body .tile"), ("Files", "#files-body > *")):
         await studio.go(view)
         await page.locator(shown).first.wait_for()
@@ -81,7 +194,7 @@ async def main(place: Path | None) -> None:
     path = chromium_path()
     if path is None:
         raise SystemExit("Chromium is not installed: on Debian, apt install chromium")
-    async with chromium(path) as browser, antiphon() as url:
+    async with chromium(path) as browser, antiphon(tools={"demo": {}}, prices=PRICES, currency="€") as url:
         await (of_all(browser, url, place) if place else for_readme(browser, url))
 
 

@@ -85,23 +85,26 @@ export function translationView({ backend, profile, url, body, warnings }, reque
 
 function pairView({ kind, left, right, notes }) {
   const moved = kind === "renamed" && /\[/.test(left[0].path) ? "moved" : KINDS[kind][0];
+  const reasons = notes.length
+    ? h(
+        "span",
+        { class: "pair-notes" },
+        notes.map((note) => h("span", {}, plain(note))),
+      )
+    : null;
+  // The reason stands in the side that is empty, else in the middle.
+  const side = (parts) => h("div", { class: "pair-side", role: "cell" }, parts.length ? parts.map(partView) : reasons);
   return h(
     "div",
     { class: `pair ${kind}`, role: "row" },
-    h("div", { class: "pair-side", role: "cell" }, left.map(partView)),
+    side(left),
     h(
       "div",
       { class: "pair-between", role: "cell" },
       h("span", { class: `pair-kind ${kind}` }, moved),
-      notes.length
-        ? h(
-            "span",
-            { class: "pair-notes" },
-            notes.map((note) => h("span", {}, plain(note))),
-          )
-        : null,
+      left.length && right.length ? reasons : null,
     ),
-    h("div", { class: "pair-side", role: "cell" }, right.length ? right.map(partView) : null),
+    side(right),
   );
 }
 

@@ -25,7 +25,7 @@ export const stateName = (status) => STATES[status] ?? status[0].toUpperCase() +
 
 /** A dot in the colour of a state, and its name. */
 export const stateView = (status) =>
-  h("span", { class: `state ${STATES[status] ? "working" : status}` }, stateName(status));
+  h("span", { class: `run-state ${STATES[status] ? "working" : status}` }, stateName(status));
 
 /** Each column: its name, whether it is a number, its width in pixels (0: a share of the rest), and its cell. */
 export const COLUMNS = {

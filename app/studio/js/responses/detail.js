@@ -151,7 +151,7 @@ export class Detail {
       timeline(measures, response.status),
       facts(response, measures ?? {}),
       fold("Client request and backend request", false, async () =>
-        translationView(await getJson(`antiphon/responses/${response.id}/translation`), requestOf(data.at(-1))),
+        translationView(await getJson(`antiphon/responses/${response.id}/translation`), asSent(requestOf(data.at(-1)))),
       ),
       data.length > 1 || forks.length
         ? fold(
@@ -384,6 +384,13 @@ function facts(response, { key, delivery, queued_seconds: queued }) {
 function timeline(measures, status) {
   const view = stepsView(measures, status);
   return view ? fold("Timeline", true, () => [view]) : null;
+}
+
+// A stored request without the ids and states that the server has given to its messages and outputs.
+function asSent({ input, ...request }) {
+  /** @type {(item: any) => boolean} */
+  const own = ({ role, type }) => ["user", "system", "developer"].includes(role) || type?.endsWith("_output");
+  return { ...request, input: input.map(({ id, status, ...item }) => (own(item) ? item : { ...item, id, status })) };
 }
 
 function previewOf(input) {
