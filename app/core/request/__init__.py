@@ -372,7 +372,8 @@ def limit(state: TranslationState, body: dict[str, object]) -> None:
     for name, (low, high) in state.options.clamp.items():
         value = body.get(name)
         if isinstance(value, int | float) and not low <= value <= high:
-            body[name] = min(max(value, low), high)
+            nearest = min(max(value, low), high)
+            body[name] = int(nearest) if isinstance(value, int) and nearest == int(nearest) else nearest
             state.warnings.add(
                 f"{name} was changed from {value} to {body[name]}, the closest value that this backend accepts."
             )

@@ -361,6 +361,11 @@ def test_numbers_beyond_the_servers_bounds_are_clamped(temperature: Any, sent: A
     assert (chat.body.get("temperature"), chat.warnings) == (sent, warnings)
 
 
+def test_clamped_limit_of_tokens_stays_an_integer() -> None:
+    limit = ask({"clamp": {"max_tokens": [1, 8192]}}, max_output_tokens=32000).body["max_tokens"]
+    assert (limit, type(limit)) == (8192, int)
+
+
 def test_dropped_parameters_that_the_caller_set_are_a_warning() -> None:
     chat = ask({"drop_params": ["temperature", "top_p", "stream_options"]}, temperature=1)
     assert set(chat.body) == {"model", "messages", "stream"}
