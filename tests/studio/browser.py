@@ -192,7 +192,7 @@ class Studio:
         return self.page.locator(".turn").last
 
     async def axe(self, within: str = "html", **options: Any) -> list[str]:
-        """Return the serious findings of axe-core in the element with a selector, a line each."""
+        """Return the findings of axe-core in the element with a selector, a line each."""
         if not await self.page.evaluate("'axe' in window"):
             await self.page.evaluate(AXE)  # by the debugger's protocol, which the page's policy is not for
         found = await self.page.evaluate(
@@ -201,12 +201,11 @@ class Studio:
         return [
             f"{violation['id']}: {node['html'][:200]} {node['failureSummary'][:300]}"
             for violation in found["violations"]
-            if violation["impact"] in ("serious", "critical")
             for node in violation["nodes"]
         ]
 
     async def axe_in_both_themes(self, within: str = "html") -> list[str]:
-        """Return the serious findings in the light theme, and those of the rules on colours in the dark one."""
+        """Return the findings in the light theme, and those of the rules on colours in the dark one."""
         light = await self.axe(within)
         await self.page.emulate_media(color_scheme="dark")
         dark = await self.axe(within, runOnly=["color-contrast", "link-in-text-block"])

@@ -141,7 +141,7 @@ DRAWN = """async (text) => {
 
 
 @pytest.mark.parametrize("width", [390, 1400])
-async def test_axe_finds_nothing_serious(studio: Studio, width: int) -> None:
+async def test_axe_finds_nothing(studio: Studio, width: int) -> None:
     """The whole page once; later, what has changed since the last look."""
     page = studio.page
     await page.set_viewport_size({"width": width, "height": 900})

@@ -43,7 +43,11 @@ export class ReplayView {
             "tr",
             {},
             ["Input", "Model", "Result", "Duration", "Output tokens", "Cost", ""].map((name, index) =>
-              h("th", { scope: "col", class: index > 2 && index < 6 ? "number" : null }, name),
+              h(
+                name ? "th" : "td",
+                { scope: name ? "col" : null, class: index > 2 && index < 6 ? "number" : null },
+                name,
+              ),
             ),
           ),
         ),
