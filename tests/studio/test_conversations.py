@@ -122,6 +122,20 @@ async def test_conversations_are_listed_found_opened_and_deleted(studio: Studio)
         assert len((await http.get("/antiphon/responses")).json()["data"]) == 1
 
 
+async def test_conversation_that_another_client_continued_is_told(studio: Studio) -> None:
+    page = studio.page
+    await studio.say("My name is Ada.")
+    last = page.url.rpartition("/")[2]
+    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers) as http:
+        body = {"model": "demo", "input": "What is my name?", "previous_response_id": last}
+        await http.post("/responses", json=body)
+    await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    await page.get_by_role("link", name="Show the newest turn").click()
+    await studio.ended(2)
+    await expect(studio.last).to_contain_text("Your name is Ada.")
+    await expect(page.locator("#elsewhere")).to_be_hidden()
+
+
 async def test_list_of_conversations_has_pages(browser: Browser) -> None:
     async with antiphon() as url:
         async with httpx.AsyncClient(base_url=f"{url}/v1") as http:

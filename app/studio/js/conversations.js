@@ -19,10 +19,12 @@ const STATES = { queued: ["running", "working"], in_progress: ["running", "worki
 
 export class Conversations {
   /**
-   * `ondelete` is called with the key of a chain that was deleted, `onrename` after a conversation got another name;
+   * `ondelete` is called with the key of a chain that was deleted, `onrename` after a conversation got another name,
+   * `onlist` with the newest entries whenever these have been read;
    * `locals()` returns the threads that the server does not store.
    */
-  constructor({ ondelete, onrename, locals }) {
+  constructor({ ondelete, onrename, onlist, locals }) {
+    this.onlist = onlist;
     this.ondelete = ondelete;
     this.onrename = onrename;
     this.locals = locals;
@@ -106,6 +108,7 @@ export class Conversations {
       this.more = page.has_more;
       this.failure = "";
       this.draw();
+      this.onlist(this.entries);
       if (!quietly) announce(`${page.data.length}${page.has_more ? " or more" : ""} conversations.`);
     } catch (error) {
       if (asked !== this.asked) return;

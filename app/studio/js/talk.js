@@ -56,6 +56,7 @@ export class Talk {
       ondelete: (chain) => chain === chainOf(this.thread.address) && this.begin(),
       locals: () => [...this.threads].filter(({ unsaved, address }) => unsaved && address),
       onrename: () => this.#nameTitle(),
+      onlist: (entries) => this.#compareWith(entries),
     });
     addEventListener("beforeunload", (event) => {
       // A background response goes on without the page; another answer would be lost.
@@ -89,6 +90,16 @@ export class Talk {
   get title() {
     const name = this.conversations?.nameOf(this.thread.address) ?? this.thread.title;
     return name ? `${plain(cut(name.replace(/\s+/g, " "), 60))} – Antiphon studio` : "Antiphon studio";
+  }
+
+  // Another page or client may have continued the conversation: a message would begin another branch unknowingly.
+  #compareWith(entries) {
+    const { address, running, made, turns } = this.thread;
+    const newest =
+      turns.length && address && !running ? entries.find(({ id }) => chainOf(id) === chainOf(address)) : null;
+    const elsewhere = Boolean(newest && newest.id !== address && !made.has(newest.id));
+    byId("elsewhere").hidden = !elsewhere;
+    if (elsewhere) byId("elsewhere-show").href = `${NEW}/${newest.id}`;
   }
 
   #nameTitle() {
@@ -164,6 +175,7 @@ export class Talk {
     this.key = keyOf(thread);
     this.list.replaceChildren(thread.list);
     this.#complain("");
+    byId("elsewhere").hidden = true;
     this.#restoreOptions();
     const draft = drafts.get(this.key);
     this.composer.set({ text: draft.text });

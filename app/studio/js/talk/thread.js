@@ -24,6 +24,7 @@ export class Thread {
     this.on = on;
     this.address = ""; // the id of the response that it ends with; "local-1" while the server does not store it
     this.turns = [];
+    this.made = new Set(); // the ids of all responses that this page has seen of it
     this.forks = []; // entries of the stored responses that are on other branches
     this.views = new Map();
     this.running = null; // {turn, id, abort}
@@ -55,6 +56,7 @@ export class Thread {
     this.forks = forks;
     this.address = data.at(-1).response.id;
     this.turns = data.map((stored) => Turn.stored(stored, requestOf(stored)));
+    for (const { id } of [...data.map(({ response }) => response), ...forks]) this.made.add(id);
     this.#number();
     let began = performance.now();
     for (const turn of this.turns.toReversed()) {
@@ -165,6 +167,7 @@ export class Thread {
     this.running = null;
     turn.running = false;
     turn.log.end();
+    if (turn.response) this.made.add(turn.response.id);
     if (turn.response?.status === "cancelled") turn.stopped = true;
     view.draw();
     if (turn.stored) this.address = turn.response.id;
@@ -192,6 +195,7 @@ export class Thread {
         turn.live.apply(event);
       }
       const { response } = turn.live;
+      if (response) this.made.add(response.id);
       if (response?.background && running.id !== response.id) {
         running.id = response.id;
         this.address = response.id;
