@@ -1,4 +1,4 @@
-// The conversations of one's key, beside the thread: found, opened, renamed, pinned, exported, deleted.
+// The list of the key's conversations: search, open, rename, pin, export, delete.
 
 import { getJson, send } from "./lib/api.js";
 import { asked, confirmed } from "./lib/dialog.js";
@@ -13,15 +13,14 @@ import { chainOf, grouped, kept } from "./talk/listing.js";
 import { CLIENT } from "./talk/options.js";
 
 const PAGE = 30;
-const EVERY = 10_000; // ms between two looks at the list
-const MINE = "antiphon.mine"; // set in the browser if only this page's conversations are listed
+const EVERY = 10_000; // ms between refreshes
+const MINE = "antiphon.mine"; // localStorage: list only the studio's conversations
 const STATES = { queued: ["running", "working"], in_progress: ["running", "working"], failed: ["failed", "failed"] };
 
 export class Conversations {
   /**
-   * `ondelete` is called with the key of a chain that was deleted, `onrename` after a conversation got another name,
-   * `onlist` with the newest entries whenever these have been read;
-   * `locals()` returns the threads that the server does not store.
+   * Callbacks: `ondelete(chain)`, `onrename()`, and `onlist(entries)` after each refresh. `locals()` returns threads that
+   * the server does not store.
    */
   constructor({ ondelete, onrename, onlist, locals }) {
     this.onlist = onlist;
@@ -29,10 +28,10 @@ export class Conversations {
     this.onrename = onrename;
     this.locals = locals;
     this.entries = [];
-    this.current = ""; // the address of the conversation that is open
-    this.failure = ""; // why the list could not be read
+    this.current = ""; // address of the open conversation
+    this.failure = ""; // error message of the last refresh
     this.asked = 0;
-    this.rows = new Map(); // by what they show
+    this.rows = new Map(); // row objects by their content
     this.shown = new WeakMap(); // the entry of each element
     this.list = byId("conversation-list");
     this.field = byId("conversation-search");
@@ -68,12 +67,12 @@ export class Conversations {
     this.draw();
   }
 
-  /** The name that a conversation was given here; undefined if it has none. */
+  /** A conversation's custom name, or undefined. */
   nameOf(address) {
     return kept.get(chainOf(address)).name;
   }
 
-  /** This conversation is the one that is open. */
+  /** Highlight the open conversation. */
   mark(address) {
     this.current = address;
     this.draw();
@@ -83,7 +82,7 @@ export class Conversations {
     return this.watch.again();
   }
 
-  // As many as are shown, so that what was shown stays.
+  // Reload as many entries as are displayed.
   #refresh() {
     return this.#read(Math.min(100, Math.max(PAGE, this.entries.length)), true);
   }
@@ -129,7 +128,7 @@ export class Conversations {
       this.draw();
       if (page.data.length) this.#link(chainOf(page.data[0].id))?.focus();
     } catch {
-      // The one to go on from may have been continued meanwhile, and have another id.
+      // The last entry may have been continued meanwhile, which changes its id.
       if (asked === this.asked) this.#read();
     }
   }
@@ -138,7 +137,7 @@ export class Conversations {
     return this.list.querySelector(`a[data-chain="${CSS.escape(chain)}"]`);
   }
 
-  /** Show the list as it is known. */
+  /** Draw the loaded entries. */
   draw() {
     const wanted = this.field.value.trim();
     const locals = wanted ? [] : this.locals().map(entryOf);
@@ -162,7 +161,7 @@ export class Conversations {
     this.#oneStop();
   }
 
-  // The object of a row stays the same while nothing that it shows has changed.
+  // Return the same row object while its displayed content is unchanged, as `keyed` compares objects.
   #same({ day, entry }) {
     const shown =
       day ??
@@ -178,7 +177,7 @@ export class Conversations {
     return row;
   }
 
-  // The list is one stop of the Tab key: the arrows move within it.
+  // Roving tabindex: the list is one Tab stop, arrow keys move within it.
   #oneStop() {
     const links = [...this.list.querySelectorAll("a")];
     const stop =
@@ -290,7 +289,7 @@ export class Conversations {
       );
       for (const { id } of made) {
         await send("DELETE", `responses/${id}`).catch((error) => {
-          if (error.status !== 404) throw error; // it is gone already
+          if (error.status !== 404) throw error; // already deleted
         });
       }
       announce("Conversation deleted.");
@@ -306,7 +305,7 @@ export class Conversations {
   }
 }
 
-// A conversation that the server does not store, as an entry of the list.
+// A list entry for a thread that the server does not store.
 const entryOf = ({ address, title, last, running }) => ({
   local: true,
   id: address || "new",

@@ -4,14 +4,14 @@ import { getJson } from "./lib/api.js";
 import { h, icon } from "./lib/dom.js";
 import { cut, plain } from "./lib/text.js";
 
-const MOST = 12; // choices that are shown
+const MOST = 12; // displayed choices
 
 /** @typedef {{text: string, symbol: string, act: () => void}} Choice */
 
 /**
- * Ask for a command or a conversation, and do it.
+ * Open the palette and run the chosen command.
  * @param {Choice[]} commands
- * @param {(id: string) => void} onopen called with the id of a chosen conversation
+ * @param {(id: string) => void} onopen called with the id of the chosen conversation
  */
 export function openPalette(commands, onopen) {
   const before = /** @type {any} */ (document.activeElement);

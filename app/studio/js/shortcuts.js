@@ -1,8 +1,8 @@
-// Keyboard shortcuts of the whole page, with the help that lists them.
+// Global keyboard shortcuts and their help dialog.
 
 import { byId, h } from "./lib/dom.js";
 
-/** @type {[string[], string][]} keys, and what they do */
+/** @type {[string[], string][]} keys and their descriptions */
 const HELP = [
   [["Enter"], "Send the message"],
   [["Shift", "Enter"], "Begin a new line"],
@@ -37,7 +37,7 @@ export function setUpKeys({ onescape, begin, palette, view }) {
   });
 }
 
-// Whether keys write something in an element.
+// Whether an element accepts text input.
 function isWritten(element) {
   return (
     element.matches("textarea, select, [contenteditable]") ||

@@ -1,4 +1,4 @@
-// Talk to a model: the conversation that is shown, the message, and the panels beside them.
+// The Talk view: the displayed conversation, the composer and the side panels.
 
 import { Conversations } from "./conversations.js";
 import { getJson } from "./lib/api.js";
@@ -18,16 +18,16 @@ import { Thread } from "./talk/thread.js";
 import { nextRequest, writtenText } from "./talk/turn.js";
 import { outcomeOf } from "./talk/turn_view.js";
 
-const PANELS = { options: "options-button", inspector: "inspect" }; // each with the button that opens it
-const FRESH = "antiphon.options"; // the options of new conversations, in the tab
+const PANELS = { options: "options-button", inspector: "inspect" }; // panels and their buttons
+const FRESH = "antiphon.options"; // sessionStorage: options of new conversations
 const NEW = "#/talk"; // the address of a new conversation
 
 export class Talk {
-  // `onmodel` is called with the model of a conversation that is opened.
+  // `onmodel(model)` is called when a conversation opens.
   constructor({ onmodel }) {
     this.onmodel = onmodel;
     this.about = {};
-    this.threads = new Set(); // what is shown, and what runs or is not stored
+    this.threads = new Set(); // the displayed thread, running threads, and unsaved threads
     this.inspector = new Inspector();
     this.composer = new Composer({
       onsend: () => this.#sendWritten(),
@@ -59,9 +59,9 @@ export class Talk {
       onlist: (entries) => this.#compareWith(entries),
     });
     addEventListener("beforeunload", (event) => {
-      // A background response goes on without the page; another answer would be lost.
+      // Background responses survive the page; foreground streams do not.
       if ([...this.threads].some(({ running }) => running && !running.turn.request.background)) event.preventDefault();
-      // A question that never reached the server is written again as a draft.
+      // Keep a question that never reached the server as a draft.
       const { last } = this.thread;
       if (last?.state === "failed" && !last.response && !this.composer.text)
         drafts.set(this.key, { text: writtenText(last.input) });
@@ -70,7 +70,7 @@ export class Talk {
     forgetOldFiles();
   }
 
-  // The view is shown, maybe with the conversation up to a response. Its own link leads to the one that was left.
+  // Show the view, with the conversation at `address` if there is one. `#/talk` starts a new conversation.
   show(address) {
     this.visible = true;
     this.conversations.show();
@@ -86,13 +86,13 @@ export class Talk {
     this.start.stop();
   }
 
-  // What the page is called while this view is shown.
+  // The document title for this view.
   get title() {
     const name = this.conversations?.nameOf(this.thread.address) ?? this.thread.title;
     return name ? `${plain(cut(name.replace(/\s+/g, " "), 60))} – Antiphon studio` : "Antiphon studio";
   }
 
-  // Another page or client may have continued the conversation: a message would begin another branch unknowingly.
+  // Warn if another page or client has continued the conversation, since the next message would start a branch.
   #compareWith(entries) {
     const { address, running, made, turns } = this.thread;
     const newest =
@@ -106,7 +106,7 @@ export class Talk {
     if (this.visible) document.title = this.title;
   }
 
-  // What the server offers is known.
+  // Apply the server's configuration from /v1/antiphon/about.
   offer(about) {
     this.about = about;
     this.options.offer(about);
@@ -114,12 +114,12 @@ export class Talk {
     this.start.offer(about);
   }
 
-  // The models are listed, and the first or the chosen one is this.
+  // Use this model in the examples of the start page.
   listed(model) {
     this.start.name(model);
   }
 
-  // There is another key. What was refused can be sent again with it; what another owner wrote is not shown.
+  // Handle a changed API key. After a refusal, the thread stays and can be retried; threads of another owner are removed.
   async rekey(refused) {
     this.conversations.reset();
     this.conversations.refresh();
@@ -133,7 +133,7 @@ export class Talk {
     }
   }
 
-  // Begin a new conversation; what was left can be returned to.
+  // Begin a new conversation. The previous one stays in the history and in the list.
   begin() {
     if (location.hash !== NEW && this.visible) location.hash = NEW;
     if (this.thread.address || this.thread.turns.length) this.#display(this.#made());
@@ -167,7 +167,7 @@ export class Talk {
     );
   }
 
-  // Show a conversation; the one that was shown stays in the page while it runs, or if the server does not store it.
+  // Display a thread. The previous thread stays in memory while it runs, or if the server does not store it.
   #display(thread) {
     if (this.thread && !this.thread.running && !this.thread.unsaved) this.threads.delete(this.thread);
     this.thread = thread;
@@ -190,7 +190,7 @@ export class Talk {
     if (key === this.key && !this.composer.files.length) this.composer.set({ text: this.composer.text, files });
   }
 
-  // The options are those of the conversation: what its last request had, unless they have been changed since.
+  // Restore the conversation's options: unsent changes first, else the options of its last request.
   #restoreOptions() {
     const { thread } = this;
     const changed = drafts.get(keyOf(thread)).options;
@@ -199,7 +199,7 @@ export class Talk {
       changed || !last
         ? new OptionValues(changed ?? this.fresh, this.about)
         : OptionValues.from(last.request, this.about);
-    if (last) values.fields.background = this.options.values.fields.background; // how answers are delivered is the page's
+    if (last) values.fields.background = this.options.values.fields.background; // delivery is a setting of the page
     this.options.show(values);
     this.#tellKept();
   }
@@ -225,7 +225,7 @@ export class Talk {
     if (files) drafts.setFiles(this.key, files);
   }
 
-  // The address or the state of a conversation has changed.
+  // Update the page after a thread's address or state has changed.
   #changed(thread) {
     if (thread !== this.thread) {
       if (!thread.running && !thread.unsaved) this.threads.delete(thread);
@@ -253,7 +253,7 @@ export class Talk {
     this.#nameTitle();
   }
 
-  // The address of the page is that of the conversation, so that it can be opened again, also in another tab.
+  // Write the conversation's address to the location bar and the navigation.
   #writeAddress() {
     const { address } = this.thread;
     const hash = address ? `${NEW}/${address}` : NEW;
@@ -304,7 +304,7 @@ export class Talk {
     }
   }
 
-  // Open one of the panels beside the thread, in place of the other.
+  // Open a side panel; the other one closes.
   openPanel(panel) {
     this.#setPanel(panel);
     byId(`${panel}-title`).focus({ preventScroll: true });
@@ -337,7 +337,7 @@ export class Talk {
     return this.thread.stop();
   }
 
-  /** Escape: stop the answer, else close the panel. Returns whether there was something to do. */
+  /** Stop the answer, else close the panel. Returns false if neither applies. */
   escape() {
     if (this.thread.running) this.stop();
     else if (byId("talk").dataset.panel) this.closePanel();
@@ -345,7 +345,7 @@ export class Talk {
     return true;
   }
 
-  // Send a prompt with other options than those of the form, which are shown from then on: what the suggestions do.
+  // Run a suggestion: merge its parameters into the displayed options and send its prompt.
   try({ prompt, parameters = {} }) {
     this.#attempt(() => {
       this.options.show(OptionValues.from({ ...this.options.values.request(), ...parameters }, this.about));
@@ -374,7 +374,7 @@ export class Talk {
     });
   }
 
-  // Results of calls and approvals. A choice of tool was for the turn that called, else it would call forever.
+  // Send results of calls or approvals. `tool_choice` is omitted: a required tool would be called in an endless loop.
   #answer(items) {
     this.#sendItems(items, ({ tool_choice: _, ...parameters }) => parameters);
   }
@@ -385,7 +385,7 @@ export class Talk {
     else announce(`${turn.calls.length - turn.outputs.length} more to give.`);
   }
 
-  // Ask a turn again, with the model and the options that are shown.
+  // Send a turn's input again, with the displayed model and options.
   #resend(turn, items, model) {
     if (this.#isBusy()) return;
     this.#attempt(() => {
@@ -482,7 +482,7 @@ export class Talk {
   }
 }
 
-// The name of a conversation's draft: an answer changes the address, but not the end of it.
+// The draft's key. Each answer changes the address, but its last 24 characters stay the same.
 const keyOf = ({ address }) => (address.startsWith("resp_") ? chainOf(address) : address || "new");
 
 async function isReadable(id) {

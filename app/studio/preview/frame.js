@@ -1,7 +1,7 @@
-// Shows HTML, SVG or a Mermaid diagram that a model wrote, in a frame without an origin: the policy of this page allows
-// its scripts and styles, but no network. The text comes as a message of the page around the frame.
+// Renders untrusted HTML, SVG or Mermaid in a sandboxed frame with an opaque origin. Its content security policy allows
+// inline scripts and styles, but no network. The text arrives by postMessage from the studio.
 
-const tell = (message) => parent.postMessage(message, "*"); // a frame without an origin cannot name the other one
+const tell = (message) => parent.postMessage(message, "*"); // an opaque origin cannot name a target origin
 
 const measure = () => {
   const told = () => {
@@ -16,7 +16,7 @@ const measure = () => {
 const SHOW = {
   html(text) {
     document.open();
-    document.write(text); // a whole page, with its own scripts
+    document.write(text); // a complete page with its own scripts
     document.close();
   },
 

@@ -1,4 +1,4 @@
-// A block of code in an answer: coloured, copied, wrapped, downloaded, and for some languages previewed.
+// Code blocks with syntax highlighting, copy, line wrap, download and, for some languages, a preview.
 
 import { colour } from "./colour.js";
 import { button, copyButton, h, icon } from "./dom.js";
@@ -26,7 +26,7 @@ const EXTENSIONS = {
   yaml: "yaml",
 };
 
-/** @param {string} text @param {string} language @param {boolean} complete whether all of the block has come */
+/** @param {string} text @param {string} language @param {boolean} complete whether the block is complete */
 export function codeBlock(text, language, complete) {
   const body = h("code", {}, text);
   const block = h("pre", { tabindex: 0, role: "group", "aria-label": `Code${language ? `, ${language}` : ""}` }, body);

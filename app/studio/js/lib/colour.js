@@ -1,11 +1,11 @@
-// Colours of code, from highlight.js, which is loaded with the first block that needs them.
+// Syntax highlighting by highlight.js, loaded on first use.
 
 import purify from "../../vendor/dompurify/purify.es.mjs";
 
 const DOMPurify = /** @type {any} */ (purify);
-const LONGEST = 30_000; // characters of code that gets colours
+const LONGEST = 30_000; // characters
 
-/** Colour an element whose text is code. The colours are spans that DOMPurify has checked. */
+/** Highlight an element's code. DOMPurify checks the generated spans. */
 export async function colour(element, text, language) {
   if (!language || text.length > LONGEST) return;
   const { default: hljs } = await import("../../vendor/highlightjs/highlight.min.js");

@@ -1,7 +1,7 @@
-// Markdown of a model, rendered safely, as it grows.
+// Safe, incremental Markdown.
 //
-// What a model writes is hostile until proven otherwise: HTML in it is shown as text, DOMPurify takes from what
-// Markdown makes all but a short list of elements and attributes, and nothing is loaded from elsewhere.
+// Model output is untrusted: HTML is shown as text, DOMPurify keeps a short allow-list of elements and attributes, and
+// nothing is loaded from other hosts.
 
 import purify from "../../vendor/dompurify/purify.es.mjs";
 import { Lexer, marked } from "../../vendor/marked/marked.esm.js";
@@ -14,11 +14,11 @@ import { plain, webUrl } from "./text.js";
 const DOMPurify = /** @type {any} */ (purify);
 
 const SLICE = 8; // ms of rendering in one frame
-const LONGEST_APPEND = 8_000; // characters that are taken at once
-const LONGEST_TAIL = 4_000; // characters of an unfinished block that are rendered anew with each frame
-const LONGEST_BLOCK = 1_000; // characters of a text node, after which the next line begins another
-const LONGEST_WHOLE = 30_000; // characters of an answer that is rendered as a whole
-const LONGEST_OPEN = 100_000; // characters of an unfinished block that are rendered at the end
+const LONGEST_APPEND = 8_000; // characters per append
+const LONGEST_TAIL = 4_000; // characters of an open block that is re-rendered each frame
+const LONGEST_BLOCK = 1_000; // characters per text node of a raw block
+const LONGEST_WHOLE = 30_000; // characters of a text that is lexed at once
+const LONGEST_OPEN = 100_000; // characters of an open block that is rendered at the end
 
 const ALLOWED = {
   ALLOWED_TAGS: [
@@ -72,7 +72,7 @@ marked.use({
 });
 
 /**
- * Tokens as elements. `outline.level` is the level of the last heading; code gets colours if `coloured`.
+ * Render tokens. `outline.level` is the level of the previous heading; `coloured` enables syntax highlighting.
  * @param {any} tokens
  */
 function html(tokens, outline, coloured = true) {
@@ -90,10 +90,10 @@ function html(tokens, outline, coloured = true) {
   for (const image of fragment.querySelectorAll("img")) image.replaceWith(pictured(image));
   for (const box of fragment.querySelectorAll("input"))
     box.replaceWith(h("span", { class: "task" }, box.checked ? "☑ " : "☐ "));
-  // Each block has the direction of its own text.
+  // Each block gets the direction of its own text.
   for (const block of fragment.children) block.dir = "auto";
   for (const heading of fragment.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
-    // The page has its own headings above those of an answer, and no level may be left out.
+    // Answers start below the page's own headings, without skipping levels.
     const depth = Number(heading.tagName[1]);
     outline.level = Math.min(outline.level + 1, depth + 2, 6);
     heading.replaceWith(h(`h${outline.level}`, { class: `level-${depth}`, dir: "auto" }, ...heading.childNodes));
@@ -112,7 +112,7 @@ function html(tokens, outline, coloured = true) {
   return fragment;
 }
 
-// An image from elsewhere would tell its host that it is looked at: it is a link. One that is in the text is shown.
+// Loading a remote image would tell its host about the reader, so it becomes a link. `data:` images are shown.
 function pictured(image) {
   const source = image.getAttribute("src") ?? "";
   const label = image.alt || "image";
@@ -122,28 +122,27 @@ function pictured(image) {
 }
 
 /**
- * A text that grows, or a whole one. Blocks that are complete are rendered once and stay; the last one is rendered anew
- * as it grows, unless it is long: then it is appended to, and rendered when it is complete. No frame takes longer than
- * about `SLICE`, except for a single block that does.
+ * Renders a growing or complete text. Complete blocks are rendered once. The open block is re-rendered as it grows; if it
+ * is long, it is appended to as raw text until it is complete. A frame takes about `SLICE`, or one block.
  */
 export class GrowingMarkdown {
   constructor() {
     this.node = h("div", { class: "prose" });
     this.tail = h("div", { class: "tail" });
     this.node.append(this.tail);
-    this.source = ""; // all of the text, as it was given
-    this.taken = 0; // characters of it that are in `text`
+    this.source = ""; // the whole text so far
+    this.taken = 0; // characters of `source` in `text`
     this.text = "";
-    this.open = ""; // what is in the tail
-    this.raw = false; // the tail is too long to be rendered with each frame
+    this.open = ""; // the open block
+    this.raw = false; // the open block is too long to re-render each frame
     this.outline = { level: 2 };
-    this.queue = null; // the tokens that are still to be rendered at the end
+    this.queue = null; // remaining tokens of the final rendering
     this.complete = false;
-    this.ended = false; // all is rendered
+    this.ended = false; // rendering is complete
     this.step = () => this.#step();
   }
 
-  /** The text as far as it has come; `complete` if it is all of it. */
+  /** Set the text so far; `complete` ends it. */
   update(source, complete = false) {
     if (this.complete) return;
     this.source = source;
@@ -166,10 +165,10 @@ export class GrowingMarkdown {
     }
   }
 
-  // Take the next slice of the text.
+  // Append the next slice of the text.
   #append() {
     let end = Math.min(this.taken + LONGEST_APPEND, this.source.length);
-    if (/[\ud800-\udbff]/.test(this.source[end - 1])) end = Math.min(end + 1, this.source.length); // one character
+    if (/[\ud800-\udbff]/.test(this.source[end - 1])) end = Math.min(end + 1, this.source.length); // keep surrogate pairs together
     const added = shown(this.source.slice(this.taken, end));
     this.taken = end;
     this.text += added;
@@ -178,7 +177,7 @@ export class GrowingMarkdown {
       this.#appendRaw(added);
       return;
     }
-    // Where a block ends is known without what is in its lines.
+    // Block tokens suffice to find complete blocks; inline lexing is slow.
     const blocks = new Lexer(marked.defaults).blockTokens(this.open, []);
     let last = blocks.length - 1;
     while (last > 0 && blocks[last].type === "space") last--;
@@ -194,10 +193,10 @@ export class GrowingMarkdown {
     this.tail.classList.toggle("raw", this.raw);
     this.tail.replaceChildren();
     if (this.raw) this.#appendRaw(this.open);
-    else this.tail.append(html(marked.lexer(this.open), { ...this.outline }, false)); // colours come when it is complete
+    else this.tail.append(html(marked.lexer(this.open), { ...this.outline }, false)); // highlighting follows when it is complete
   }
 
-  // Long text goes into many small blocks, so that the browser lays out only the last of them anew.
+  // Split raw text into small blocks, so that the browser re-lays out only the last one.
   #appendRaw(text) {
     const last = this.tail.lastElementChild?.firstChild;
     let cut = last ? text.length : 0;
@@ -206,7 +205,7 @@ export class GrowingMarkdown {
     if (cut < text.length) this.tail.append(h("div", {}, text.slice(cut)));
   }
 
-  // The text is complete: render the rest of it, or all, if a definition at the end changes links before it.
+  // Render the open block, or the whole text if it defines link references, which can affect earlier blocks.
   #finish() {
     const defines = /^ {0,3}\[[^\]]+\]:/m.test(this.text);
     if (defines && this.text.length <= LONGEST_WHOLE) this.#begin(this.text);

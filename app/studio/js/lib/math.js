@@ -1,9 +1,9 @@
-// TeX in answers: $…$ and \(…\) within a line, $$…$$ and \[…\] as blocks; drawn by KaTeX as MathML, once there is any.
+// TeX in answers: inline $…$ and \(…\), display $$…$$ and \[…\]. KaTeX renders MathML and is loaded on first use.
 
 import { h } from "./dom.js";
 
-// A price is no formula: a dollar sign opens one before a character that is no space, and closes one behind such a
-// character, but not before a digit (the rule of Pandoc).
+// Pandoc's rule keeps prices from being parsed as math: an opening dollar sign must precede a non-space character; a
+// closing one must follow a non-space character and must not precede a digit.
 const INLINE = /^(?:\$(?![\s$])((?:\\[\s\S]|[^\\$\n])+?)(?<!\s)\$(?![\d$])|\\\(([\s\S]+?)\\\))/;
 const DISPLAY_INLINE = /^(?:\$\$([^$]+?)\$\$|\\\[([\s\S]+?)\\\])/;
 const BLOCK = /^ {0,3}(?:\$\$\s*\n?([\s\S]+?)\n?\s*\$\$|\\\[\s*\n?([\s\S]+?)\n?\s*\\\]) *(?:\n+|$)/;
@@ -17,7 +17,7 @@ const start = (source) => {
   return at < 0 ? undefined : at;
 };
 
-/** Extensions of marked, without their renderer. */
+/** Extensions for marked, without renderers. */
 export const MATHS = [
   {
     name: "mathBlock",
@@ -29,7 +29,7 @@ export const MATHS = [
   { name: "math", level: "inline", start, tokenizer: token("math", INLINE, false) },
 ];
 
-/** A formula: its TeX, until KaTeX has drawn it. */
+/** Create a formula: TeX until KaTeX has rendered it. */
 export function mathView(tex, display) {
   const view = h(
     display ? "div" : "span",
@@ -46,7 +46,7 @@ async function draw(view, tex, display) {
   const { katex } = globalThis;
   const drawn = document.createElement("span");
   try {
-    // No markup of its own, no links, no images, no endless macros.
+    // Disable raw markup, links, images and macro loops.
     katex.render(tex, drawn, {
       displayMode: display,
       output: "mathml",
@@ -57,6 +57,6 @@ async function draw(view, tex, display) {
     });
     view.replaceChildren(...drawn.childNodes);
   } catch {
-    view.title = "This formula cannot be drawn."; // its TeX stays
+    view.title = "This formula cannot be rendered.";
   }
 }

@@ -1,9 +1,9 @@
-// A picture of an answer or a message, in its own proportions, with buttons to look at it large and to download it.
+// Pictures in their natural proportions, with buttons to enlarge and download them.
 
 import { button, h, icon } from "./dom.js";
 import { blobOf, saveBlob } from "./save.js";
 
-/** @param {string} source a `data:` URL @param {string} label what it shows */
+/** @param {string} source a `data:` URL @param {string} label alternative text */
 export function pictureView(source, label) {
   const extension = /^data:image\/(\w+)/.exec(source)?.[1].replace("jpeg", "jpg") ?? "png";
   const image = h("img", { class: "picture", src: source, alt: label, on: { click: () => zoom(source, label) } });

@@ -1,11 +1,11 @@
-// A menu over the page, below or above the button that opened it. There is one at a time.
+// A popup menu, one at a time.
 
 import { button, h, icon } from "./dom.js";
 
 let close = () => {};
 
 /**
- * A button that opens a menu.
+ * Create a button that opens a menu.
  * @param {{label: string, symbol: string, class?: string, tabindex?: number}} props
  * @param {() => {text: string, symbol?: string, act: () => void, danger?: boolean}[]} items called when it opens
  */
@@ -67,7 +67,7 @@ function open(opener, label, items) {
   buttons[0]?.focus({ preventScroll: true });
 }
 
-// Below the opener if there is room, else above it; within the window.
+// Place the menu below its button if there is room, else above, within the window.
 function place(menu, { left, top, bottom }) {
   const { width, height } = menu.getBoundingClientRect();
   menu.style.left = `${Math.max(8, Math.min(left, innerWidth - width - 8))}px`;

@@ -1,4 +1,4 @@
-// Previews of HTML, SVG and Mermaid in a frame of its own: without network, storage or access to this page.
+// Previews of HTML, SVG and Mermaid in a sandboxed frame without network, storage or access to this page.
 
 import { serverUrl } from "./api.js";
 import { button, h, icon } from "./dom.js";
@@ -7,8 +7,7 @@ const KINDS = { html: "html", svg: "svg", mermaid: "mermaid" };
 const TALLEST = 1200; // px
 
 /**
- * The button that shows or hides the preview of a block of code, and the place of the preview; null for other languages.
- * A diagram is shown at once.
+ * Return a code block's preview button and its place; null for other languages. Diagrams are shown immediately.
  */
 export function previewOf(text, language) {
   const kind = KINDS[language.toLowerCase()] ?? (language === "xml" && text.includes("<svg") ? "svg" : null);

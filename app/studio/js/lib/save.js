@@ -1,4 +1,4 @@
-// Files that the page offers for download.
+// Downloads of generated files.
 
 /** @param {Blob} blob @param {string} name */
 export function saveBlob(blob, name) {
@@ -13,7 +13,7 @@ export function saveBlob(blob, name) {
 export const saveText = (text, name, type = "text/plain") =>
   saveBlob(new Blob([text], { type: `${type};charset=utf-8` }), name);
 
-/** The content of a base64 `data:` URL. */
+/** Decode a base64 `data:` URL. */
 export function blobOf(dataUrl) {
   const [head, content] = dataUrl.split(",", 2);
   const bytes = Uint8Array.from(atob(content), (character) => character.charCodeAt(0));

@@ -1,4 +1,4 @@
-// The message: its text, and the files that are attached to it.
+// The composer: message text and attachments.
 
 import { button, byId, h, icon } from "../lib/dom.js";
 import { count } from "../lib/text.js";
@@ -7,13 +7,13 @@ import { dataUrl } from "./files.js";
 const LARGEST = 20_000_000; // bytes of a file
 const TOUCH = matchMedia("(pointer: coarse)");
 
-/** Enter sends where there is a keyboard. On touch devices it begins a line, since those have no Shift+Enter. */
+/** Whether a key sends the message: Enter, except on touch devices, which have no Shift+Enter. */
 export function sendsMessage(event) {
   return event.key === "Enter" && !event.shiftKey && !event.isComposing && !TOUCH.matches;
 }
 
 export class Composer {
-  /** `onchange({text})` or `onchange({files})` is called when a person has changed either; `onrecall` by ArrowUp. */
+  /** `onchange({text})` or `onchange({files})` is called after user changes, `onrecall()` on ArrowUp in an empty field. */
   constructor({ onsend, onpreview, onchange, onrecall }) {
     this.form = byId("composer");
     this.prompt = byId("prompt");
@@ -66,14 +66,14 @@ export class Composer {
     return this.prompt.value;
   }
 
-  /** Show another message. */
+  /** Replace the message. */
   set({ text = "", files = [] }) {
     this.prompt.value = text;
     this.files = files;
     this.#listFiles();
   }
 
-  /** The message has been sent. */
+  /** Clear the message after sending. */
   clear() {
     this.set({});
     this.onchange({ text: "" });
@@ -84,12 +84,12 @@ export class Composer {
     this.prompt.focus();
   }
 
-  /** Ready for typing, but without a touch device's keyboard over what is shown. */
+  /** Focus the field, except on touch devices, whose keyboard would cover the page. */
   invite() {
     if (!TOUCH.matches) this.prompt.focus({ preventScroll: true });
   }
 
-  // The input items of what is written and attached; [] if there is nothing.
+  // Build the input items; [] for an empty message.
   items() {
     const text = this.text.trim();
     if (!text && !this.files.length) return [];

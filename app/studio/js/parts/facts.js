@@ -1,4 +1,4 @@
-// What is told in a line under an answer: the model, the time, the speed, the tokens, the cost, the backend.
+// The facts below an answer: model, backend, time, speed, tokens, cost.
 
 import { h } from "../lib/dom.js";
 import { money } from "../lib/tables.js";
@@ -6,8 +6,8 @@ import { plain, seconds, speed, tokens } from "../lib/text.js";
 
 /**
  * @param {any} response
- * @param {any} measures {seconds, first_token_seconds, cost, backend}, of which any may be missing
- * @param {{model?: string, backend?: string}} [before] of the turn before, which are not repeated
+ * @param {any} measures {seconds, first_token_seconds, cost, backend}, all optional
+ * @param {{model?: string, backend?: string}} [before] values of the previous turn, which are not repeated
  */
 export function factsView({ model, usage }, measures, before = {}) {
   const rate = speed(usage?.output_tokens, measures);

@@ -1,14 +1,14 @@
-// An error, with what to do about it.
+// Error cards.
 
 import { button, h } from "../lib/dom.js";
 import { advice, retryAt } from "../lib/errors.js";
 import { plain } from "../lib/text.js";
 
 /**
- * One sentence, the advice, the button that follows it, and the fields of the error, folded.
+ * Create an error card: message, advice, one action, and folded details.
  * @param {any} error an ApiError
  * @param {string} [requestId]
- * @param {[string, () => void] | null} [action] the label of the button and what it does
+ * @param {[string, () => void] | null} [action] label and callback
  */
 export function failureView(error, requestId = error.requestId, action = null) {
   const told = h("p", {}, advice(error));
@@ -42,7 +42,7 @@ export function failureView(error, requestId = error.requestId, action = null) {
   );
 }
 
-// Where the error says when to retry, the advice counts down to it, and the button waits.
+// Count down to the retry time of a rate limit, and disable the button until then.
 function countDown(error, told, act) {
   const time = retryAt(error);
   if (time === null) return;

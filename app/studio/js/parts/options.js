@@ -1,4 +1,4 @@
-// The panel of options: fields, presets of them, prompt templates, hosted tools. Their values are `OptionValues`.
+// The options panel: fields, presets, prompt templates and hosted tools. Its values are `OptionValues`.
 
 import { asked, confirmed } from "../lib/dialog.js";
 import { announce, button, byId, h, icon } from "../lib/dom.js";
@@ -10,15 +10,14 @@ const PRESETS = "antiphon.presets"; // {name: state}, in the browser
 
 export class Options {
   /**
-   * `onchange` is called with the values after a person has changed them; `onopen` with a control that cannot be sent
-   * as it is, or whose chip was clicked.
+   * `onchange(values)` is called after user changes; `onopen(control)` to focus an invalid control or a chip's control.
    */
   constructor({ onchange, onopen }) {
     this.onchange = onchange;
     this.onopen = onopen;
-    this.about = {}; // what the server offers
-    this.told = ""; // what the chips show
-    this.known = false; // whether that has been loaded
+    this.about = {}; // the server's configuration
+    this.told = ""; // content of the chips
+    this.known = false; // whether `about` is loaded
     this.wanted = new OptionValues();
     this.toolbox = new Toolbox({ onchange: () => this.#changed() });
     byId("options").addEventListener("input", () => this.#changed());
@@ -34,7 +33,7 @@ export class Options {
     this.#tell();
   }
 
-  // What the server offers is known.
+  // Apply the server's configuration.
   offer(about) {
     this.about = about;
     this.known = true;
@@ -48,7 +47,7 @@ export class Options {
     this.show(this.wanted);
   }
 
-  // Set all controls; the values have not been changed by a person.
+  // Set all controls without reporting a change.
   show(values) {
     this.wanted = values;
     for (const [id, value] of Object.entries(values.fields)) if (id in DEFAULTS) write(id, value);
@@ -60,7 +59,7 @@ export class Options {
     this.#tell();
   }
 
-  // The values of the controls. What the server may still offer is kept as it was wanted.
+  // Read the controls. Until the configuration is loaded, wanted prompts and tools are retained.
   get values() {
     const fields = Object.fromEntries(Object.keys(DEFAULTS).map((id) => [id, read(id)]));
     if (!this.known) return new OptionValues({ ...this.wanted.state(), fields }, this.about);
@@ -73,7 +72,7 @@ export class Options {
     announce("Options reset.");
   }
 
-  // The parameters of a request; throws an Error, after it has shown the field to correct.
+  // Build the request parameters. Throws after focusing an invalid field.
   parameters() {
     const model = byId("model").hidden ? byId("model-name").value.trim() : byId("model").value;
     try {
@@ -98,11 +97,11 @@ export class Options {
     this.onchange(this.wanted);
   }
 
-  // Show what is set as chips above the message, each of which opens its control or switches it off.
+  // Draw a chip for each changed option; a chip opens or resets its option.
   #tell() {
     const told = this.values.set();
     const shown = JSON.stringify(told);
-    if (shown === this.told) return; // a chip that is pressed stays
+    if (shown === this.told) return; // do not replace a chip during a click
     this.told = shown;
     byId("switched-on").replaceChildren(
       ...told.map(({ text, field }) =>

@@ -1,10 +1,10 @@
-// The branches of a conversation: turns that were edited or retried have siblings, which continue the same turn.
+// Branches of a conversation. Edited and retried turns are siblings: they share `previous_response_id`.
 
 /** @typedef {{id: string, previous_response_id: string | null, created_at: number}} Entry */
 
 /**
- * The siblings of a response, oldest first, with itself: all entries that continue the same response.
- * `roots` are the ids of first turns that replaced one another; the server knows them as separate conversations.
+ * Return a response's siblings including itself, oldest first.
+ * `roots` lists sibling first turns, which the server stores as separate conversations.
  * @param {Entry[]} entries
  * @param {string} id
  * @param {string[]} roots
@@ -20,7 +20,7 @@ export function siblings(entries, id, roots = []) {
 }
 
 /**
- * The newest response that continues from a response, at any distance; itself if nothing does.
+ * Return the newest descendant of a response, or the response itself.
  * @param {Entry[]} entries
  * @param {string} id
  */
@@ -35,7 +35,7 @@ export function newestFrom(entries, id) {
   const open = newest ? [newest] : [];
   while (open.length) {
     for (const child of children.get(open.pop().id) ?? []) {
-      // A child is as old as its parent where both began in the same second.
+      // Timestamps have a resolution of one second, so a child can be as old as its parent.
       if (child.created_at >= newest.created_at) newest = child;
       open.push(child);
     }
@@ -44,7 +44,7 @@ export function newestFrom(entries, id) {
 }
 
 /**
- * Record that a first turn replaced another one. `groups` are lists of ids, the newest group last; at most 200 stay.
+ * Add a first turn to the sibling group of the turn it replaced. Keeps the newest 200 groups.
  * @param {string[][]} groups
  */
 export function withRoot(groups, before, id) {

@@ -1,10 +1,10 @@
-// Unsent messages, by conversation, so that they survive a reload of their tab: texts and options in sessionStorage,
-// attached files in IndexedDB, since those can be larger than what sessionStorage holds.
+// Unsent messages by conversation, kept across reloads of a tab: texts and options in sessionStorage, attachments in
+// IndexedDB because they can exceed sessionStorage's quota.
 
 const TEXTS = "antiphon.drafts"; // {conversation: {text, options}}
-const TAB = "antiphon.tab"; // a random name for this tab, by which its files are found again
+const TAB = "antiphon.tab"; // random name of this tab, the prefix of its IndexedDB keys
 const DATABASE = "antiphon-drafts";
-const EXPIRES = 7 * 24 * 3600 * 1000; // ms after which the files of tabs that were closed are deleted
+const EXPIRES = 7 * 24 * 3600 * 1000; // ms; files of closed tabs are deleted later
 
 /** @returns {Object<string, {text?: string, options?: any, files?: boolean}>} */
 function all() {
@@ -15,7 +15,7 @@ function write(drafts) {
   try {
     sessionStorage.setItem(TEXTS, JSON.stringify(drafts));
   } catch {
-    // The text is larger than the browser's quota: it stays in the field, but not over a reload.
+    // The text exceeds the quota: it stays in the field, but does not survive a reload.
   }
 }
 
@@ -26,17 +26,17 @@ function tab() {
 }
 
 export const drafts = {
-  /** What is kept for a conversation. */
+  /** Return a conversation's draft. */
   get: (conversation) => all()[conversation] ?? {},
 
-  /** Keep fields of a conversation's draft; fields that are empty are forgotten. */
+  /** Merge fields into a conversation's draft; empty fields are removed. */
   set(conversation, fields) {
     const { [conversation]: before, ...rest } = all();
     const kept = Object.entries({ ...before, ...fields }).filter(([, value]) => value);
     write(kept.length ? { ...rest, [conversation]: Object.fromEntries(kept) } : rest);
   },
 
-  /** The conversation is known by another name from now on. */
+  /** Rename a draft after its conversation has received an id. */
   async move(from, to) {
     const { [from]: moved, ...rest } = all();
     if (!moved) return;
@@ -44,7 +44,7 @@ export const drafts = {
     if (moved.files) await this.setFiles(to, await this.files(from));
   },
 
-  /** The attached files of a conversation: [{name, url}] with `data:` URLs. */
+  /** Load a conversation's attachments: [{name, url}] with `data:` URLs. */
   async files(conversation) {
     if (!all()[conversation]?.files) return [];
     const found = await request("readonly", (store) => store.get(`${tab()}/${conversation}`));
@@ -60,7 +60,7 @@ export const drafts = {
   },
 };
 
-/** Delete the files of tabs that were closed long ago. */
+/** Delete expired files of closed tabs. */
 export async function forgetOldFiles() {
   await request("readwrite", (store) => {
     const cursor = store.openCursor();
@@ -72,7 +72,7 @@ export async function forgetOldFiles() {
   });
 }
 
-// The result of one request on the store of files; null where the browser has no storage, as in some private windows.
+// Run one IndexedDB request; null if the browser has no storage, for example in private windows.
 async function request(mode, make) {
   try {
     const opening = indexedDB.open(DATABASE, 1);

@@ -1,10 +1,10 @@
-// A conversation as a file.
+// Export conversations as files.
 
 import { textOf } from "../parts/answer.js";
 import { writtenText } from "./turn.js";
 
 /**
- * The conversation as Markdown: questions and answers, with the calls between them.
+ * Format a conversation as Markdown: questions, answers and calls.
  * @param {{response: any, input: any[]}[]} chain oldest first
  * @param {string} title
  */
@@ -19,7 +19,7 @@ export function asMarkdown(chain, title) {
   return `# ${title}\n\n${turns.join("\n\n")}\n`;
 }
 
-/** The stored responses with their input items, as the API returns them. */
+/** Format stored responses and their input items as JSON. */
 export function asJson(chain) {
   return `${JSON.stringify(
     chain.map(({ response, input, request }) => ({ input, request, response })),
@@ -28,7 +28,7 @@ export function asJson(chain) {
   )}\n`;
 }
 
-/** A file name from a title. */
+/** Build a file name from a title. */
 export function fileName(title, extension) {
   const words = title
     .normalize("NFKD")

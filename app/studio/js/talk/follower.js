@@ -1,16 +1,16 @@
-// Keeps a scrolling region at its end while its content grows, unless its reader has scrolled up.
+// Auto-scroll: keeps a growing region at its end until the reader scrolls up.
 
-const NEAR = 40; // px from the end that still count as the end
+const NEAR = 40; // px; closer positions count as the end
 
 export class Follower {
-  /** @param {any} scroller @param {any} content what grows in it @param {any} jump a button that leads to the end */
+  /** @param {any} scroller @param {any} content its growing content @param {any} jump the button "Jump to latest" */
   constructor(scroller, content, jump) {
     this.scroller = scroller;
     this.jump = jump;
     this.pinned = true;
     this.top = 0;
     this.sizes = "";
-    // Sizes are observed after layout, so that reading them here forces no other one.
+    // Observers run after layout, so reading sizes here does not force another layout.
     const observer = new ResizeObserver(() => this.#resized());
     observer.observe(scroller);
     observer.observe(content);
@@ -18,13 +18,13 @@ export class Follower {
     jump.addEventListener("click", () => this.pin());
   }
 
-  /** Go to the end, and stay there. */
+  /** Scroll to the end and follow it. */
   pin() {
     this.pinned = true;
     this.#end();
   }
 
-  /** Stay where it is. */
+  /** Stop following the end. */
   release() {
     this.pinned = false;
   }
@@ -43,7 +43,7 @@ export class Follower {
     const { scrollTop, clientHeight, scrollHeight } = this.scroller;
     const moved = `${clientHeight}/${scrollHeight}` === this.sizes;
     if (scrollTop + clientHeight >= scrollHeight - NEAR) this.pinned = true;
-    // Only a person scrolls up without a change of sizes: else the browser has adjusted the position.
+    // With unchanged sizes, an upward scroll comes from the reader; otherwise the browser adjusted the position.
     else if (moved && scrollTop < this.top) this.pinned = false;
     this.#remember();
   }

@@ -1,14 +1,14 @@
-// The list of conversations as data: names and pins that this browser keeps, groups by day.
+// Data of the conversation list: grouping by day, names and pins in localStorage.
 
 const KEPT = "antiphon.conversations"; // {chain: {name, pinned: entry}}
 
-/** What the ids of one conversation have in common: the key of their chain, at their end. */
+/** The chain key: the last 24 characters, which all response ids of a conversation share. */
 export const chainOf = (id) => id?.slice(-24) ?? "";
 
 /**
- * The rows of the list: {day} for a heading, {entry} for a conversation. Pinned ones come first.
+ * Return the list's rows: {day} for a heading, {entry} for a conversation. Pinned conversations come first.
  * @param {any[]} entries the newest first, with `updated_at` in Unix time
- * @param {any[]} pinned entries too, as they were when they were pinned
+ * @param {any[]} pinned snapshots of pinned entries
  * @param {Date} now
  */
 export function grouped(entries, pinned = [], now = new Date()) {
@@ -38,7 +38,7 @@ function dayOf(unix, now) {
   return date.toLocaleDateString("en", { month: "long", year: "numeric" });
 }
 
-/** Names and pins. */
+/** Names and pins in localStorage. */
 export const kept = {
   all: () => JSON.parse(localStorage.getItem(KEPT) ?? "{}"),
   get: (chain) => kept.all()[chain] ?? {},

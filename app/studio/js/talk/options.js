@@ -1,11 +1,11 @@
-// The options of a conversation as values: what the panel shows, what a request sends, what a stored request restores.
+// Option values of a conversation: conversion from the panel to a request and back.
 
 import { many, plain } from "../lib/text.js";
 
 /**
- * @typedef {Object<string, string | boolean>} Fields values by the id of their field in the panel
+ * @typedef {Object<string, string | boolean>} Fields values by field id
  * @typedef {{fields: Fields, prompt: any, tools: Object<string, any>}} State
- *   `prompt` is {id, version, variables} or null; `tools` has the settings of each hosted tool that is on, by its name
+ *   `prompt` is {id, version, variables} or null; `tools` maps names of enabled hosted tools to their settings
  */
 
 /** @type {Fields} */
@@ -25,7 +25,7 @@ export const DEFAULTS = {
   extra: "",
 };
 
-// What each JSON field must contain, for its error message.
+// Expected content of JSON fields, for error messages.
 export const JSON_FIELDS = { functions: "a JSON array of tools", schema: "a JSON Schema", extra: "a JSON object" };
 
 const LABELS = {
@@ -47,25 +47,25 @@ const TOOL_NAMES = {
   image_generation: "Image generation",
 };
 
-// Parameters that belong to one turn, or that the studio itself sets.
+// Parameters of a single turn, or set by the studio itself.
 const OF_A_TURN = new Set(["input", "model", "stream", "previous_response_id", "conversation", "background", "store"]);
 
-// Metadata by which the server lists the conversations that were begun in the studio.
+// Request metadata that marks the studio's conversations for the list filter.
 export const CLIENT = { "antiphon.client": "studio" };
 
-/** The tools of the server, by the name under which their settings are kept. */
+/** The key of a hosted tool's settings. */
 export function toolName(declaration) {
   return declaration.server_label ?? declaration.type;
 }
 
-/** What a person reads for a hosted tool. An MCP server is labelled as one, since its name can be anything. */
+/** The display name of a hosted tool. MCP servers are labelled, since their names are arbitrary. */
 export function toolTitle(declaration) {
   if (declaration.type === "mcp") return `${declaration.server_label} (MCP)`;
   return TOOL_NAMES[declaration.type] ?? declaration.type.replaceAll("_", " ");
 }
 
 export class OptionValues {
-  /** @param {Partial<State>} state @param {any} about what the server offers, from /v1/antiphon/about */
+  /** @param {Partial<State>} state @param {any} about the server's configuration, from /v1/antiphon/about */
   constructor(state = {}, about = {}) {
     this.fields = { ...DEFAULTS, ...state.fields };
     this.prompt = state.prompt ?? null;
@@ -78,12 +78,12 @@ export class OptionValues {
     return { fields: this.fields, prompt: this.prompt, tools: this.tools };
   }
 
-  /** The hosted tools that the server offers, each as its declaration. */
+  /** Declarations of the server's hosted tools. */
   get offered() {
     return [...(this.about.file_search ? [{ type: "file_search" }] : []), ...(this.about.tools ?? [])];
   }
 
-  /** The parameters of a request, without its model; throws an `OptionError` that names the wrong field. */
+  /** Build the request parameters, without the model. Throws `OptionError` for an invalid field. */
   request() {
     const { fields } = this;
     /** @type {any} */
@@ -108,8 +108,8 @@ export class OptionValues {
   }
 
   /**
-   * The options that a request was made with. Parameters without a field of their own go into the field `extra`, and
-   * tools that this server does not offer into `functions`, so that the next turn sends them again.
+   * Restore options from a request. Parameters without a field go into `extra`, and unknown tools into `functions`, so
+   * that the next request repeats them.
    */
   static from(request, about = {}) {
     const values = new OptionValues({}, about);
@@ -124,7 +124,7 @@ export class OptionValues {
     if (fields.store && about.background !== false) fields.background = Boolean(request.background);
     values.prompt = take("prompt") ?? null;
     fields.instructions = take("instructions") ?? "";
-    if (values.prompt) fields.instructions = ""; // the stored resource has those of the template
+    if (values.prompt) fields.instructions = ""; // the stored value is the rendered template
     values.#takeTools(take("tools") ?? []);
     const known = values.offered.filter((declaration) => values.tools[toolName(declaration)]);
     const include = (take("include") ?? []).filter((name) => !known.some(({ type }) => INCLUDES[type] === name));
@@ -148,7 +148,7 @@ export class OptionValues {
     return values;
   }
 
-  /** What is set, in words: [{text, field}], where `field` is the id of the control that sets it. */
+  /** Describe options that differ from their defaults: [{text, field}], with the id of the control. */
   set() {
     const { fields } = this;
     const told = [];
@@ -163,7 +163,7 @@ export class OptionValues {
     return told;
   }
 
-  /** Switch off what `set` tells under this field. */
+  /** Reset an option, by the field id from `set`. */
   unset(field) {
     if (field === "template") this.prompt = null;
     else if (field.startsWith("tool-") && field !== "tool-choice") delete this.tools[field.slice("tool-".length)];
@@ -220,7 +220,7 @@ export class OptionValues {
   }
 }
 
-/** Options that cannot be sent; `field` is the id of the control to correct. */
+/** Invalid options; `field` is the id of the control to correct. */
 export class OptionError extends Error {
   constructor(message, field) {
     super(message);
@@ -244,7 +244,7 @@ const CHIPS = {
   extra: () => "other parameters",
 };
 
-// The settings of an offered tool that a request has declared; null if the declaration has other fields too.
+// Extract the settings of a declared hosted tool; null if the declaration has additional fields.
 function settingOf(tool, declaration) {
   const { vector_store_ids: stores, allowed_tools: allowed, ...rest } = tool;
   if (tool.type === "file_search") return stores?.length === 1 && same(rest, declaration) ? { store: stores[0] } : null;
@@ -253,7 +253,7 @@ function settingOf(tool, declaration) {
   return Array.isArray(allowed) && !same(allowed, declaration.allowed_tools) ? { allowed } : {};
 }
 
-// Whether all fields that a stored declaration has are those of the offered one: secrets are not stored.
+// Compare the stored fields only: stored declarations omit secrets.
 const includes = (declared, stored) => Object.entries(stored).every(([name, value]) => same(value, declared[name]));
 
 const formatOf = (schema) => ({

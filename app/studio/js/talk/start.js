@@ -1,4 +1,4 @@
-// The first minute: what to connect this server to, how to point clients at it, and their first request, live.
+// The start page: commands that connect a model server, configuration of clients, and the first client request, live.
 
 import { baseUrl, getJson, key, serverUrl } from "../lib/api.js";
 import { announce, copyButton, h, icon } from "../lib/dom.js";
@@ -6,9 +6,9 @@ import { cut, plain } from "../lib/text.js";
 import { Watch } from "../lib/watch.js";
 import { CLIENT } from "./options.js";
 
-const EVERY = 3000; // ms between two looks for a request of another client
+const EVERY = 3000; // ms between polls for client requests
 
-/** Where model servers listen by default, for those that were not found. */
+/** Default base URLs of model servers. llama.cpp's own default port is Antiphon's. */
 const USUAL = {
   Ollama: "http://127.0.0.1:11434/v1",
   vLLM: "http://127.0.0.1:8000/v1",
@@ -17,7 +17,7 @@ const USUAL = {
 };
 
 export class Start {
-  /** @param {any} place where it is shown */
+  /** @param {any} place its element */
   constructor(place) {
     this.connect = h("section", { class: "start-card", "aria-labelledby": "start-connect", hidden: true });
     this.clients = h("section", { class: "start-card", "aria-labelledby": "start-clients" });
@@ -27,14 +27,14 @@ export class Start {
     this.watch = new Watch(() => this.#look(), EVERY);
   }
 
-  /** @param {any} about what the server offers */
+  /** @param {any} about the server's configuration */
   offer(about) {
     const demo = about.backends.some(({ profile }) => profile === "demo");
     this.connect.hidden = !demo;
     if (demo) this.#connect();
   }
 
-  /** @param {string} model named in the lines for clients */
+  /** @param {string} model the model in the examples */
   name(model) {
     this.clients.replaceChildren(
       h("h3", { id: "start-clients" }, "Point your tools here"),
@@ -73,7 +73,7 @@ export class Start {
     );
   }
 
-  // Show the newest request of another client that came while this page was open.
+  // Show the newest client request since the page was opened.
   async #look() {
     const { data } = await getJson(`antiphon/responses?limit=5&created_after=${this.since}`).catch(() => ({
       data: [],

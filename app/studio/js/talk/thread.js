@@ -1,4 +1,4 @@
-// One conversation: its turns with their views, the answer that is coming, and its branches.
+// A conversation: its turns and their views, the running response, and branches.
 
 import { ApiError, send, stream } from "../lib/api.js";
 import { h, schedule } from "../lib/dom.js";
@@ -9,27 +9,27 @@ import { newestFrom, siblings, withRoot } from "./branches.js";
 import { Turn, writtenText } from "./turn.js";
 import { TurnView } from "./turn_view.js";
 
-const ROOTS = "antiphon.branches"; // groups of first turns that replaced one another, in the browser
-const RESUMES = 60; // how often a background response is followed again after its connection broke
-const LONGEST_PAUSE = 10_000; // ms between two such attempts
-const SLICE = 8; // ms of building old turns, before the browser gets a chance to draw
+const ROOTS = "antiphon.branches"; // localStorage: sibling groups of first turns
+const RESUMES = 60; // reconnection attempts for a background response
+const LONGEST_PAUSE = 10_000; // ms between attempts
+const SLICE = 8; // ms of building turns before yielding to the browser
 
 export class Thread {
   /**
-   * @param {any} acts what the controls of turns do: see `TurnView`
+   * @param {any} acts callbacks of turn controls: see `TurnView`
    * @param {any} on changed(thread): its address or state; painted(turn); ended(turn); refused(error)
    */
   constructor(acts, on) {
     this.acts = acts;
     this.on = on;
-    this.address = ""; // the id of the response that it ends with; "local-1" while the server does not store it
+    this.address = ""; // id of its last stored response; "local-1" if nothing is stored
     this.turns = [];
-    this.made = new Set(); // the ids of all responses that this page has seen of it
-    this.forks = []; // entries of the stored responses that are on other branches
+    this.made = new Set(); // ids of all known responses of this conversation
+    this.forks = []; // list entries of responses on other branches
     this.views = new Map();
     this.running = null; // {turn, id, abort}
     this.values = null; // the OptionValues of its next turn
-    this.cutOff = []; // turns that a fork has hidden until its first message
+    this.cutOff = []; // turns hidden by `fork`
     this.list = h("div", { class: "turns" });
   }
 
@@ -37,12 +37,12 @@ export class Thread {
     return this.turns.at(-1);
   }
 
-  /** The text that the conversation begins with. */
+  /** The text of the first message. */
   get title() {
     return this.turns.length ? writtenText(this.turns[0].input) : "";
   }
 
-  /** Its turns exist in this page alone. */
+  /** Whether the turns exist only in this page. */
   get unsaved() {
     return this.turns.length > 0 && !this.address.startsWith("resp_");
   }
@@ -51,7 +51,7 @@ export class Thread {
     return this.views.get(turn);
   }
 
-  /** Show stored turns, the newest first, so that a long conversation can be read before all of it is built. */
+  /** Build the views of stored turns, newest first, so that the end of a long conversation is readable at once. */
   async restore({ data, forks = [] }) {
     this.forks = forks;
     this.address = data.at(-1).response.id;
@@ -64,13 +64,13 @@ export class Thread {
         await new Promise((done) => setTimeout(done));
         began = performance.now();
       }
-      if (!this.turns.includes(turn)) return; // the conversation was cut off before it
+      if (!this.turns.includes(turn)) return; // removed meanwhile
       this.list.prepend(this.#made(turn).node);
       if (!turn.running) this.#settle(turn);
     }
   }
 
-  /** Follow the last turn, if it still runs. */
+  /** Stream the last turn if it is still running. */
   resume() {
     const { last } = this;
     if (!last?.running || this.running) return;
@@ -79,7 +79,7 @@ export class Thread {
     this.#attend(last, id, (signal) => stream(`responses/${id}?stream=true`, { signal }));
   }
 
-  /** Send a request, whose own items are `input`; `replaced` are the turns that it takes the place of. */
+  /** Send a request as a new turn. `input` excludes repeated history; `replaced` becomes another branch. */
   run(request, input, replaced = this.cutOff) {
     this.cutOff = [];
     const turn = new Turn(request, input);
@@ -92,7 +92,7 @@ export class Thread {
     return this.#attend(turn, null, (signal) => stream("responses", { method: "POST", body: request, signal }));
   }
 
-  /** Take the turns from one on out of the conversation; returns them. */
+  /** Remove a turn and its successors; returns them. */
   cutFrom(turn) {
     const index = this.turns.indexOf(turn);
     if (index < 0) return [];
@@ -103,7 +103,7 @@ export class Thread {
     return taken;
   }
 
-  /** Hide what comes after a turn, until the next message begins another branch, or `unfork` shows it again. */
+  /** Hide a turn's successors until the next message starts a branch or `unfork` restores them. */
   fork(turn) {
     this.unfork();
     const next = this.turns[this.turns.indexOf(turn) + 1];
@@ -134,18 +134,18 @@ export class Thread {
     this.on.changed(this);
   }
 
-  /** Do not wait for an answer; a background response goes on at the server. */
+  /** Cancel a background response, or abort a foreground stream. */
   async stop() {
     const { running } = this;
     if (!running) return;
     running.turn.stopped = true;
     this.views.get(running.turn).wait("Stopping…");
-    // The stream of a background response ends by itself, as cancelled.
+    // A cancelled background response ends its own stream.
     if (running.id) await send("POST", `responses/${running.id}/cancel`, {}).catch(() => running.abort.abort());
     else running.abort.abort();
   }
 
-  // Wait for the answer of a turn, whose stream `ask(signal)` opens; `id` is that of a background response that runs.
+  // Stream a turn's answer, opened by `ask(signal)`. `id` is the id of a running background response, else null.
   async #attend(turn, id, ask) {
     const running = { turn, id, abort: new AbortController() };
     this.running = running;
@@ -216,7 +216,7 @@ export class Thread {
     }
   }
 
-  // Follow a background response from where its stream broke.
+  // Resume a background response's stream after its last event.
   async #followAgain(running) {
     const { turn, id, abort } = running;
     const view = this.views.get(turn);
@@ -230,7 +230,7 @@ export class Thread {
         return true;
       } catch (error) {
         if (!isLost(error)) return false;
-        if (turn.live.last > last) attempt = 0; // it came further
+        if (turn.live.last > last) attempt = 0; // there was progress
         await new Promise((done) => setTimeout(done, Math.min(500 * 2 ** attempt, LONGEST_PAUSE)));
       }
     }
@@ -266,13 +266,13 @@ export class Thread {
     });
   }
 
-  /** Update the controls of all turns, which a running answer takes away. */
+  /** Update the controls of all turns. */
   settle() {
     for (const turn of this.turns) if (this.views.has(turn)) this.#settle(turn);
   }
 
   /**
-   * The siblings of a turn in the order of their making: [{current, turns}] for those of this page, [{id}] for others.
+   * Return a turn's siblings by age. Siblings in memory have `turns`; others have only an `id`.
    * @returns {{current?: boolean, turns?: any[], id?: string, asked: number}[]}
    */
   branches(turn) {
@@ -290,7 +290,7 @@ export class Thread {
     return [...found.values()].sort((one, other) => one.asked - other.asked);
   }
 
-  /** Show a sibling that this page has made; returns the id of the response to open for another one. */
+  /** Show a sibling in memory. For another one, return the id of the response to open. */
   showBranch(turn, step) {
     const branches = this.branches(turn);
     const wanted = branches[branches.findIndex(({ current }) => current) + step];
@@ -302,7 +302,7 @@ export class Thread {
     return null;
   }
 
-  // The stored responses of all branches, but for failures.
+  // Entries of stored responses on all branches, without failed ones.
   #entries() {
     const path = this.turns
       .filter((turn) => turn.stored)
@@ -315,7 +315,7 @@ export class Thread {
     return [...path, ...this.forks.filter(({ id, status }) => !known.has(id) && status !== "failed")];
   }
 
-  // A first turn that replaced another one is a conversation of its own for the server.
+  // Remember sibling first turns, which the server stores as separate conversations.
   #rememberRoot(turn) {
     if (turn !== this.turns[0] || !turn.stored) return;
     const replaced = turn.others.map(([first]) => first).filter((first) => first.stored);
@@ -334,7 +334,7 @@ function localAddress() {
   return `local-${locals}`;
 }
 
-// The other branches at a place: those that the turns taken from it had, and these turns, unless they have no answer.
+// The branches beside a new turn: the removed turns and their siblings. A failed turn without output is dropped.
 function othersOf(taken, shown = null) {
   if (!taken.length) return [];
   const kept = taken[0].state === "failed" && !taken[0].live.items.length ? [] : [taken];

@@ -1,4 +1,4 @@
-// One turn of a conversation: a request, its answer as far as it has come, and what can be done with it.
+// A turn: a request, its (partial) response, and the available actions.
 
 import { LiveResponse } from "../lib/live.js";
 
@@ -8,27 +8,27 @@ const CALLS = ["function_call", "custom_tool_call"];
 
 export class Turn {
   /**
-   * @param {any} request the body that was sent, or that a stored response tells of
-   * @param {any[]} input the items of this turn, without any history that the request repeats
+   * @param {any} request the request body, sent or restored from a stored response
+   * @param {any[]} input the turn's own items, without repeated history
    */
   constructor(request, input = request.input) {
     this.request = request;
     this.input = input;
-    this.number = 0; // its place in the conversation, from 1
+    this.number = 0; // position in the conversation, from 1
     this.live = new LiveResponse();
     this.running = true;
     this.stopped = false;
     this.failure = null; // an ApiError, if the request itself failed
-    this.outputs = []; // results of function calls, until all calls have one
-    this.measures = null; // times in seconds, cost and backend, as the server stores them
-    this.log = null; // the EventLog of a stream of this page
+    this.outputs = []; // results of function calls, sent once complete
+    this.measures = null; // stored measures: seconds, first_token_seconds, cost, backend
+    this.log = null; // EventLog of the stream in this page
     this.warnings = "";
     this.requestId = "";
     this.asked = Date.now() / 1000; // Unix time
-    this.others = []; // turns that stood here before an edit or a retry: lists of turns, each with its successors
+    this.others = []; // sibling branches in memory: lists of turns
   }
 
-  /** A turn of a stored conversation. */
+  /** Create a turn from an entry of /v1/antiphon/responses/{id}/chain. */
   static stored({ response, input, measures }, request) {
     const turn = new Turn(request, input);
     turn.live = LiveResponse.of(response);
@@ -51,22 +51,22 @@ export class Turn {
     return "ended";
   }
 
-  /** The next turn can continue from this one. */
+  /** Whether the next turn can continue from this one. */
   get continuable() {
     return !this.running && this.live.ended && this.response.status !== "failed";
   }
 
-  /** The server stores this turn, so that it can be opened again. */
+  /** Whether the server has stored this turn. */
   get stored() {
     return Boolean(this.live.ended && this.response.store);
   }
 
-  /** The calls that wait for a result from the person. */
+  /** Function and custom tool calls of the response. */
   get calls() {
     return (this.response?.output ?? []).filter(({ type }) => CALLS.includes(type));
   }
 
-  /** The model's answer was cut off, and the model can write on. */
+  /** Whether the answer is incomplete and can be continued. */
   get cut() {
     return (
       this.continuable &&
@@ -75,13 +75,13 @@ export class Turn {
     );
   }
 
-  /** The message that a person wrote, if this turn has one: results of calls cannot be edited. */
+  /** Whether the input has a user message. Results of calls cannot be edited. */
   get editable() {
     return this.input.some((item) => (item.type ?? "message") === "message" && item.role === "user");
   }
 
   /**
-   * What a person can do with this turn. `last` is true for the last turn, `busy` while an answer is coming.
+   * Return the available actions. `last`: this is the last turn; `busy`: a response is running.
    * @returns {Set<string>}
    */
   actions({ last, busy }) {
@@ -109,8 +109,8 @@ export class Turn {
 }
 
 /**
- * The request of the turn after `turns`. It continues the last turn that can be continued: by its id, or by its items
- * if the server has not stored it.
+ * Build the request that follows `turns`. It continues the last continuable turn by its id, or repeats the items of
+ * turns that are not stored.
  */
 export function nextRequest(turns, parameters, items) {
   const last = turns.findLast((turn) => turn.continuable);
@@ -126,7 +126,7 @@ export function nextRequest(turns, parameters, items) {
   return { ...request, ...earlier, input: [...history, ...items] };
 }
 
-/** The items of a turn with another text for its message; attached images and files stay. */
+/** Replace the text of a turn's message; attachments stay. */
 export function withText(items, text) {
   let written = false;
   const edited = items.map((item) => {
@@ -139,7 +139,7 @@ export function withText(items, text) {
   return edited.filter((item) => item.content === undefined || item.content.length);
 }
 
-/** The text of a person's message in the items of a turn. */
+/** The text of the user messages among items. */
 export function writtenText(items) {
   return items
     .filter(({ role }) => role === "user")
@@ -148,7 +148,7 @@ export function writtenText(items) {
     .join("\n");
 }
 
-/** How earlier turns answered the calls and approval requests of an answer: {id of the call or request: item}. */
+/** Map call ids and approval request ids to the items that answer them. */
 export function answersOf(items) {
   return new Map(items.map((item) => [item.approval_request_id ?? item.call_id, item]).filter(([id]) => id));
 }

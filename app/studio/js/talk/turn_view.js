@@ -1,4 +1,4 @@
-// The view of one turn: the question, the answer as it grows, and below it what can be done and what it took.
+// The view of a turn: question, streaming answer, actions and facts.
 
 import { ApiError } from "../lib/api.js";
 import { button, copyButton, h, icon } from "../lib/dom.js";
@@ -11,12 +11,12 @@ import { failureView } from "../parts/failure.js";
 import { itemViews } from "../parts/items.js";
 import { answersOf, withText, writtenText } from "./turn.js";
 
-const SPEED_EVERY = 250; // ms between two figures of the speed while an answer comes
+const SPEED_EVERY = 250; // ms between updates of the live speed
 
 export class TurnView {
   /**
    * @param {import("./turn.js").Turn} turn
-   * @param {any} acts what its controls do: retry(turn, model), resend(turn, items), goOn(turn), fork(turn),
+   * @param {any} acts callbacks: retry(turn, model), resend(turn, items), goOn(turn), fork(turn),
    *   inspect(turn), output(turn, item, text), approve(turn, item, yes), branch(turn, step), raise(turn), models()
    */
   constructor(turn, acts) {
@@ -35,19 +35,19 @@ export class TurnView {
       this.place,
       this.foot,
     );
-    this.live = null; // whether its calls can be answered
+    this.live = null; // cache key of the current answer view
     this.#makeAnswer(false, new Map());
     if (turn.running) this.wait("Waiting for the model…");
   }
 
-  /** Draw what has come of the answer. */
+  /** Draw new content of the answer. */
   draw() {
     const { turn } = this;
     this.answer.draw(turn.live);
     if (turn.state === "streaming" && !this.notice) this.#tellSpeed();
   }
 
-  /** Tell what is waited for. */
+  /** Show a status in place of the actions. */
   wait(text) {
     this.notice = text;
     this.node.setAttribute("aria-busy", "true");
@@ -55,7 +55,7 @@ export class TurnView {
     this.foot.replaceChildren(this.coming);
   }
 
-  /** The answer is coming again. */
+  /** The stream has (re)started. */
   resumed() {
     this.notice = "";
     this.speedAt = 0;
@@ -73,9 +73,9 @@ export class TurnView {
   }
 
   /**
-   * Show the place of a turn that does not run in its conversation.
+   * Draw the actions and the outcome of a turn that is not running.
    * @param {{last: boolean, busy: boolean, next: any, before: any, branch: [number, number]}} place `next` and
-   *   `before` are the turns around it; `branch` is its number among its siblings, and how many there are
+   *   `before` are its neighbours; `branch` is [number, count] among its siblings
    */
   settle({ last, busy, next, before, branch }) {
     const { turn } = this;
@@ -88,7 +88,7 @@ export class TurnView {
     this.foot.replaceChildren(...this.#outcome(actions), this.#buttons(actions, before));
   }
 
-  // Calls and requests for approval have controls in the last turn alone; in others, the answer that they got.
+  // Calls and approval requests have controls only in the last turn; elsewhere they show their answer.
   #makeAnswer(live, answers) {
     const key = JSON.stringify([live, [...answers.keys()]]);
     if (key === this.live) return;
@@ -108,7 +108,7 @@ export class TurnView {
     this.place.replaceChildren(this.answer.node);
   }
 
-  /** Update the times and the cost, which the server tells after the end. */
+  /** Redraw the facts after the stored measures have been loaded. */
   measured(before) {
     this.foot.querySelector(".facts")?.replaceWith(this.#facts(before));
   }
@@ -217,7 +217,7 @@ export class TurnView {
     );
   }
 
-  /** Edit the question where it is. Nothing changes before it is sent. */
+  /** Edit the question in place. Nothing changes until it is sent. */
   edit() {
     const { turn } = this;
     if (this.editing) return;
@@ -273,7 +273,7 @@ export class TurnView {
   }
 }
 
-/** Announce how a turn ended. */
+/** Describe a turn's outcome for screen readers. */
 export function outcomeOf(turn) {
   if (turn.stopped) return "Stopped.";
   if (turn.state === "failed") return "The answer failed.";
