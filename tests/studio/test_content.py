@@ -148,7 +148,7 @@ async def test_table_is_aligned_and_headings_are_larger_than_text(studio: Studio
     backend.scripts = [[delta(content="# One\n\n### Three\n\nText\n\n| a | b |\n|---|---:|\n| x | 1 |")]]
     await studio.say("A table, please")
     assert await studio.last.locator("td").nth(1).evaluate("(cell) => getComputedStyle(cell).textAlign") == "right"
-    sizes = await studio.last.locator(".prose > :is(h3, h4, p)").evaluate_all(
+    sizes = await studio.last.locator(".prose > :is(h2, h3, p)").evaluate_all(
         "(blocks) => blocks.map((block) => parseFloat(getComputedStyle(block).fontSize))"
     )
     assert sizes[0] > sizes[1] > sizes[2]

@@ -93,9 +93,9 @@ function html(tokens, outline, coloured = true) {
   // Each block gets the direction of its own text.
   for (const block of fragment.children) block.dir = "auto";
   for (const heading of fragment.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
-    // Answers start below the page's own headings, without skipping levels.
+    // Answers start below the page's h1, without skipping levels.
     const depth = Number(heading.tagName[1]);
-    outline.level = Math.min(outline.level + 1, depth + 2, 6);
+    outline.level = Math.min(outline.level + 1, depth + 1, 6);
     heading.replaceWith(h(`h${outline.level}`, { class: `level-${depth}`, dir: "auto" }, ...heading.childNodes));
   }
   for (const table of fragment.querySelectorAll("table")) {
@@ -135,7 +135,7 @@ export class GrowingMarkdown {
     this.text = "";
     this.open = ""; // the open block
     this.raw = false; // the open block is too long to re-render each frame
-    this.outline = { level: 2 };
+    this.outline = { level: 1 };
     this.queue = null; // remaining tokens of the final rendering
     this.complete = false;
     this.ended = false; // rendering is complete
@@ -215,7 +215,7 @@ export class GrowingMarkdown {
   }
 
   #begin(text) {
-    this.outline.level = 2;
+    this.outline.level = 1;
     this.queue = marked.lexer(shown(text));
     this.node.replaceChildren();
   }
