@@ -186,7 +186,7 @@ vendor: $(CLIENTS)/node.stamp ## download the libraries of the studio and /docs,
 
 lock: $(VENV)/test.stamp ## regenerate docker/requirements.txt, and the locked requirements of the clients and peers
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url --no-annotate \
-		--extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
+		--extra objects --extra otel --extra postgres --extra tools --custom-compile-command 'make lock' --output-file docker/requirements.txt pyproject.toml
 	echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.13 --generate-hashes --no-emit-index-url \
 		--no-annotate --custom-compile-command 'make lock' --output-file docker/build-requirements.txt -
 	for name in $(PYTHON_CLIENTS); do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-emit-index-url \

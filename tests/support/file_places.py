@@ -11,17 +11,23 @@ from typing import Protocol
 import apsw
 import pytest
 
-from app.tools.files import FileStore
+from app.storage.object_storage import ObjectStorage
+from app.tools.files import FileStore, FilesUnavailable
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from tests.support.postgres_server import PostgresServer, find_executables, has_pgvector
 
-FILE_PLACES = ["sqlite", "postgres"]
+FILE_PLACES = ["sqlite", "postgres", "objects"]
 
 
 class FilePlace(Protocol):
     @property
     def url(self) -> str: ...
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The table `[tools.file_search]` of a server whose files are here."""
+        return {"store_url": self.url}
 
     def open(self) -> FileStore:
         """Return a store of what is kept here, as one more process would open it."""
@@ -36,7 +42,7 @@ class FilePlace(Protocol):
         ...
 
     def pieces(self) -> int:
-        """Return how many pieces of files are kept."""
+        """Return how many pieces of files, or objects, are kept."""
         ...
 
     def chunks(self) -> int:
@@ -49,7 +55,7 @@ class FilePlace(Protocol):
 
 
 @dataclass
-class SQLiteFiles:
+class SQLiteFiles(FilePlace):
     path: Path
     passed: float = 0.0  # seconds
 
@@ -78,12 +84,32 @@ class SQLiteFiles:
                 "DROP INDEX store_files_by_queue; ALTER TABLE store_files DROP COLUMN queue;"
                 "ALTER TABLE store_files DROP COLUMN key; DROP TABLE turns;"
                 "DROP TABLE multipart_uploads; DROP TABLE upload_parts; DROP TABLE removed;"
-                "DROP TABLE request_batches; DROP TABLE batch_requests; PRAGMA user_version = 1"
+                "DROP TABLE request_batches; DROP TABLE batch_requests; DROP TABLE objects; PRAGMA user_version = 1"
             )
 
 
+class ObjectFiles(SQLiteFiles):
+    """Files in SQLite, with their contents in a folder beside it."""
+
+    @property
+    def folder(self) -> Path:
+        return self.path.with_name("contents")
+
+    @property
+    def settings(self) -> dict[str, object]:
+        return {"store_url": self.url, "content_url": f"file://{self.folder}"}
+
+    def open(self) -> FileStore:
+        storage = ObjectStorage(f"file://{self.folder}", {}, FilesUnavailable)
+        return SQLiteFileStore.from_url(self.url, storage, clock=self.now)
+
+    def pieces(self) -> int:
+        assert not super().pieces()
+        return len([*self.folder.iterdir()]) if self.folder.exists() else 0
+
+
 @dataclass
-class PostgresFiles:
+class PostgresFiles(FilePlace):
     server: PostgresServer
 
     @property
@@ -122,7 +148,7 @@ class PostgresFiles:
             "ALTER TABLE antiphon_store_files DROP COLUMN queue, DROP COLUMN key;"
             "CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';"
             "DROP TABLE antiphon_multipart_uploads; DROP TABLE antiphon_upload_parts;"
-            "DROP TABLE antiphon_request_batches; DROP TABLE antiphon_batch_requests;"
+            "DROP TABLE antiphon_request_batches; DROP TABLE antiphon_batch_requests; DROP TABLE antiphon_objects;"
             "UPDATE antiphon_files_schema SET version = 1"
         )
 
@@ -131,10 +157,13 @@ class PostgresFiles:
         return int(self.server.sql(f"SELECT count(*) FROM {table}")) if made else 0
 
 
+_ON_DISK = {"sqlite": SQLiteFiles, "objects": ObjectFiles}
+
+
 def file_place_of(request: pytest.FixtureRequest, directory: Path) -> FilePlace:
     """Return an empty place for the kind of database that is a fixture's parameter."""
-    if request.param == "sqlite":
-        return SQLiteFiles(directory / "files.db")
+    if request.param in _ON_DISK:
+        return _ON_DISK[request.param](directory / "files.db")
     need_pgvector()
     server = request.getfixturevalue("postgres_server")
     server.clear()

@@ -136,6 +136,10 @@ class FileStore(Protocol):
         """Write a piece, numbered from 0, of a file or part that is being uploaded; it is not visible yet."""
         ...
 
+    async def finish(self, file_id: str) -> None:
+        """Complete the content of a file or part after its last piece, before it is added."""
+        ...
+
     async def add(self, file: File, limit: int | None = None) -> bool:
         """
         Make a file visible after its content has been written.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from itertools import count
 
+from app.storage.object_storage import ObjectStorage
 from app.storage.tables import Steps
 from app.tools.files import File, Page
 from app.tools.files.batches_sql import SQLBatches
+from app.tools.files.contents import Contents, Owner
+from app.tools.files.contents.objects import ObjectContents
 from app.tools.files.multipart_sql import ALIVE, PARTS_OF_FILE, STORED_BYTES, SQLUploads, add_file, within_limit
 from app.tools.files.tables import FileTables, listed
 
@@ -17,10 +19,22 @@ _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM
 class SQLFileStore:
     """The files, and the uploads and batches beside them."""
 
-    def __init__(self, tables: FileTables) -> None:
+    def __init__(self, tables: FileTables, pieces: Contents, storage: ObjectStorage | None) -> None:
+        """New content is written to the `storage`, if there is one, and to `pieces` otherwise."""
         self._tables = tables
+        self._pieces, self._objects = pieces, ObjectContents(tables, storage)
+        self._written: Contents = self._objects if storage else pieces
         self.uploads = SQLUploads(tables)
         self.batches = SQLBatches(tables)
+
+    async def write(self, content_id: str, number: int, data: bytes) -> None:
+        await self._written.write(content_id, number, data)
+
+    async def finish(self, content_id: str) -> None:
+        await self._written.finish(content_id)
+
+    async def discard(self, content_id: str) -> None:
+        await self._written.discard(content_id)
 
     async def add(self, file: File, limit: int | None = None) -> bool:
         def steps() -> Steps[bool]:
@@ -46,18 +60,13 @@ class SQLFileStore:
     async def content(self, file_id: str) -> AsyncIterator[bytes]:
         parts = await self._tables.fetch(PARTS_OF_FILE, file_id)
         for (content_id,) in parts or [(file_id,)]:
-            async for piece in self._pieces(content_id, "antiphon_files", file_id):
+            async for piece in self._read(content_id, Owner("antiphon_files", file_id)):
                 yield piece
 
     def part_content(self, part_id: str) -> AsyncIterator[bytes]:
-        return self._pieces(part_id, "antiphon_upload_parts", part_id)
+        return self._read(part_id, Owner("antiphon_upload_parts", part_id))
 
-    async def _pieces(self, content_id: str, table: str, row_id: str) -> AsyncIterator[bytes]:
-        """Yield the pieces of some content, as long as a table has the row that it belongs to."""
-        exists = f"EXISTS (SELECT 1 FROM {table} WHERE id = $3)"
-        statement = f"SELECT data FROM antiphon_pieces WHERE file = $1 AND number = $2 AND {exists}"
-        for number in count():
-            rows = await self._tables.fetch(statement, content_id, number, row_id)
-            if not rows:
-                return
-            yield rows[0][0]
+    async def _read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
+        contents = self._objects if await self._objects.has(content_id) else self._pieces
+        async for piece in contents.read(content_id, owner):
+            yield piece

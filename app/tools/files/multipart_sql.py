@@ -7,6 +7,7 @@ from dataclasses import astuple
 
 from app.storage.tables import Rows, Statement, Steps, single
 from app.tools.files import File
+from app.tools.files.contents import keep_content
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 from app.tools.files.tables import FileTables
 
@@ -90,9 +91,9 @@ def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -
 
 
 def add_file(file: File) -> Steps[None]:
-    """Make a file visible, whose content has been written."""
+    """Make a file visible, whose content has been written; raises `FilesUnavailable` if that was abandoned."""
     yield Statement(_ADD_FILE, astuple(file))  # the fields are in the order of the columns, here and below
-    yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (file.id,))
+    yield from keep_content(file.id)
 
 
 class SQLUploads:
@@ -131,7 +132,7 @@ class SQLUploads:
             yield Statement(update, (part.upload_id, part.bytes))
             insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
             yield Statement(insert, astuple(part))
-            yield Statement("DELETE FROM antiphon_uploads WHERE file = $1", (part.id,))
+            yield from keep_content(part.id)
             return None
 
         return await self._tables.run(steps)
@@ -147,7 +148,7 @@ class SQLUploads:
             use = "UPDATE antiphon_upload_parts SET file = $1, position = $2 WHERE id = $3"
             for position, part_id in enumerate(part_ids):
                 yield Statement(use, (file.id, position, part_id))
-            yield from add_file(file)
+            yield Statement(_ADD_FILE, astuple(file))
             yield from _remove_parts(upload.id)
             return True
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, ValidationInfo, field_validator
 
 from app.loading.optional_dependencies import require_packages
+from app.storage.object_storage import read_object_url
 from app.tools.files import FILE_STORES
 from app.tools.validation import read_table
 
@@ -38,6 +39,9 @@ class FileSearchSettings(BaseModel):
     `package.module:Class`."""
     store_url_env: str | None = None
     """The environment variable that holds this URL, since it may contain a password."""
+    content_url: str | None = None
+    """Object storage for the content of new files, in place of the database: `s3://bucket/prefix`, `gs://bucket/prefix`,
+    `az://container/prefix` or `file:///folder`."""
     max_file_bytes: ByteSize = Field(ByteSize(512 * 1024 * 1024), gt=0)
     """Largest file, in bytes or with a unit, such as `512MiB`."""
     max_upload_bytes: ByteSize = Field(ByteSize(8 * 1024 * 1024 * 1024), gt=0)
@@ -63,6 +67,17 @@ class FileSearchSettings(BaseModel):
             raise ValueError("should be such as sqlite:///files.db")
         if scheme in {"postgresql", "postgres"}:
             require_packages(["asyncpg"], "files", "postgres")
+        return url
+
+    @field_validator("content_url")
+    @classmethod
+    def _is_object_storage(cls, url: str | None, info: ValidationInfo) -> str | None:
+        if url is None:
+            return None
+        read_object_url(url)
+        require_packages(["obstore"], "objects")
+        if "://" not in info.data.get("store_url", "://"):
+            raise ValueError("requires a store_url of SQLite or PostgreSQL")
         return url
 
     @classmethod

@@ -12,6 +12,7 @@ from app.core.types.hosted import FILE_SEARCH_RESULTS
 from app.core.types.request import Item
 from app.errors import APIError
 from app.loading.importing import import_object
+from app.storage.object_storage import ObjectStorage
 from app.tools import Account, Declaration, HostedFunction, Outcome, Report, Source, ToolCall, ToolHost, ToolSession
 from app.tools.endpoint import endpoint_options
 from app.tools.files import FILE_STORES, FileStore, FilesUnavailable, VectorsUnsupported
@@ -72,9 +73,10 @@ class FileSearch:
         settings: FileSearchSettings,
         embeddings: Embeddings | None = None,
         *,
+        storage: ObjectStorage | None = None,
         max_result_chars: int = 60_000,
     ) -> None:
-        self._store, self._embeddings = store, embeddings
+        self._store, self._embeddings, self._storage = store, embeddings, storage
         self._max_chars = max_result_chars
         self._ingestion = Ingestion(
             store,
@@ -99,7 +101,9 @@ class FileSearch:
         if settings.store_url == host.store_url and host.store_url.startswith("sqlite:"):
             raise ValueError("store_url: should be another file than that of ANTIPHON_STORE_URL")
         embeddings = _embeddings(settings.embeddings, host) if settings.embeddings else None
-        return cls(_store(settings.store_url), settings, embeddings, max_result_chars=host.max_result_chars)
+        storage = _storage(settings.content_url, host) if settings.content_url else None
+        store = _store(settings.store_url, storage)
+        return cls(store, settings, embeddings, storage=storage, max_result_chars=host.max_result_chars)
 
     async def prepare(self) -> None:
         """Check that the store can store embeddings, if they are configured; raises `VectorsUnsupported` if not."""
@@ -128,7 +132,7 @@ class FileSearch:
         return nullcontext(FileSearchSession(self.vector_stores, declaration, declared, self._max_chars))
 
     async def check(self) -> dict[str, str | None]:
-        """Return the error of the store and of the embeddings, or None for each that works."""
+        """Return the errors of the store, the object storage and the embeddings, or None for each that works."""
         problems: dict[str, str | None] = {"store": None}
         try:
             await self._store.check()
@@ -137,6 +141,13 @@ class FileSearch:
             problems["store"] = error.explanation
         except VectorsUnsupported as error:
             problems["store"] = str(error)
+        if self._storage:
+            try:
+                await self._storage.check()
+            except FilesUnavailable as error:
+                problems["contents"] = error.explanation
+            else:
+                problems["contents"] = None
         if self._embeddings:
             problems["embeddings"] = await self._embeddings.check()
         return problems
@@ -244,10 +255,18 @@ def _result(result: Ranked) -> dict[str, object]:
     }
 
 
-def _store(url: str) -> FileStore:
+def _store(url: str, storage: ObjectStorage | None) -> FileStore:
     scheme, separator, _ = url.partition("://")
-    store: FileStore = import_object(scheme if separator else url, FILE_STORES).from_url(url)
+    from_url = import_object(scheme if separator else url, FILE_STORES).from_url
+    store: FileStore = from_url(url, storage) if storage else from_url(url)
     return store
+
+
+def _storage(url: str, host: ToolHost) -> ObjectStorage:
+    try:
+        return ObjectStorage(url, host.environment, FilesUnavailable)
+    except ValueError as error:
+        raise ValueError(f"content_url: {error}") from None
 
 
 def _embeddings(settings: EmbeddingsSettings, host: ToolHost) -> Embeddings:

@@ -94,6 +94,7 @@ class ContentWriter:
         if self._buffer:
             await self._write(bytes(self._buffer))
             self._buffer.clear()
+        await self._store.finish(self.id)
 
     async def _write(self, piece: bytes) -> None:
         number, self._pieces = self._pieces, self._pieces + 1

@@ -21,7 +21,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> FilePlace:
 @pytest_asyncio.fixture
 async def server(database: FilePlace) -> AsyncIterator[str]:
     """A server with files and two callers, `ada` and `bob`."""
-    tools = {"file_search": {"store_url": database.url, "max_file_bytes": 10 * 1024 * 1024}}
+    tools = {"file_search": {**database.settings, "max_file_bytes": 10 * 1024 * 1024}}
     async with antiphon(api_keys="ada,bob", tools=tools) as url:
         yield url
 

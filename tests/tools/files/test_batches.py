@@ -102,7 +102,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def options(database: FilePlace, model: Upstream, **more: Any) -> dict[str, Any]:
-    tools = {"file_search": {"store_url": database.url}}
+    tools = {"file_search": database.settings}
     return {"backend_url": model.url, "tools": tools, "background_lease": 1.0, **more}
 
 
@@ -394,7 +394,7 @@ async def test_requests_of_batches_in_all_processes_are_bounded(database: FilePl
 async def test_batch_survives_the_death_of_its_process_and_has_each_answer_once(
     database: FilePlace, model: Model
 ) -> None:
-    tools = json.dumps({"file_search": {"store_url": database.url}})
+    tools = json.dumps({"file_search": database.settings})
     settings = {"backend_url": model.url, "tools": tools, "background_lease": 1, "batch_concurrency": 2}
     with server(**settings) as served:
         async with openai_client(served.url) as client:

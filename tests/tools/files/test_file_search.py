@@ -62,7 +62,7 @@ class Place:
 
 @asynccontextmanager
 async def place_with(database: FilePlace, backend: Scripted, **options: Any) -> AsyncIterator[Place]:
-    tools = {"file_search": {"store_url": database.url}}
+    tools = {"file_search": database.settings}
     async with antiphon(backend, tools=tools, **options) as url, openai_client(url) as client:
         store = await client.vector_stores.create()
         ids = {}

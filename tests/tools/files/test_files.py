@@ -183,8 +183,9 @@ async def test_upload_whose_client_disconnects_leaves_nothing(server: str, datab
     host, port = server.removeprefix("http://").split(":")
     _reader, writer = await asyncio.open_connection(host, int(port))
     head = f"POST /v1/files HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ada\r\nContent-Type: {FORM}\r\n"
-    begin = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n' + bytes(3 * PIECE)
-    writer.write(f"{head}Content-Length: {5 * PIECE}\r\n\r\n".encode() + begin)
+    begin = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+    begin += bytes(7 * PIECE)  # objects are written in parts of 5 MiB
+    writer.write(f"{head}Content-Length: {9 * PIECE}\r\n\r\n".encode() + begin)
     await writer.drain()
     while not await asyncio.to_thread(database.pieces):
         await asyncio.sleep(0.01)
@@ -195,7 +196,8 @@ async def test_upload_whose_client_disconnects_leaves_nothing(server: str, datab
 
 async def test_upload_that_was_abandoned_is_swept(database: FilePlace) -> None:
     store = database.open()
-    await store.write("file-a", 0, b"half of it")
+    await store.write("file-a", 0, b"all of it, and never added")
+    await store.finish("file-a")
     database.advance(ABANDONED_AFTER - 100)
     await store.sweep()
     assert database.pieces() == 1
@@ -212,6 +214,7 @@ async def test_files_are_shared_by_several_workers(database: FilePlace) -> None:
         for n in range(10):
             id = f"file-{number}-{n}"
             await store.write(id, 0, b"x")
+            await store.finish(id)
             await store.add(File(id, "ada", "a.txt", "user_data", 1, 1))
 
     await asyncio.gather(*(use(number, store) for number, store in enumerate(stores)))
@@ -223,6 +226,7 @@ async def test_files_are_shared_by_several_workers(database: FilePlace) -> None:
 async def test_file_list_may_end_before_an_entry(database: FilePlace) -> None:
     store = database.open()
     for n in range(6):
+        await store.write(f"file-{n}", 0, b"x")
         await store.add(File(f"file-{n}", "ada", "a.txt", "user_data", 1, n))
     newest, more = await store.files("ada", Page(2, descending=True, before="file-1"))
     assert ([file.id for file in newest], more) == (["file-3", "file-2"], True)
@@ -263,7 +267,7 @@ async def test_file_of_another_key_is_not_found(server: str, client: AsyncOpenAI
 
 
 async def test_files_of_a_key_are_bounded_and_deleting_makes_room(database: FilePlace) -> None:
-    tools = {"file_search": {"store_url": database.url, "max_key_bytes": 1000}}
+    tools = {"file_search": {**database.settings, "max_key_bytes": 1000}}
     async with antiphon(Scripted(), tools=tools, api_keys="ada,bob") as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
             first = await ada.files.create(file=("a", bytes(600)), purpose="user_data")

@@ -41,7 +41,7 @@ class Place:
 @pytest_asyncio.fixture
 async def place(database: FilePlace) -> AsyncIterator[Place]:
     backend = Scripted([delta(content="I see.")])
-    tools = {"file_search": {"store_url": database.url}}
+    tools = {"file_search": database.settings}
     async with antiphon(backend, tools=tools) as url, openai_client(url) as client:
         yield Place(backend, client)
 

@@ -21,7 +21,7 @@ MANY = 100 * PIECE
 
 
 def tools(database: FilePlace, **table: Any) -> str:
-    return json.dumps({"file_search": {"store_url": database.url, **table}})
+    return json.dumps({"file_search": {**database.settings, **table}})
 
 
 async def test_process_that_is_killed_while_it_reads_loses_no_file(database: FilePlace) -> None:

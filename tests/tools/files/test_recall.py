@@ -45,7 +45,7 @@ async def recall(client: AsyncOpenAI, store: str, **options: Any) -> float:
 # What was measured: 0.98 by words, 0.98 by words and the toy embeddings, which alone have 0.56.
 async def test_answer_is_among_the_five_best(database: FilePlace) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
-        words: dict[str, Any] = {"store_url": database.url}
+        words: dict[str, Any] = {**database.settings}
         both = {**words, "embeddings": {"model": "toy"}}
         async with antiphon(backend_url=backend.url, tools={"file_search": both}) as url, openai_client(url) as client:
             store = await fill(client)
@@ -61,7 +61,7 @@ async def test_answer_is_among_the_five_best(database: FilePlace) -> None:
 
 async def test_search_without_embeddings_goes_on_by_words(database: FilePlace) -> None:
     async with EmbeddingServer(SYNONYMS) as backend:
-        table = {"store_url": database.url, "embeddings": {"model": "toy"}}
+        table = {**database.settings, "embeddings": {"model": "toy"}}
         async with antiphon(backend_url=backend.url, tools={"file_search": table}) as url, openai_client(url) as client:
             store = await client.vector_stores.create()
             files = [("a.txt", b"The doctor came."), ("b.txt", b"The teacher left.")]

@@ -58,6 +58,7 @@ async def test_vector_store_refilled_during_the_sweep_keeps_its_index(tmp_path: 
     store = VectorStore("vs_1", "ada", "", None, None, None, 0, 0)
 
     async def add(file_id: str, text: str) -> None:
+        await files.write(file_id, 0, b"x")
         await files.add(File(file_id, "ada", "a.txt", "assistants", 1, 0, None))
         await files.vector_stores.add(store, [NewStoreFile(file_id)])
         job = await files.vector_stores.claim(60)
@@ -91,6 +92,7 @@ async def test_time_is_a_parameter_so_that_statements_are_cached(tmp_path: Path)
 async def test_pages_of_a_list_share_one_statement(tmp_path: Path) -> None:
     files = SQLiteFileStore(tmp_path / "files.db")
     for number in range(5):
+        await files.write(f"file-{number}", 0, b"x")
         await files.add(File(f"file-{number}", "ada", "a.txt", "assistants", 1, 0, None))
     texts = set()
     for number in range(3):

@@ -192,7 +192,7 @@ async def test_parts_of_many_times_the_file_are_refused(client: AsyncOpenAI, mon
 async def test_cancelled_upload_takes_no_parts_and_is_erased(client: AsyncOpenAI, database: FilePlace) -> None:
     upload = await create(client)
     part = await add(client, upload, CONTENT)
-    assert database.pieces() == 3
+    assert database.pieces() in (1, 3)  # an object, or pieces of 1 MiB
     assert (await client.uploads.cancel(upload.id)).status == "cancelled"
     assert (await client.uploads.cancel(upload.id)).status == "cancelled"
     attempts: list[Callable[[], Awaitable[object]]] = [
@@ -240,7 +240,7 @@ async def test_upload_that_is_not_completed_in_time_expires(database: FilePlace)
 
 
 async def test_uploads_count_against_the_storage_of_a_key_before_they_are_completed(database: FilePlace) -> None:
-    tools = {"file_search": {"store_url": database.url, "max_key_bytes": 1000}}
+    tools = {"file_search": {**database.settings, "max_key_bytes": 1000}}
     async with antiphon(Scripted(), tools=tools, api_keys="ada,bob") as url:
         async with openai_client(url) as ada, openai_client(url, "bob") as bob:
             upload = await create(ada, 600)

@@ -12,13 +12,18 @@ import asyncpg
 from app.storage.migration import Connection, Migrations, UnpreparedError, migrate
 from app.storage.postgres import in_postgres
 from app.tools.files.batches_sql import BATCH_TABLES
+from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 
 _LOCK = 0x66696C65  # of the migrations; other programs may use advisory locks too
 _VECTORS_LOCK = _LOCK + 1
 
 # The words that differ in the statements of files: see `app.tools.files.tables`.
-POSTGRES_WORDS = {"{row}": "number", "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY"}
+POSTGRES_WORDS = {
+    "{row}": "number",
+    "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    "{moment}": "clock_timestamp()",
+}
 
 
 _FILES = """
@@ -209,6 +214,7 @@ _MIGRATIONS = Migrations(
         _QUEUES,
         in_postgres(MULTIPART_TABLES, POSTGRES_WORDS) + _PARTS_REMOVED,
         in_postgres(BATCH_TABLES, POSTGRES_WORDS),
+        in_postgres(OBJECT_TABLES, POSTGRES_WORDS),
     ]
 )
 

@@ -15,11 +15,14 @@ from urllib.parse import unquote, urlsplit
 import apsw
 
 from app.storage.migration import Migrations
+from app.storage.object_storage import ObjectStorage
 from app.storage.sqlite import Database, SQLiteTables, in_sqlite, query
 from app.tools.files import ABANDONED_AFTER, FilesUnavailable
 from app.tools.files.batches_sql import BATCH_TABLES
+from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.files_sql import SQLFileStore
 from app.tools.files.multipart_sql import MULTIPART_TABLES
+from app.tools.files.sqlite.pieces import SQLitePieces
 from app.tools.files.sqlite.vector_stores import SQLITE_WORDS, SQLiteVectorStores
 
 DELETED_PIECES = 32  # of content, that one transaction deletes
@@ -97,37 +100,35 @@ CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
 # The pieces of what is `removed` are deleted a few at a time.
 _REMOVED = "CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
 _MIGRATIONS = Migrations(
-    [_SCHEMA, _QUEUES, in_sqlite(MULTIPART_TABLES, SQLITE_WORDS) + _REMOVED, in_sqlite(BATCH_TABLES, SQLITE_WORDS)]
+    [
+        _SCHEMA,
+        _QUEUES,
+        in_sqlite(MULTIPART_TABLES, SQLITE_WORDS) + _REMOVED,
+        in_sqlite(BATCH_TABLES, SQLITE_WORDS),
+        in_sqlite(OBJECT_TABLES, SQLITE_WORDS),
+    ]
 )
 
 
 class SQLiteFileStore(SQLFileStore):
     """A `FileStore` in a SQLite database."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """`storage` keeps the content of new files, if it is given."""
         self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
         self._clock = clock
-        super().__init__(SQLiteTables(self._db, clock, SQLITE_WORDS))
+        tables = SQLiteTables(self._db, clock, SQLITE_WORDS)
+        super().__init__(tables, SQLitePieces(self._db, tables, clock), storage)
         self.vector_stores = SQLiteVectorStores(self._db, self._tables, clock)
 
     @classmethod
-    def from_url(cls, url: str, *, clock: Callable[[], float] = time.time) -> SQLiteFileStore:
+    def from_url(
+        cls, url: str, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
+    ) -> SQLiteFileStore:
         """Create the store for a `sqlite:///` URL; the database is created on first use."""
-        return cls(sqlite_path(url), clock=clock)
-
-    async def write(self, file_id: str, number: int, data: bytes) -> None:
-        def work(db: apsw.Connection) -> None:
-            db.execute("INSERT INTO pieces (file, number, data) VALUES (?, ?, ?)", (file_id, number, data))
-            db.execute("INSERT OR REPLACE INTO uploads VALUES (?, ?)", (file_id, self._clock()))
-
-        await self._db.write(work)
-
-    async def discard(self, file_id: str) -> None:
-        def work(db: apsw.Connection) -> None:
-            if query(db, "DELETE FROM uploads WHERE file = ? RETURNING file", (file_id,)):
-                db.execute("DELETE FROM pieces WHERE file = ?", (file_id,))
-
-        await self._db.write(work)
+        return cls(sqlite_path(url), storage, clock=clock)
 
     async def delete(self, owner: str, file_id: str) -> bool:
         def work(db: apsw.Connection) -> list[tuple[object, ...]] | None:
@@ -144,6 +145,7 @@ class SQLiteFileStore(SQLFileStore):
         while await self._db.read(lambda db: query(db, "SELECT 1 FROM removed LIMIT 1")):
             await self._db.write(_delete_some)
         await self.vector_stores.sweep()
+        await self._objects.sweep()
 
     def _sweep(self, db: apsw.Connection) -> list[tuple[object, ...]]:
         now = self._clock()
@@ -158,6 +160,7 @@ class SQLiteFileStore(SQLFileStore):
     async def check(self) -> None:
         """Check that the database can be written to: take the write lock and release it."""
         await self._db.write(lambda db: None)
+        await self._objects.check()
 
     async def aclose(self) -> None:
         """Close the database, after pending writes."""

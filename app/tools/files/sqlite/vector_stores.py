@@ -42,6 +42,7 @@ SQLITE_WORDS = {
     "{row}": "row",
     "{identity}": "INTEGER PRIMARY KEY AUTOINCREMENT",
     "bytea": "BLOB",
+    "{moment}": "{now}",
 }
 _ONE_OF = "IN (SELECT value FROM json_each($1))"
 _NEXT = f"""

@@ -69,6 +69,7 @@ async def opened(database: FilePlace) -> AsyncIterator[FileStore]:
 async def upload(store: FileStore, name: str, content: bytes, owner: str = "ada") -> str:
     id = f"file-{name}"
     await store.write(id, 0, content)
+    await store.finish(id)
     await store.add(File(id, owner, name, "assistants", len(content), 1))
     return id
 
@@ -595,6 +596,7 @@ async def test_removed_files_leave_no_piece_and_no_chunk(database: FilePlace, ho
         for id in ids:
             for number in range(3):
                 await store.write(id, number, b"words")
+            await store.finish(id)
             await store.add(File(id, "ada", "a.txt", "assistants", 15, 1, expires))
         await records.add(STORE, [NewStoreFile(id) for id in ids], "vsfb_1")
         chunks = [TextChunk(f"words {number}", bytes(16)) for number in range(100)]
@@ -602,7 +604,8 @@ async def test_removed_files_leave_no_piece_and_no_chunk(database: FilePlace, ho
             assert await records.complete(await claimed(store), chunks, "model")
         last = await claimed(store)
         await leave_behind(store, last, "words")
-        assert (database.pieces(), database.chunks()) == (9, 201)
+        stored = database.pieces()
+        assert stored in (3, 9) and database.chunks() == 201  # an object for each file, or three pieces
         pieces, left = 0, 0
         match how:
             case "file deleted":
@@ -613,17 +616,17 @@ async def test_removed_files_leave_no_piece_and_no_chunk(database: FilePlace, ho
             case "file removed":
                 for id in ids:
                     assert await records.remove(STORE, id)
-                pieces = 9
+                pieces = stored
             case "store deleted":
                 assert await records.delete("ada", STORE.id)
-                pieces = 9
+                pieces = stored
             case "batch cancelled":
                 assert await records.cancel_batch(STORE, "vsfb_1")
                 assert not await records.complete(last, chunks)
-                pieces, left = 9, 200
+                pieces, left = stored, 200
             case "failed":
                 await records.fail(last, "server_error", "no")
-                pieces, left = 9, 200
+                pieces, left = stored, 200
         if how != "file expired":
             assert len(await texts(store, "words")) == (10 if left else 0)
         await store.sweep()

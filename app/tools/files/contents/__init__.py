@@ -1,0 +1,53 @@
+"""
+The content of files and upload parts, by id: in pieces in the database, or in object storage.
+
+A row claims each content: in `antiphon_uploads` during the upload, then in `antiphon_files` or
+`antiphon_upload_parts`. The claim is written before the content and deleted before it, so a sweep finds abandoned
+content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import NamedTuple, Protocol
+
+from app.storage.tables import Statement, Steps
+from app.tools.files import FilesUnavailable
+
+
+class Owner(NamedTuple):
+    """The row of a file or part. Without this row, its content is not read."""
+
+    table: str
+    id: str
+
+    @property
+    def exists(self) -> str:
+        """An SQL condition: the row exists. The id is parameter `$1`."""
+        return f"EXISTS (SELECT 1 FROM {self.table} WHERE id = $1)"
+
+
+class Contents(Protocol):
+    """Reads and writes content; every method raises `FilesUnavailable` in an outage."""
+
+    async def write(self, content_id: str, number: int, data: bytes) -> None:
+        """Append a piece; pieces are numbered from 0."""
+        ...
+
+    async def finish(self, content_id: str) -> None:
+        """Complete content after its last piece, so that it can be read."""
+        ...
+
+    async def discard(self, content_id: str) -> None:
+        """Delete content, finished or not, unless a file or part claims it."""
+        ...
+
+    def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
+        """Yield content in pieces, while its owner exists."""
+        ...
+
+
+def keep_content(content_id: str) -> Steps[None]:
+    """End the upload's claim in the transaction that adds the file or part; raises `FilesUnavailable`."""
+    if not (yield Statement("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", (content_id,))):
+        raise FilesUnavailable  # swept as abandoned

@@ -1,0 +1,119 @@
+"""
+Content in object storage: an object per file or upload part.
+
+The table `antiphon_objects` lists every object, from before its first byte until after its deletion, so the bucket is
+never listed. A sweep deletes unclaimed objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from app.storage.object_storage import ObjectStorage, ObjectWriter
+from app.storage.outage import Outage
+from app.storage.tables import Statement, Steps, single
+from app.tools.files import FilesUnavailable
+from app.tools.files.contents import Owner
+from app.tools.files.tables import FileTables
+
+OBJECT_TABLES = "CREATE TABLE antiphon_objects (content text PRIMARY KEY);"
+_READ = 4 * 1024 * 1024  # bytes per request; between requests, a slow client holds no connection
+_ERASED = 100  # objects per batch
+
+_CLAIM = """
+INSERT INTO antiphon_uploads (file, touched) VALUES ($1, {moment})
+ON CONFLICT (file) DO UPDATE SET touched = excluded.touched
+"""
+_TOUCH = "UPDATE antiphon_uploads SET touched = {moment} WHERE file = $1 RETURNING file"
+_UNCLAIMED = f"""
+SELECT content FROM antiphon_objects
+WHERE NOT EXISTS (SELECT 1 FROM antiphon_uploads WHERE file = content)
+AND NOT EXISTS (SELECT 1 FROM antiphon_files WHERE id = content)
+AND NOT EXISTS (SELECT 1 FROM antiphon_upload_parts WHERE id = content)
+LIMIT {_ERASED}
+"""
+
+
+class ObjectContents:
+    """The `Contents` in object storage. If `storage` is None, existing objects are unavailable."""
+
+    def __init__(self, tables: FileTables, storage: ObjectStorage | None) -> None:
+        self._tables, self._storage = tables, storage
+        self._writers: dict[str, ObjectWriter] = {}
+        self._unset = Outage("the object storage of files", FilesUnavailable, FilesUnavailable)
+
+    async def write(self, content_id: str, number: int, data: bytes) -> None:
+        if not number:
+            await self._tables.run(lambda: _begin(content_id))
+            self._writers[content_id] = self._required().writer(content_id)
+        else:
+            await self._touch(content_id)
+        await self._writers[content_id].write(data)
+
+    async def finish(self, content_id: str) -> None:
+        await self._touch(content_id)
+        await self._writers[content_id].close()
+        del self._writers[content_id]
+
+    async def discard(self, content_id: str) -> None:
+        claim = "DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file"
+        try:
+            if writer := self._writers.pop(content_id, None):
+                await writer.abort()
+        finally:
+            if await self._tables.run(lambda: single(claim, content_id)):
+                await self._erase([content_id])
+
+    async def has(self, content_id: str) -> bool:
+        """Return whether content is in object storage."""
+        return bool(await self._tables.fetch("SELECT 1 FROM antiphon_objects WHERE content = $1", content_id))
+
+    async def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
+        storage, start, size = self._required(), 0, 1
+        while start < size and await self._exists(owner):
+            found = await storage.read(content_id, start, _READ)
+            if found is None:
+                if await self._exists(owner):
+                    raise storage.unavailable(f"the object {content_id} does not exist")
+                return
+            data, size = found
+            yield data
+            start += len(data)
+
+    async def sweep(self) -> None:
+        """Delete unclaimed objects: deleted files, expired files and abandoned uploads."""
+        while self._storage and (rows := await self._tables.fetch(_UNCLAIMED)):
+            await self._erase([content_id for (content_id,) in rows])
+
+    async def check(self) -> None:
+        """Check that no object needs a storage that is not set. `ObjectStorage.check` checks the storage."""
+        if not self._storage and await self._tables.fetch("SELECT 1 FROM antiphon_objects LIMIT 1"):
+            self._required()
+
+    async def _touch(self, content_id: str) -> None:
+        """Renew the claim; raises `FilesUnavailable` if it was swept as abandoned."""
+        if not await self._tables.run(lambda: single(_TOUCH, content_id)):
+            raise FilesUnavailable
+
+    async def _exists(self, owner: Owner) -> bool:
+        return bool((await self._tables.fetch(f"SELECT {owner.exists}", owner.id))[0][0])
+
+    async def _erase(self, content_ids: Sequence[str]) -> None:
+        """Delete objects, then their rows. If the storage fails, the next sweep retries."""
+        await self._required().delete(content_ids)
+        await self._tables.run(lambda: _forget(content_ids))
+
+    def _required(self) -> ObjectStorage:
+        if self._storage is None:
+            raise self._unset.begins("files are in object storage, and `content_url` is not set")
+        return self._storage
+
+
+def _begin(content_id: str) -> Steps[None]:
+    yield Statement("INSERT INTO antiphon_objects (content) VALUES ($1)", (content_id,))
+    yield Statement(_CLAIM, (content_id,))
+
+
+def _forget(content_ids: Sequence[str]) -> Steps[None]:
+    statement = "DELETE FROM antiphon_objects WHERE content = $1"
+    yield Statement(statement, many=[(content_id,) for content_id in content_ids])
