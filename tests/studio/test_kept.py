@@ -11,8 +11,10 @@ from playwright.async_api import Browser, expect
 
 from tests.studio.browser import Studio
 from tests.support.build import call, delta
+from tests.support.build import finish as finished
 from tests.support.scripted import Scripted
 from tests.support.serving import antiphon
+from tests.support.upstream import DONE, Upstream, chunk, finish, sse
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -283,3 +285,30 @@ async def test_conversation_is_renamed_pinned_and_exported(studio: Studio) -> No
         exports[kind] = (await (await download.value).path()).read_text()
     assert exports["Markdown"].startswith("# About Ada\n\n## You\n\nMy name is Ada.\n\n## demo\n\n")
     assert json.loads(exports["JSON"])[0]["input"][0]["content"][0]["text"] == "My name is Ada."
+
+
+async def test_retry_asks_another_model(browser: Browser) -> None:
+    async with Upstream() as up:
+        up.models = [{"id": name, "object": "model", "created": 0, "owned_by": "test"} for name in ("one", "two")]
+        up.say(sse(chunk("From one."), finish("stop"), DONE))
+        up.say(sse(chunk("From two."), finish("stop"), DONE))
+        async with antiphon(backend_url=up.url) as url, Studio.open(browser, url) as studio:
+            await studio.say("Hello")
+            await studio.last.get_by_role("button", name="Ask another model").click()
+            assert await studio.axe() == []
+            await studio.page.get_by_role("menuitem", name="two").click()
+            await expect(studio.last.locator(".answer")).to_have_text("From two.")
+            await expect(studio.last.locator(".branches")).to_have_text("Branch 2/2")
+        assert [request.json["model"] for request in up.requests if request.method == "POST"] == ["one", "two"]
+
+
+async def test_answer_that_reached_the_output_limit_is_continued(studio: Studio, backend: Scripted) -> None:
+    backend.scripts = [[delta(content="It begins"), finished("length")], [delta(content=" and ends.")]]
+    page = studio.page
+    await studio.say("Tell me")
+    await expect(studio.last).to_contain_text("Stopped at the output limit.")
+    await studio.last.get_by_role("button", name="Raise limit").click()
+    await expect(page.get_by_label("Max output tokens")).to_be_focused()
+    await studio.last.get_by_role("button", name="Continue").click()
+    await studio.ended(2)
+    await expect(studio.last.locator(".answer")).to_have_text("and ends.")

@@ -61,7 +61,7 @@ function open(opener, label, items) {
   });
   document.addEventListener("pointerdown", outside);
   opener.setAttribute("aria-expanded", "true");
-  document.body.append(menu);
+  (opener.closest("main, aside") ?? document.body).append(menu);
   menu.showPopover();
   place(menu, opener.getBoundingClientRect());
   buttons[0]?.focus({ preventScroll: true });
