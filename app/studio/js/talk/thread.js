@@ -28,7 +28,6 @@ export class Thread {
     this.forks = []; // list entries of responses on other branches
     this.views = new Map();
     this.running = null; // {turn, id, abort}
-    this.values = null; // the OptionValues of its next turn
     this.cutOff = []; // turns hidden by `fork`
     this.list = h("div", { class: "turns" });
   }

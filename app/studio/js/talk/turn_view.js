@@ -266,11 +266,6 @@ export class TurnView {
     field.focus();
     field.setSelectionRange(field.value.length, field.value.length);
   }
-
-  /** Leave the edit, for example since the turn is replaced. */
-  closeEdit() {
-    this.editing?.();
-  }
 }
 
 /** Describe a turn's outcome for screen readers. */
