@@ -129,7 +129,7 @@ class UnstorableValue(InvalidRequest):
     code = "invalid_value"
 
     def __init__(self) -> None:
-        super().__init__("The request has a text or a number that cannot be stored.")
+        super().__init__("The request contains a text or a number that cannot be stored.")
 
 
 class Unauthorized(APIError):
@@ -231,7 +231,7 @@ class ImagesUndescribed(BackendError):
     code = "images_undescribed"
 
     def __init__(self, urls: Sequence[str]) -> None:
-        super().__init__("The model accepts no images.")
+        super().__init__("The model does not support images.")
         self.urls = urls
 
 
@@ -251,6 +251,11 @@ class Warnings:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._messages)
+
+
+def missing_parameter(field: str) -> InvalidRequest:
+    """Return the error for a request without a required field, in the words of OpenAI's API."""
+    return InvalidRequest(f"Missing required parameter: '{field}'.", param=field, code="missing_required_parameter")
 
 
 def label(value: object) -> str:

@@ -19,7 +19,8 @@ from starlette.requests import Request
 from app.core.bounded_json import MAX_VALUES, TextsTooLarge, TooManyValues, check_values, loads_mended
 from app.core.size import LARGE, is_large
 from app.core.types.request import CreateResponse, undeclared_fields
-from app.errors import InvalidRequest, Warnings, did_you_mean, label
+from app.errors import InvalidRequest, Warnings, did_you_mean, label, missing_parameter
+from app.loading.validation_messages import as_rule
 from app.runtime.threads import LARGE_REQUEST, run_in_thread_if_large
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -204,17 +205,20 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 def invalid_request(error: ValidationError) -> InvalidRequest:
     """Return an error that names the first invalid field and what would be valid."""
-    first = error.errors(include_url=False, include_input=False)[0]
+    first = error.errors(include_url=False)[0]
     field = field_path(first["loc"])
     code = _code(first["type"], first.get("ctx", {}))
-    message = first["msg"].removeprefix("Value error, ")
+    message = as_rule(first["msg"])
+    if first["type"] == "literal_error" and isinstance(first["input"], str):
+        message = f"{message}, not {label(first['input'])}"
+    if first["type"] == "missing":
+        return missing_parameter(field)
     if first["type"] == "extra_forbidden":
         return InvalidRequest(f"Unknown parameter: '{field}'.", param=field, code="unknown_parameter")
     return InvalidRequest(f"Invalid '{field}': {message}." if field else f"{message}.", param=field or None, code=code)
 
 
 _CODES = {
-    "missing": "missing_required_parameter",
     "string_too_long": "string_above_max_length",
     "string_too_short": "string_below_min_length",
     "too_long": "array_above_max_length",

@@ -92,9 +92,7 @@ class KeyAccess:
             raise self._unchecked(name)
 
     def _unchecked(self, field: str) -> PermissionDenied:
-        message = (
-            f"The key '{self.name}' may not use all models, and those in '{field}' cannot be checked. Leave it out."
-        )
+        message = f"The key '{self.name}' is limited to certain models, and '{field}' cannot be checked. Leave it out."
         return PermissionDenied(message, param=field, code="model_not_allowed")
 
     def allows_tool(self, *names: str) -> bool:
@@ -126,10 +124,10 @@ def check_model_name(model: str) -> None:
     Names of models go to backends, into logs and into the ledger of usage, whoever sends them and on whatever way.
     """
     if _CONTROL.search(model) or model.strip() != model:
-        message = "Invalid 'model': it has a control character, or a space at its start or end."
+        message = "Invalid 'model': must not contain control characters, or start or end with a space."
         raise InvalidRequest(message, param="model", code="invalid_value")
     if len(model) > MAX_MODEL_NAME:
-        message = f"Invalid 'model': it has more than {MAX_MODEL_NAME} characters."
+        message = f"Invalid 'model': must have at most {MAX_MODEL_NAME} characters."
         raise InvalidRequest(message, param="model", code="string_above_max_length")
 
 

@@ -44,7 +44,9 @@ class PromptTemplate:
         texts = {**self.defaults, **{name: _text(name, value) for name, value in values.items()}}
         for name in names:
             if name not in texts:
-                message = f"The prompt '{self.id}' needs a value for its variable '{name}'."
+                message = (
+                    f"Invalid 'prompt.variables': must have a value for '{name}', a variable of the prompt '{self.id}'."
+                )
                 raise InvalidRequest(message, param=f"prompt.variables.{name}", code="missing_required_parameter")
         return VARIABLE.sub(lambda match: texts[match[1]], self.text)  # what a value holds is not replaced again
 
@@ -54,7 +56,7 @@ def _text(name: str, value: object) -> str:
     if isinstance(value, Mapping) and value.get("type") == "input_text":
         value = value.get("text")
     if not isinstance(value, str):
-        message = f"Invalid value of the variable '{name}': should be a string, or an `input_text`."
+        message = f"Invalid 'prompt.variables.{name}': must be a string or an `input_text` part."
         raise InvalidRequest(message, param=f"prompt.variables.{name}", code="invalid_type")
     return value
 
@@ -79,14 +81,14 @@ class PromptLibrary:
             hint = (
                 did_you_mean(prompt_id, self._templates)
                 if self._templates
-                else " The server has none: set ANTIPHON_PROMPTS."
+                else " This server has no prompts: set ANTIPHON_PROMPTS."
             )
-            raise NotFound(f"There is no prompt '{prompt_id[:128]}'.{hint}", param="prompt.id", code="prompt_not_found")
+            raise NotFound(f"Prompt '{prompt_id[:128]}' not found.{hint}", param="prompt.id", code="prompt_not_found")
         if version is None:
             return versions[-1]
         for template in versions:
             if template.version == version:
                 return template
         known = ", ".join(template.version for template in versions if template.version) or "none"
-        message = f"The prompt '{prompt_id}' has no version '{version[:64]}'. Its versions: {known}."
+        message = f"Version '{version[:64]}' of prompt '{prompt_id}' not found. Available versions: {known}."
         raise NotFound(message, param="prompt.version", code="prompt_not_found")

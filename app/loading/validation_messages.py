@@ -1,32 +1,33 @@
-"""Readable messages for settings that fail validation."""
+"""Readable messages for settings and requests that fail validation."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 _WORDS = {
     "missing": "is missing",
-    "bool_parsing": "should be true or false",
-    "bool_type": "should be true or false",
-    "int_parsing": "should be an integer",
-    "int_parsing_size": "should be an integer of fewer digits",
-    "int_type": "should be an integer",
-    "int_from_float": "should be an integer, without a fraction",
-    "float_parsing": "should be a number",
-    "float_type": "should be a number",
-    "finite_number": "should be a finite number",
-    "string_type": "should be a text",
-    "list_type": "should be a list",
-    "greater_than": "should be more than {gt}",
-    "greater_than_equal": "should be at least {ge}",
-    "less_than": "should be less than {lt}",
-    "less_than_equal": "should be at most {le}",
-    "literal_error": "should be {expected}",
-    "string_too_short": "should have at least {min_length} characters",
-    "string_too_long": "should have at most {max_length} characters",
-    "too_short": "should have at least {min_length} entries",
-    "too_long": "should have at most {max_length} entries",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "int_parsing": "must be an integer",
+    "int_parsing_size": "must be an integer of fewer digits",
+    "int_type": "must be an integer",
+    "int_from_float": "must be an integer, without a fraction",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "string_type": "must be a string",
+    "list_type": "must be a list",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
 }
 # What TOML calls a table, and JSON an object.
 _TABLES = {"dict_type", "mapping_type", "model_type", "model_attributes_type", "dataclass_type"}
@@ -40,14 +41,22 @@ def describe(detail: Mapping[str, Any], table: str = "table") -> str:
     """
     kind, context = detail["type"], detail.get("ctx", {})
     if kind in _TABLES:
-        return f"should be a {table}"
+        return f"must be a {table}"
     if kind == "string_too_short" and context["min_length"] == 1:
-        return "should not be empty"
+        return "must not be empty"
     if kind == "literal_error" and " or " not in context["expected"]:
-        return f"can only be {context['expected']}"
+        return f"must be {context['expected']}"
     if words := _WORDS.get(kind):
         return words.format_map({name: _number(bound) for name, bound in context.items()})
-    return str(detail["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    return as_rule(str(detail["msg"]))
+
+
+_SHOULD = re.compile("(?:Input|String|List|Dictionary|Tuple|Set|Value|Data|Number) should ")
+
+
+def as_rule(message: str) -> str:
+    """Return a message of pydantic as a rule that begins with "must", such as `must be a valid string`."""
+    return _SHOULD.sub("must ", message.removeprefix("Value error, "), count=1)
 
 
 def _number(bound: object) -> object:

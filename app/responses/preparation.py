@@ -22,7 +22,7 @@ from app.core.types import JSONObject
 from app.core.types.frozen import frozen
 from app.core.types.request import CreateResponse, Response
 from app.core.usage.token_estimate import estimate_prompt
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, missing_parameter
 from app.responses.compaction import CompactionOptions, SummaryReader
 from app.responses.context.cache import HISTORY_CACHE
 from app.responses.encryption import ContentCipher
@@ -80,7 +80,7 @@ class GenerationOptions:
         """
         model = request.model or context.model or self.default_model
         if not model:
-            raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+            raise missing_parameter("model")
         caller.access.check_model(model)
         caller.access.check_fields(request.model_extra or {})
         return model

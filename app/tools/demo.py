@@ -158,7 +158,7 @@ class DemoSession:
     async def draw(self, call: ToolCall, report: Report) -> Outcome:
         report.event("partial_image", partial_image_index=0, partial_image_b64=IMAGE, output_format="png")
         prompt = str(call.arguments.get("prompt", ""))
-        return Outcome(f"The image was made: {prompt}", {"result": IMAGE, "revised_prompt": prompt})
+        return Outcome(f"Image created: {prompt}", {"result": IMAGE, "revised_prompt": prompt})
 
 
 def _text_outcome(text: str) -> Outcome:

@@ -8,8 +8,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from app.errors import InvalidRequest, Warnings, did_you_mean, label
-from app.loading.validation_messages import describe
+from app.errors import InvalidRequest, Warnings, did_you_mean, label, missing_parameter
+from app.loading.validation_messages import as_rule, describe
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -38,9 +38,10 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], place: s
         detail = _details(error)[0]
         steps = [f"[{step}]" if isinstance(step, int) else f".{step}" for step in _path(detail)]
         field = f"{place}{''.join(steps)}"
-        code = "missing_required_parameter" if detail["type"] == "missing" else "invalid_value"
-        message = detail["msg"].removeprefix("Value error, ")
-        raise InvalidRequest(f"Invalid '{field}': {message}.", param=field, code=code) from None
+        if detail["type"] == "missing":
+            raise missing_parameter(field) from None
+        message = as_rule(detail["msg"])
+        raise InvalidRequest(f"Invalid '{field}': {message}.", param=field, code="invalid_value") from None
 
 
 _DIRECT = ("allowed_callers", ["direct"])  # as it always is

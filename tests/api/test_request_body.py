@@ -92,7 +92,7 @@ async def test_input_that_is_neither_string_nor_list_is_refused(input: Any, para
     async with antiphon(Scripted(HELLO)) as url, httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
         error = (await client.post("/v1/responses", json={"model": "m", "input": input})).json()["error"]
     assert error["param"] == param
-    assert error["message"] == f"Invalid '{param}': Input should be a string or a list."
+    assert error["message"] == f"Invalid '{param}': must be a string or a list."
 
 
 @pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 413)])

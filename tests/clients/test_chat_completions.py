@@ -129,4 +129,4 @@ async def test_chat_client_takes_no_broken_stream_for_an_answer(client: Client, 
         assert failed["error"] == "APIError"
         up.say(words("chat", "Hello."))
         refused = await Driver(client, url, tmp_path).fails("text", model="")
-        assert "'model' is required." in refused["message"]
+        assert "Missing required parameter: 'model'." in refused["message"]

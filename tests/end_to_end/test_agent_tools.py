@@ -117,7 +117,7 @@ async def test_hosted_items_of_another_server_are_shown_to_the_model() -> None:
         ("image_generation", '{"prompt": ""}'),
     ]
     results = [message["content"] for message in shown if message["role"] == "tool"]
-    assert results == ["(the results were not kept)", "3", "(the results were not kept)", "The image was made."]
+    assert results == ["(The results were not stored.)", "3", "(The results were not stored.)", "Image created."]
 
 
 async def test_models_are_one_document_for_openai_and_codex() -> None:

@@ -107,7 +107,7 @@ async def test_question_repeated_with_the_results_is_sent_once() -> None:
         third = {"model": "m", "input": [question], "previous_response_id": answer.json()["id"]}
         await client.post("/v1/responses", json=third)
     assert [message["role"] for message in backend.asked[1]["messages"]] == ["user", "assistant", "tool"]
-    assert "the repetition was left out" in answer.headers["x-antiphon-warning"]
+    assert "the repetition was dropped" in answer.headers["x-antiphon-warning"]
     # Without results it is a question like any other.
     roles = [message["role"] for message in backend.asked[2]["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant", "user"]
@@ -231,7 +231,7 @@ async def test_output_without_a_call_is_accepted(call_id: dict[str, Any], kind: 
     assert answer.status_code == 200
     assert chat["messages"] == [
         {"role": "user", "content": "Hi."},
-        {"role": "user", "content": "The tool 'notes' returned, without a call:\nPage 2 has changed."},
+        {"role": "user", "content": "The tool 'notes' returned this result without a call:\nPage 2 has changed."},
     ]
 
 
@@ -261,7 +261,9 @@ async def test_output_without_a_call_or_a_name_is_context_only_without_stored_tu
         body = {"model": "m", "input": [item], "previous_response_id": first.json()["id"]}
         second = await client.post("/v1/responses", json=body)
     assert first.status_code == 200
-    assert backend.asked[0]["messages"] == [{"role": "user", "content": "A tool returned, without a call:\nSunny."}]
+    assert backend.asked[0]["messages"] == [
+        {"role": "user", "content": "A tool returned this result without a call:\nSunny."}
+    ]
     error = second.json()["error"]
     assert (second.status_code, error["param"]) == (400, "input[0].call_id")
     assert error["message"] == "No tool call found for custom tool call output with call_id ''."

@@ -25,7 +25,7 @@ ASKED = [{"type": "compaction", "compact_threshold": 500}]
 LONG = "1 " * 600  # as many tokens
 SUMMARY = [delta(content="They count.")]
 ANSWER = [delta(content="Five.")]
-READ = "A summary of the conversation before this message:\n\nThey count."
+READ = "Summary of the conversation before this message:\n\nThey count."
 FUNCTION = {"type": "function", "name": "count", "parameters": {"type": "object", "properties": {}}}
 
 

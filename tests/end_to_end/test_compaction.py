@@ -98,7 +98,7 @@ async def test_compaction_begins_a_new_chain() -> None:
     assert answer.json()["status"] == "completed"
     assert told(backend) == [
         ("user", LAUNCH[0]["content"]),
-        ("user", "A summary of the conversation before this message:\n\nWe launch on Tuesday."),
+        ("user", "Summary of the conversation before this message:\n\nWe launch on Tuesday."),
         ("user", "When do we launch?"),
     ]
 
@@ -157,7 +157,7 @@ async def test_compaction_of_a_compaction_replaces_its_summary() -> None:
     assert [text for _, text in told(backend)] == [
         LAUNCH[0]["content"],
         "And then?",
-        "A summary of the conversation before this message:\n\nThen we celebrate.",
+        "Summary of the conversation before this message:\n\nThen we celebrate.",
         "Go on.",
     ]
 
@@ -255,7 +255,7 @@ async def test_compaction_that_is_foreign_or_changed_is_refused() -> None:
 
 
 FOREIGN = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAAABpM0Yj-openai="}
-NOTE = "(An earlier part of this conversation was compacted by another server, and cannot be read here.)"
+NOTE = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
 
 
 async def test_compaction_of_another_server_is_told_to_the_model_and_the_caller() -> None:
@@ -320,7 +320,7 @@ async def test_stored_turn_has_the_summary_of_its_compaction() -> None:
 
     assert [text for _, text in told(backend)] == [
         LAUNCH[0]["content"],
-        "A summary of the conversation before this message:\n\nWe launch on Tuesday.",
+        "Summary of the conversation before this message:\n\nWe launch on Tuesday.",
         "One.",
         "Understood.",
         "Two.",
@@ -397,7 +397,7 @@ async def test_stored_chain_goes_on_after_its_compaction() -> None:
     assert told(backend) == [
         ("system", LAUNCH[0]["content"]),
         ("user", "One."),
-        ("user", "A summary of the conversation before this message:\n\nWe launch on Tuesday."),
+        ("user", "Summary of the conversation before this message:\n\nWe launch on Tuesday."),
         ("user", "Two."),
     ]
 

@@ -119,7 +119,7 @@ async def test_encrypted_reasoning_goes_to_no_other_backend(
             assert answer.json()["status"] == "completed", answer.json()
             shown = (await http.post("/v1/antiphon/translation", json=request)).json()
     assert THOUGHT["encrypted_content"] not in other.requests[0].body.decode()
-    assert "Reasoning that only another server can read was left out." in shown["warnings"]
+    assert "Reasoning encrypted by another server was dropped." in shown["warnings"]
 
 
 async def test_encrypted_reasoning_goes_back_between_rounds_of_hosted_tools(upstream: Upstream) -> None:

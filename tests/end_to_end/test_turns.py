@@ -99,10 +99,10 @@ def test_user_message_before_a_result_is_sent_after_it() -> None:
 def test_call_without_output_is_answered() -> None:
     chat = ask(user("Hi"), call("a"), user("Never mind."))
     assert chat.body["messages"] == [user("Hi"), called("a"), tool("a", "(no output)"), user("Never mind.")]
-    assert chat.warnings == ("The call 'a' has no output; '(no output)' was sent in its place.",)
+    assert chat.warnings == ("The call 'a' has no output; '(no output)' was sent instead.",)
 
 
-LATER = "(This runs on; its result comes later.)"
+LATER = "(Still running. The result follows later.)"
 
 
 def test_asynchronous_call_without_output_is_accepted() -> None:
@@ -120,7 +120,7 @@ def test_asynchronous_output_keeps_its_place() -> None:
         tool("a", LATER),
         user("Meanwhile?"),
         {"role": "assistant", "content": "Well."},
-        user("The result of the tool call 'a':\nseen"),
+        user("Result of the tool call 'a':\nseen"),
     ]
     assert chat.warnings == ()
 
@@ -129,7 +129,7 @@ def test_message_after_another_result_stays_after_it() -> None:
     items = [call("a", **{"async": True}), call("b"), output("b"), assistant("B is done."), output("a")]
     assert [message.get("content") for message in messages(user("Hi"), *items)] == [
         *("Hi", None, LATER, "seen", "B is done."),
-        "The result of the tool call 'a':\nseen",
+        "Result of the tool call 'a':\nseen",
     ]
 
 
@@ -141,17 +141,17 @@ def test_asynchronous_output_that_comes_at_once_is_its_result() -> None:
 
 def test_output_without_call_is_kept_as_context() -> None:
     chat = ask(user("Hi"), output("a", [{"type": "input_text", "text": "42"}, IMAGE]))
-    about = "The result of the tool call 'a', which is not in this conversation:"
+    about = "Result of the tool call 'a', which is not in this conversation:"
     parts = [{"type": "text", "text": about}, {"type": "text", "text": "42"}, CHAT_IMAGE]
     assert chat.body["messages"] == [user("Hi"), user(parts)]
-    assert chat.warnings == ("The output of 'a' answers no call of this conversation; it goes as a message.",)
+    assert chat.warnings == ("The output of 'a' matches no call in this conversation; it was sent as a message.",)
 
 
 def test_output_given_twice_answers_once_and_is_kept_as_context() -> None:
     chat = ask(user("Hi"), call("a"), output("a", "41"), output("a", "42"))
     context = user("Another result of the tool call 'a':\n42")
     assert chat.body["messages"] == [user("Hi"), called("a"), tool("a", "41"), context]
-    assert chat.warnings == ("The call 'a' has more than one output; those after the first go as messages.",)
+    assert chat.warnings == ("The call 'a' has more than one output; later outputs were sent as messages.",)
 
 
 def test_output_that_is_repeated_is_sent_once() -> None:
@@ -193,12 +193,12 @@ def test_results_that_are_not_text_follow_the_whole_batch_in_order() -> None:
     assert messages(call("a"), call("b"), output("b", [audio]), output("a", both), user("Well?")) == [
         called("a", "b"),
         tool("a", "Here."),
-        tool("b", "(see the message after this one)"),
+        tool("b", "(See the next message.)"),
         user(
             [
-                {"type": "text", "text": "From the result of the tool call 'a':"},
+                {"type": "text", "text": "Content from the result of the tool call 'a':"},
                 CHAT_IMAGE,
-                {"type": "text", "text": "From the result of the tool call 'b':"},
+                {"type": "text", "text": "Content from the result of the tool call 'b':"},
                 audio,
             ]
         ),
@@ -215,8 +215,8 @@ def test_images_stay_in_results_where_the_backend_takes_them() -> None:
 
 def test_images_in_results_are_dropped_where_the_backend_takes_none() -> None:
     chat = ask(call("a"), output("a", [IMAGE]), content__tool_images="drop", content__images="error")
-    assert chat.body["messages"] == [called("a"), tool("a", "(what the tool returned cannot be shown)")]
-    assert chat.warnings == ("This backend takes only text from tools; what else they returned was left out.",)
+    assert chat.body["messages"] == [called("a"), tool("a", "(The result of the tool cannot be shown.)")]
+    assert chat.warnings == ("This backend supports only text in tool results; other content was dropped.",)
 
 
 @pytest.mark.parametrize("items", [[call("a")], []])

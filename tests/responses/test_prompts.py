@@ -132,7 +132,7 @@ async def test_prompt_without_a_folder_is_not_found(backend: Scripted) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("a.toml", "instructions = 3", "instructions: should be a text"),
+        ("a.toml", "instructions = 3", "instructions: must be a string"),
         ("a.toml", "instruction = 'x'", "instruction: unknown key; did you mean instructions?"),
         ("a.toml", "variables = { b = 'c' }", "instructions: is missing"),
         ("a.toml", "x", "a.toml: "),

@@ -97,7 +97,7 @@ async def test_response_that_is_stored_late_equals_the_stream() -> None:
         assert (await http.get(f"/v1/responses/{told['id']}")).json() == told
 
 
-WARNED = "The parameter 'sead' is not known to this backend and was left out."
+WARNED = "The parameter 'sead' is not supported by this backend and was ignored."
 
 
 async def events_of(url: str, way: str, **body: Any) -> list[dict[str, Any]]:

@@ -97,7 +97,7 @@ async def test_fields_to_be_included_are_returned_only_then(called: Any, field: 
     assert answer.json()["output"][1][field]
     assert "x-antiphon-warning" not in answer.headers
     results = [asked["messages"][-1]["content"] for asked in backend.asked[1::2]]
-    assert results[0] == results[1] != "(the results were not kept)"
+    assert results[0] == results[1] != "(The results were not stored.)"
 
 
 async def test_tool_usage_is_counted_except_in_the_spec_dialect() -> None:

@@ -28,7 +28,7 @@ from app.backends import Backend, RawRequest
 from app.core.affinity import conversation_key
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Response
-from app.errors import InvalidRequest, NotFound, PermissionDenied
+from app.errors import NotFound, PermissionDenied, missing_parameter
 from app.observability.lifecycle import ResponseLifecycle
 from app.responses import Caller
 
@@ -161,7 +161,7 @@ class Passthrough:
         if not model and self._endpoint.prompts:
             model = self._api.responses.options.default_model or ""
             if not model:
-                raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+                raise missing_parameter("model")
         return model
 
     def _request(

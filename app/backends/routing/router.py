@@ -34,7 +34,7 @@ from app.backends.routing.circuit_breaker import may_fail_over
 from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
 from app.core.profile import Profile
 from app.core.types import JSONObject
-from app.errors import APIError, BackendError, ImagesUndescribed, InvalidRequest, NotFound
+from app.errors import APIError, BackendError, ImagesUndescribed, NotFound, missing_parameter
 from app.runtime.threads import run_in_thread_if_large
 
 logger = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class Router(Backend):
         matches = [pool for pool in self._pools.values() if _claim(pool, model)]
         if not matches:
             if not model:
-                raise InvalidRequest("'model' is required.", param="model", code="missing_required_parameter")
+                raise missing_parameter("model")
             offered = (name for pool in self._pools.values() for name in (*pool.served.aliases, *pool.served.models))
             message = f"No backend serves the model '{model}'. There are: {', '.join(dict.fromkeys(offered))}."
             raise NotFound(message, param="model", code="model_not_found")

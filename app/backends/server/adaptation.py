@@ -248,7 +248,7 @@ class AdaptedRequest:
     def _warnings(self, body: JSONMapping, field: str) -> list[str]:
         """Return the warnings for the caller when a field is removed."""
         if field == "parallel_tool_calls" and not body[field]:
-            return ["This backend cannot be limited to one call at a time."]
+            return ["This backend does not support `parallel_tool_calls: false`."]
         if field in _CHANGED:
             return [_CHANGED[field]]
         if field == STRICT and any(function.get("strict") for function in functions(body)):

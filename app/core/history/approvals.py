@@ -79,10 +79,10 @@ def find_decisions(
             continue
         place, request_id, approve = f"input[{index}]", item.get("approval_request_id"), item.get("approve")
         if not isinstance(approve, bool):
-            raise InvalidRequest("'approve' should be true or false.", param=f"{place}.approve")
+            raise InvalidRequest(f"Invalid '{place}.approve': must be true or false.", param=f"{place}.approve")
         if not isinstance(request_id, str) or request_id not in requests:
-            message = f"There is no approval request with the id '{request_id}'"
-            message = f"{message}: send it, or continue the response that made it."
+            message = f"Approval request with id '{request_id}' not found."
+            message = f"{message} Send it, or continue the response that contains it."
             raise InvalidRequest(message, param=f"{place}.approval_request_id")
         if not approve:
             approved.pop(request_id, None)
@@ -101,7 +101,7 @@ def find_decisions(
 def answered_before(place: str, *, denied: bool) -> InvalidRequest:
     """Return the error for an answer to an approval request that was answered otherwise before."""
     answer = "denied" if denied else "approved"
-    message = f"This call was {answer} before: an approval request is answered once."
+    message = f"This call was already {answer}. An approval request can be answered only once."
     return InvalidRequest(message, param=f"{place}.approve", code="already_answered")
 
 

@@ -65,9 +65,9 @@ def continue_past(past: Past, new_input: NewInput, request: CreateResponse, key:
         known = past.items_by_id()
         new = [item for item in new if str(item.get("id")) not in known]
         if not request.store:
-            warnings.add("This turn is not added to the conversation, since it is not to be stored.")
+            warnings.add("This turn is not added to the conversation, because `store` is false.")
     if request.store and past.has_unstored:
-        warnings.add("This response continues from one that is not stored: only this connection can go on.")
+        warnings.add("This response continues an unstored response, so it can be continued only on this connection.")
     if past.response_ids:
         check_outputs(past.items, new)
         new = drop_repetitions(past.items, new, warnings)
@@ -86,7 +86,7 @@ def join(
     if compacts:
         new = new[:-1]
         if not past.items and not new:
-            raise InvalidRequest("There is nothing to compact: send `input` or continue a response.", param="input")
+            raise InvalidRequest("Nothing to compact. Send `input`, or continue a response.", param="input")
     warnings = new_input.warnings
     for warning in past.warnings:
         warnings.add(warning)

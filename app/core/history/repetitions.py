@@ -32,7 +32,7 @@ def _without_output(history: Sequence[Item], new: Sequence[Item], warnings: Warn
     repeated = [_identity(item) in known for item in new]
     end = max((at + 1 for at, item in enumerate(new) if repeated[at] and _is_mark(item)), default=0)
     if end:
-        warnings.add("Calls or compactions of earlier responses were repeated; the repetitions were left out.")
+        warnings.add("Repeated calls or compactions of earlier responses were dropped.")
     return [*(item for item, is_repeated in zip(new[:end], repeated, strict=False) if not is_repeated), *new[end:]]
 
 
@@ -82,5 +82,5 @@ def _without_question(history: Sequence[Item], new: Sequence[Item], warnings: Wa
     words = parts_of(question.get("content"), "user")
     repeated = [is_by_user(item) and parts_of(item.get("content"), "user") == words for item in new[:last]]
     if any(repeated):
-        warnings.add("The last user message was repeated with the results of tools; the repetition was left out.")
+        warnings.add("The last user message was repeated with the tool results; the repetition was dropped.")
     return [*(item for item, is_repeated in zip(new, repeated, strict=False) if not is_repeated), *new[last:]]

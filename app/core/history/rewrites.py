@@ -62,7 +62,7 @@ def _from_agent(item: Item, warnings: Warnings) -> Item:
         if part["type"] != "encrypted_content" or not isinstance(text, str):
             content.append(part)
         elif _SEALED.fullmatch(text):
-            warnings.add("An agent_message that OpenAI has encrypted cannot be read and was left out.")
+            warnings.add("An agent_message encrypted by OpenAI cannot be read and was dropped.")
         else:
             content.append({"type": "input_text", "text": text})
     return {"type": "message", "role": "user", "content": content}
@@ -72,7 +72,7 @@ def _from_tool(item: Item, warnings: Warnings) -> Item:
     if not is_uncalled(item):
         return item
     tool = f"The tool {label(name)}" if (name := item.get("name")) else "A tool"
-    introduction: Part = {"type": "input_text", "text": f"{tool} returned, without a call:"}
+    introduction: Part = {"type": "input_text", "text": f"{tool} returned this result without a call:"}
     return {"type": "message", "role": "user", "content": [introduction, *parts_of(item["output"], "user")]}
 
 

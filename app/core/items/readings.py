@@ -26,8 +26,8 @@ NOTES = "hosted"
 # A field of outputs that come from hosted items.
 HOSTED: Final = "hosted"
 
-NOT_STORED = "(the results were not kept)"
-INTERRUPTED = "(the call was interrupted, and has no result)"
+NOT_STORED = "(The results were not stored.)"
+INTERRUPTED = "(The call was interrupted and has no result.)"
 FAILED = "Error: the call failed."
 _WITHOUT_RESULT = {"incomplete": INTERRUPTED, "in_progress": INTERRUPTED, "failed": FAILED}  # by status
 
@@ -79,7 +79,7 @@ def tool_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> l
 
 def tool_search_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     lines = [f"- {name}{_description(tool)}" for name, tool in names.declared_in(item)]
-    shown = "\n".join(["These tools were found, and can be called:", *lines]) if lines else "No tools were found."
+    shown = "\n".join(["These tools were found. You can call them now:", *lines]) if lines else "No tools were found."
     return _output(item, item.get("call_id"), shown)
 
 
@@ -234,9 +234,9 @@ def image_generation_call(item: Item, names: Names, notes: Mapping[str, object])
     error = item.get("error")
     if item.get("status") == "failed" or error:
         message = json_text(error.get("message")) if isinstance(error, dict) else json_text(error)
-        shown: str | None = f"Error: {message}" if message else "Error: the image was not made."
+        shown: str | None = f"Error: {message}" if message else "Error: the image could not be created."
     elif item.get("status") in (None, "completed"):
-        shown = f"The image was made: {prompt}" if prompt else "The image was made."
+        shown = f"Image created: {prompt}" if prompt else "Image created."
     else:
         shown = None
     return [call, _result(call, notes, item, shown)]
@@ -261,7 +261,7 @@ def mcp_approval_response(item: Item, names: Names, notes: JSONMapping) -> list[
     """Leave the response out, unless its `request` is noted: then the model has to be told the decision here."""
     if not (request := notes.get("request")):
         return []
-    text = _decision(item, f"the call of {json_text(request.get('name')) or 'a tool'} that was requested before")
+    text = _decision(item, f"the requested call of {json_text(request.get('name')) or 'a tool'}")
     return [{"type": "message", "role": "user", "content": text}]
 
 

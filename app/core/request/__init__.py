@@ -111,7 +111,7 @@ def _with_instructions(
     lead, parts = "\n\n".join(filter(None, (state.request.instructions, text_format))), state.options.content.parts
     before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
     if not before and not messages:
-        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+        raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     behind: list[Message] = [{"role": "user", "content": text_content(choice.request, parts)}] if choice.request else []
     return [*before, *messages, *behind]
 
@@ -145,7 +145,7 @@ def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
         if options.parallel_tool_calls == "send" or (options.parallel_tool_calls == "drop_false" and parallel):
             fields["parallel_tool_calls"] = parallel
         elif not parallel:
-            state.warnings.add("This backend cannot be limited to one call at a time.")
+            state.warnings.add("This backend does not support `parallel_tool_calls: false`.")
     return fields
 
 
@@ -191,17 +191,17 @@ _UNSENT: dict[str, Callable[[CreateResponse], object]] = {
 
 # Parameters of OpenAI's API that are known, but have no effect here, and why.
 _WITHOUT_EFFECT = {
-    "access_programs": "they are programs of OpenAI",
-    "background_options.continuation_id": "background responses begin in the order of their requests",
-    "betas": "they are features of OpenAI",
-    "image": "images are sent to the model as they are",
-    "moderation": "nothing is moderated here",
-    "multi_agent": "one model answers, without other agents",
-    "prompt_cache_options.comparison_response_id": "prompt caches are the model server's own",
-    "prompt_cache_options.mode": "prompt caches are the model server's own",
-    "prompt_cache_options.ttl": "prompt caches are the model server's own",
-    "reasoning.context": "what the model is shown of earlier reasoning depends on its server",
-    "reasoning.mode": "the model's server knows only efforts",
+    "access_programs": "only OpenAI has these programs",
+    "background_options.continuation_id": "background responses start in the order of their requests",
+    "betas": "betas are specific to OpenAI",
+    "image": "images are sent to the model unchanged",
+    "moderation": "this server does not moderate content",
+    "multi_agent": "this server does not run other agents",
+    "prompt_cache_options.comparison_response_id": "the model server controls its prompt cache",
+    "prompt_cache_options.mode": "the model server controls its prompt cache",
+    "prompt_cache_options.ttl": "the model server controls its prompt cache",
+    "reasoning.context": "the model server decides how much earlier reasoning the model sees",
+    "reasoning.mode": "model servers support only reasoning effort",
 }
 
 # Fields of items, of parts of their content and of tools that have no counterpart in Chat Completions.
@@ -244,14 +244,14 @@ def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
     """Raise `InvalidRequest` for the first unknown field, naming the closest known one."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
         if why := _WITHOUT_EFFECT.get(field.path):
-            message = f"The parameter {label(field.path)} cannot be kept: {why}."
+            message = f"Unsupported parameter: {label(field.path)}: {why}."
             raise InvalidRequest(message, param=field.path, code="unsupported_parameter")
         hint = did_you_mean(field.path.rpartition(".")[2], field.known)
         message = f"Unknown parameter: {label(field.path)}.{hint}"
         raise InvalidRequest(message, param=field.path, code="unknown_parameter")
     for index, value in enumerate(request.include):
         if value not in INCLUDED:
-            message = f"Of 'include', {label(value)} is not known here.{did_you_mean(value, INCLUDED)}"
+            message = f"Invalid 'include[{index}]': unknown value {label(value)}.{did_you_mean(value, INCLUDED)}"
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
@@ -276,13 +276,15 @@ def name_unsent(state: TranslationState, kept: frozenset[str] = frozenset()) -> 
         unsent |= dict.fromkeys(path for path in _unsent_of_items(request.input) if path.rpartition(".")[2] not in kept)
     for path in unsent:
         why = _WITHOUT_EFFECT.get(path)
-        reason = f"was left out: {why}" if why else "is not known to this backend and was left out"
+        reason = f"was ignored: {why}" if why else "is not supported by this backend and was ignored"
         state.warnings.add(f"The parameter {label(path)} {reason}.")
     if unknown := [value for value in request.include if value not in INCLUDED]:
         named = ", ".join(label(value) for value in unknown[:5])
-        state.warnings.add(f"Of 'include', this is not known here and was left out: {named}.")
+        state.warnings.add(f"Unknown 'include' values were ignored: {named}.")
     if request.stream_options and request.stream_options.include_obfuscation:
-        message = "The parameter 'stream_options.include_obfuscation' was left out: nothing is obfuscated here."
+        message = (
+            "The parameter 'stream_options.include_obfuscation' was ignored: this server does not obfuscate streams."
+        )
         state.warnings.add(message)
 
 
@@ -344,7 +346,7 @@ def _effort(state: TranslationState) -> JSONObject:
                     **(sent if isinstance(sent, dict) else {}),
                 }
             }
-    state.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
+    state.warnings.add("This backend does not support reasoning effort; reasoning.effort was ignored.")
     return {}
 
 
@@ -379,7 +381,7 @@ def limit(state: TranslationState, body: dict[str, object]) -> None:
             )
     for name in state.options.drop_params:
         if body.pop(name, None) is not None and name not in _OURS | APPLIED:
-            state.warnings.add(f"This backend does not accept {label(name)}, so it was left out.")
+            state.warnings.add(f"This backend does not support {label(name)}; it was ignored.")
 
 
 def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:

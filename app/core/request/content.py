@@ -48,9 +48,9 @@ _DETAILS = {"original": "high"}  # a value that Chat Completions do not have
 
 def _image(part: Part, options: ContentOptions) -> ChatPart:
     if options.images == "error":
-        raise PartError("This backend takes no images.")
+        raise PartError("This backend does not support images.")
     if not (url := part.get("image_url")):
-        raise _missing(part, "image_url", "the image as an `image_url`, which may be a data URL")
+        raise _missing(part, "image_url", "the image as an `image_url`, for example a data URL")
     image = {"url": url}
     if detail := part.get("detail"):
         image["detail"] = _DETAILS.get(detail, detail)
@@ -64,7 +64,7 @@ def _file(part: Part, options: ContentOptions) -> ChatPart:
         raise PartError(reason, "file_data")
     if options.files == "error":
         field = next((name for name in ("file_data", "file_url", "file_id") if part.get(name)), "")
-        raise PartError("This backend takes no files but text: send what is in it as `input_text`.", field)
+        raise PartError("This backend supports only text files. Send the file's text as `input_text`.", field)
     file = {name: part[name] for name in ("filename", "file_data", "file_url") if part.get(name)}
     if "file_data" not in file and "file_url" not in file:
         raise _missing(part, "file_data", "the file as `file_data` or `file_url`")
@@ -73,7 +73,7 @@ def _file(part: Part, options: ContentOptions) -> ChatPart:
 
 def _audio(part: Part, options: ContentOptions) -> ChatPart:
     if options.audio == "error":
-        raise PartError("This backend takes no audio.")
+        raise PartError("This backend does not support audio.")
     audio = part["input_audio"]
     return {"type": "input_audio", "input_audio": {"data": audio["data"], "format": audio["format"]}}
 
@@ -84,8 +84,8 @@ def _video(part: Part, options: ContentOptions) -> ChatPart:
 
 def _missing(part: Part, field: str, wanted: str) -> PartError:
     if part.get("file_id"):
-        return PartError(f"Files cannot be uploaded to this server: send {wanted}.", "file_id")
-    return PartError(f"There is nothing here: send {wanted}.", field)
+        return PartError(f"This server does not accept file ids here. Send {wanted}.", "file_id")
+    return PartError(f"This part is empty. Send {wanted}.", field)
 
 
 class PartForm(NamedTuple):
@@ -118,8 +118,8 @@ CHAT_PARTS = PartForm(_PARTS)
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
 # The text in place of a part that the backend does not accept, and the warning for the caller; both name its type.
-NOTE = "({} that this model cannot take)"
-WARNING_OF_NOTE = "This backend takes no {}; a note took its place."
+NOTE = "(Content of type {} was omitted: this model does not support it.)"
+WARNING_OF_NOTE = "This backend does not support {}; it was replaced by a note."
 
 
 def read_content(
@@ -137,7 +137,7 @@ def read_content(
     parts = []
     for index, part in enumerate(content):
         if (make := form.parts.get(part["type"])) is None:
-            warnings.add(f"Content of type {label(part['type'])} is not known and was left out.")
+            warnings.add(f"Content of unknown type {label(part['type'])} was ignored.")
             continue
         if _is_dropped(part, options):
             warnings.add(WARNING_OF_NOTE.format(part["type"]))
@@ -169,7 +169,7 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
 def check_known(content: object, place: int) -> None:
     """Raise `InvalidRequest` for content that has only unknown types of parts, of the item at a place in the input."""
     if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
-        message = f"No part of this message has a known type. Known are {', '.join(sorted(PART_TYPES))}."
+        message = f"Invalid content: must have a part of a known type: {', '.join(sorted(PART_TYPES))}."
         raise InvalidRequest(message, param=param_in_item(place, ".content"), code="invalid_value")
 
 
@@ -196,7 +196,7 @@ def joined_text(
         return content
     parts = read_content(content, options, warnings)
     for part in media(parts):
-        warnings.add(f"Content of type {part['type']} is left out of messages of the role {role}.")
+        warnings.add(f"Content of type {part['type']} is not supported in {role} messages and was ignored.")
     return separator.join(texts(parts))
 
 

@@ -41,13 +41,13 @@ from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
-UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server, and cannot be read here.)"
+UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
 _PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never refused
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
 
 _NO_FIELDS: Mapping[str, object] = {}
-_HOISTED = "(see the message after this one)"
-_DROPPED = "(what the tool returned cannot be shown)"
+_HOISTED = "(See the next message.)"
+_DROPPED = "(The result of the tool cannot be shown.)"
 
 
 def to_messages(
@@ -133,7 +133,7 @@ class ConversationReader:
             if read := readers.get(type_ := item["type"]):
                 read(position, item)
             elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
-                self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
+                self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
         self.close()
         messages: list[Message] = []
         for entry in self.read:
@@ -311,7 +311,10 @@ class ConversationReader:
                 form = self.hosted_content.tool_images if hosted else self.content.tool_images
                 parts, moved = _MEDIA[form](self, output or 0, parts)
                 if moved:
-                    hoisted += [{"type": "text", "text": f"From the result of the tool call {label(call_id)}:"}, *moved]
+                    hoisted += [
+                        {"type": "text", "text": f"Content from the result of the tool call {label(call_id)}:"},
+                        *moved,
+                    ]
             content = string_or_parts(parts, self.content.tool_content)
             messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
         if hoisted:
@@ -328,11 +331,11 @@ class ConversationReader:
         return parts, []
 
     def drop(self, output: int, parts: list[ChatPart]) -> _Split:
-        self.warnings.add("This backend takes only text from tools; what else they returned was left out.")
+        self.warnings.add("This backend supports only text in tool results; other content was dropped.")
         return _texts_or(parts, _DROPPED), []
 
     def refuse(self, output: int, parts: list[ChatPart]) -> _Split:
-        raise InvalidRequest("This backend takes only text from tools.", param=self.place(output, ".output"))
+        raise InvalidRequest("This backend supports only text in tool results.", param=self.place(output, ".output"))
 
     # Content.
 
@@ -397,6 +400,6 @@ def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
 def compacted_past(item: Item, upstream: Mapping[str, Mapping[str, object]], warnings: Warnings) -> str:
     """Return what the model is told in place of a compacted past: the summary, if it can be read."""
     if summary := upstream.get(item.get("id") or "", {}).get("summary"):
-        return f"A summary of the conversation before this message:\n\n{summary}"
-    warnings.add("A compaction of another server cannot be read: the model does not know what it stands for.")
+        return f"Summary of the conversation before this message:\n\n{summary}"
+    warnings.add("A compaction from another server cannot be read; the model does not see the compacted items.")
     return UNREADABLE_PAST

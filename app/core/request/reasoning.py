@@ -22,9 +22,9 @@ from app.errors import Warnings
 # The upstream field of an item with what only the server that sent it may be sent back: `{"to": SERVER, ...}`.
 BOUND = "bound"
 
-BOUND_ELSEWHERE = "Reasoning that only another server can read was left out."
-UNSIGNED = "Reasoning without a signature of this backend was left out."
-PLAIN = "Reasoning as plain text was left out; this backend's option 'request.reasoning_replay' sends it."
+BOUND_ELSEWHERE = "Reasoning encrypted by another server was dropped."
+UNSIGNED = "Reasoning without a signature from this backend was dropped."
+PLAIN = "Plain-text reasoning was dropped; to send it, set this backend's option 'request.reasoning_replay'."
 
 
 def bound(profile: Profile, **fields: object) -> dict[str, object]:

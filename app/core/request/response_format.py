@@ -24,12 +24,12 @@ def response_format(state: TranslationState) -> Form:
     json_format, options = state.request.text.format, state.options.response_format
     if isinstance(json_format, JsonSchemaFormat):
         if options.json_schema == "drop":
-            state.warnings.add("This backend cannot answer by a JSON schema, so text.format was left out.")
+            state.warnings.add("This backend does not support JSON schemas; text.format was ignored.")
         return _SCHEMA[options.json_schema](json_format, options)
     if json_format.type != "json_object":
         return None, ""
     if (form := _object(options)) is None:
-        state.warnings.add("This backend cannot be held to JSON, so text.format was left out.")
+        state.warnings.add("This backend does not support JSON output; text.format was ignored.")
     return form, ""
 
 
@@ -74,4 +74,4 @@ def _object(options: ResponseFormatOptions) -> dict[str, object] | None:
 def _prompt(json_format: JsonSchemaFormat) -> str:
     about = f" It is: {json_format.description}" if json_format.description else ""
     schema = json.dumps(json_format.schema_, ensure_ascii=False, separators=(",", ":"))
-    return f"Answer with JSON only, without a code fence, that conforms to this JSON Schema.{about}\n\n{schema}"
+    return f"Answer only with JSON that conforms to this JSON Schema. Do not use a code fence.{about}\n\n{schema}"

@@ -55,16 +55,16 @@ def _of_known_type(choice: JSONMapping) -> JSONMapping:
 
 def _why_not_chosen(type_: str, state: TranslationState) -> str:
     if all(tool["type"] != type_ for tool in state.request.tools):
-        return f"there is no tool of type {label(type_)} in the request's 'tools'"
+        return f"must name a tool in 'tools', which has no tool of type {label(type_)}"
     return f"tools of type {label(type_)} {why_not_run(type_)}"
 
 
-_NO_TOOL = "there is no tool that this server can offer to the model"
+_NO_TOOL = "must not force a call if no tool can be offered to the model"
 
 
 def _impossible(reason: str) -> InvalidRequest:
     """Return the error for a forced call that is impossible; the response would claim that it was made."""
-    return InvalidRequest(f"This tool_choice cannot be kept: {reason}.", param="tool_choice")
+    return InvalidRequest(f"Invalid 'tool_choice': {reason}.", param="tool_choice")
 
 
 def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Choice:
@@ -91,9 +91,9 @@ def _none(offered: ToolSet, options: RequestOptions) -> Choice:
 def _required(functions: Mapping[str, Function], allowed: frozenset[str] | None, state: TranslationState) -> Choice:
     form = state.options.tool_choice.required
     if form == "message":
-        return Choice(functions, None, allowed, f"Call {_one_of(functions)} now, instead of answering in words.")
+        return Choice(functions, None, allowed, f"Call {_one_of(functions)} now. Do not answer with text.")
     if form == "auto":
-        state.warnings.add("This backend cannot be made to call a tool; it may answer in words.")
+        state.warnings.add("This backend cannot force tool calls; the model can answer with text.")
     return Choice(functions, form, allowed)
 
 
@@ -108,7 +108,7 @@ def _named(name: str, offered: ToolSet, state: TranslationState) -> Choice:
     only = _only(offered, allowed)
     if state.options.tool_choice.named == "filter_required":
         return _required(only, allowed, state)
-    state.warnings.add("This backend cannot be made to call a certain tool; it was offered no other.")
+    state.warnings.add("This backend cannot force the call of a certain tool; the model was offered only that tool.")
     return Choice(only, None, allowed)
 
 
@@ -128,7 +128,7 @@ def _allowed_tools(choice: JSONMapping, offered: ToolSet, state: TranslationStat
             if (key := _tool_key(tool)) not in offered.deferred:
                 names.append(offered.find(*key))
         else:
-            state.warnings.add(f"The allowed tool {label(tool['type'])} is no function and was left out.")
+            state.warnings.add(f"The allowed tool {label(tool['type'])} is not a function and was ignored.")
     allowed = frozenset(names)
     mode = choice.get("mode") or "auto"
     if mode == "required" and not allowed:
@@ -158,5 +158,7 @@ def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
     nested = tool.get(tool["type"])
     name = tool.get("name") or (nested.get("name") if isinstance(nested, dict) else None)
     if not isinstance(name, str):
-        raise InvalidRequest(f"A tool_choice of type {label(tool['type'])} needs the name of one.", param="tool_choice")
+        raise InvalidRequest(
+            f"Invalid 'tool_choice': must have a name for the type {label(tool['type'])}.", param="tool_choice"
+        )
     return namespace_of(tool), name

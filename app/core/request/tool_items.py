@@ -188,19 +188,19 @@ class PairedCalls:
         """
         output = self._items[position]
         if position in self.callers:
-            return f"The result of the tool call {label(output['call_id'])}:"
+            return f"Result of the tool call {label(output['call_id'])}:"
         if self.repeated(output):
             return ""
         name = label(output["call_id"])
         if output["call_id"] in self._answers:
-            warnings.add(f"The call {name} has more than one output; those after the first go as messages.")
+            warnings.add(f"The call {name} has more than one output; later outputs were sent as messages.")
             return f"Another result of the tool call {name}:"
-        warnings.add(f"The output of {name} answers no call of this conversation; it goes as a message.")
-        return f"The result of the tool call {name}, which is not in this conversation:"
+        warnings.add(f"The output of {name} matches no call in this conversation; it was sent as a message.")
+        return f"Result of the tool call {name}, which is not in this conversation:"
 
 
 _NO_OUTPUT = "(no output)"
-_OUTPUT_LATER = "(This runs on; its result comes later.)"
+_OUTPUT_LATER = "(Still running. The result follows later.)"
 
 
 def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
@@ -214,5 +214,5 @@ def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
     name = label(call["call_id"])
     if strict:
         raise InvalidRequest(f"No tool output found for function call {name}.", param="input", code="invalid_value")
-    warnings.add(f"The call {name} has no output; '{_NO_OUTPUT}' was sent in its place.")
+    warnings.add(f"The call {name} has no output; '{_NO_OUTPUT}' was sent instead.")
     return _NO_OUTPUT

@@ -79,23 +79,21 @@ _STRICT: dict[str, Callable[[bool | None], bool | None]] = {
 }
 
 # Descriptions of custom tools say that they take no JSON, as Codex's does; but here they are functions.
-_FREE_TEXT = (
-    f"This tool takes free text, which is the argument `{INPUT}`: the whole text as it is, not wrapped in anything."
-)
+_FREE_TEXT = f"Put the whole text into the argument `{INPUT}`. Do not wrap it in JSON, quotes or a code fence."
 _GRAMMARS = {
-    "lark": "The text has to match this Lark grammar:",
-    "regex": "The text has to match this regular expression from end to end:",
+    "lark": "The text must match this Lark grammar:",
+    "regex": "The whole text must match this regular expression:",
 }
 
 
 def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     """Declare a custom tool as a function with one string parameter for the free text."""
-    text: dict[str, object] = {"type": "string", "description": "The text for the tool."}
+    text: dict[str, object] = {"type": "string", "description": "The whole text for the tool."}
     paragraphs = [tool.get("description"), _FREE_TEXT]
     input_format = tool.get("format")
     if isinstance(input_format, Mapping) and isinstance(definition := input_format.get("definition"), str):
         syntax = str(input_format.get("syntax"))
-        paragraphs.append(f"{_GRAMMARS.get(syntax, 'The text has to match this grammar:')}\n\n{definition}")
+        paragraphs.append(f"{_GRAMMARS.get(syntax, 'The text must match this grammar:')}\n\n{definition}")
         if pattern := _pattern(syntax, definition, options.grammar):
             text["pattern"] = pattern
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
@@ -115,12 +113,12 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
 
 
 TOOL_SEARCH: JSONObject = {  # for clients that send no description
-    "description": "Search for more tools by what they do. The tools that are found can be called from then on.",
+    "description": "Search for more tools by their purpose. After the search you can call the tools that it found.",
     "parameters": {
         "type": "object",
         "properties": {
-            "query": {"type": "string", "description": "What the tool should do, in a few words."},
-            "limit": {"type": "integer", "description": "How many tools to find at most."},
+            "query": {"type": "string", "description": "The purpose of the tool, in a few words."},
+            "limit": {"type": "integer", "description": "Maximum number of tools to return."},
         },
         "required": ["query"],
         "additionalProperties": False,
@@ -141,24 +139,24 @@ def _fixed(
     return lambda tool, options: _function({"description": description, "parameters": schema}, options)
 
 
-_TIMEOUT = {"type": "integer", "description": "Milliseconds that it may take."}
+_TIMEOUT = {"type": "integer", "description": "Timeout in milliseconds."}
 _STRINGS = {"type": "array", "items": {"type": "string"}}
 _NUMBER = {"type": "integer"}
 
 _local_shell = _fixed(
-    "Run a command on the user's machine and see what it prints.",
+    "Run a command on the user's machine. Returns its output.",
     {
-        "command": {**_STRINGS, "description": 'The program and its arguments, such as ["bash", "-lc", "ls"].'},
-        "working_directory": {"type": "string", "description": "Where to run it."},
+        "command": {**_STRINGS, "description": 'The program and its arguments, for example ["bash", "-lc", "ls"].'},
+        "working_directory": {"type": "string", "description": "Working directory."},
         "timeout_ms": _TIMEOUT,
     },
     "command",
 )
-_SHELL = "Run shell commands on the user's machine and see what they print."
+_SHELL = "Run shell commands on the user's machine. Returns their output."
 _COMMANDS = {
     "commands": {**_STRINGS, "description": "The command lines."},
     "timeout_ms": _TIMEOUT,
-    "max_output_length": {"type": "integer", "description": "Characters of output to return at most."},
+    "max_output_length": {"type": "integer", "description": "Maximum number of output characters to return."},
 }
 
 
@@ -172,19 +170,22 @@ def _shell(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
         if isinstance(skill, Mapping)
     ]
     if lines:
-        about = "These skills are there, each a folder with instructions in `SKILL.md`, to be read before its use:"
+        about = (
+            "These skills are available. Each skill is a folder with instructions in `SKILL.md`. "
+            "Read its `SKILL.md` before you use a skill:"
+        )
         return _fixed("\n".join([f"{_SHELL} {about}", *lines]), _COMMANDS, "commands")(tool, options)
     return _fixed(_SHELL, _COMMANDS, "commands")(tool, options)
 
 
 _apply_patch = _fixed(
-    "Create, update or delete one file of the user. For an update the diff is in the V4A format: hunks that begin with "
-    "`@@`, whose lines begin with a space (kept), `-` (removed) or `+` (added). For a new file every line of the diff "
-    "begins with `+`. To delete a file there is no diff.",
+    "Create, update or delete one of the user's files. To update a file, write a diff in the V4A format: start each "
+    "hunk with `@@`, and each of its lines with a space (unchanged), `-` (removed) or `+` (added). To create a file, "
+    "start each line of the diff with `+`. To delete a file, leave the diff out.",
     {
         "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
-        "path": {"type": "string", "description": "The path of the file."},
-        "diff": {"type": "string", "description": "What is to change in it."},
+        "path": {"type": "string", "description": "Path of the file."},
+        "diff": {"type": "string", "description": "The changes, as a V4A diff."},
     },
     *("type", "path"),
 )
@@ -195,30 +196,30 @@ _ACTION: dict[str, object] = {
             "type": "string",
             "enum": ["click", "double_click", "drag", "keypress", "move", "screenshot", "scroll", "type", "wait"],
         },
-        "x": {**_NUMBER, "description": "Pixels from the left: click, double_click, move, scroll."},
-        "y": {**_NUMBER, "description": "Pixels from the top: click, double_click, move, scroll."},
+        "x": {**_NUMBER, "description": "X coordinate in pixels, for click, double_click, move and scroll."},
+        "y": {**_NUMBER, "description": "Y coordinate in pixels, for click, double_click, move and scroll."},
         "button": {
             "type": "string",
             "enum": ["left", "right", "wheel", "back", "forward"],
-            "description": "Of a click.",
+            "description": "Mouse button, for click.",
         },
         "path": {
             "type": "array",
             "items": {"type": "object", "properties": {"x": _NUMBER, "y": _NUMBER}, "required": ["x", "y"]},
-            "description": "The points of a drag.",
+            "description": "Points of the path, for drag.",
         },
-        "keys": {**_STRINGS, "description": "Of a keypress, or held during another action."},
-        "scroll_x": {**_NUMBER, "description": "Pixels to scroll to the right."},
-        "scroll_y": {**_NUMBER, "description": "Pixels to scroll down."},
+        "keys": {**_STRINGS, "description": "Keys to press, for keypress. For other actions: keys to hold."},
+        "scroll_x": {**_NUMBER, "description": "Pixels to scroll right, for scroll."},
+        "scroll_y": {**_NUMBER, "description": "Pixels to scroll down, for scroll."},
         "text": {"type": "string", "description": "The text to type."},
     },
     "required": ["type"],
 }
-_COMPUTER = "Use the user's computer: mouse, keyboard and screen. Each call is answered with a screenshot."
+_COMPUTER = "Control the user's computer with mouse and keyboard. Each call returns a screenshot."
 
 
 def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    actions = {"type": "array", "items": _ACTION, "description": "What to do, one after the other."}
+    actions = {"type": "array", "items": _ACTION, "description": "Actions to perform, in order."}
     return _fixed(_COMPUTER, {"actions": actions}, "actions")(tool, options)
 
 
@@ -250,7 +251,7 @@ TOOL_TYPES: dict[str, ToolType] = {
     "computer_use_preview": ToolType(COMPUTER_ACTION, _computer_preview, "computer"),
 }
 
-REJECTED_KEYWORD = "This backend rejects the keyword '{}' in schemas of tools, so it was left out."
+REJECTED_KEYWORD = "This backend rejects the keyword '{}' in tool schemas; it was removed."
 
 # Under these the keys are names that the schema gives, and under those the values are data: no keywords in either.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})

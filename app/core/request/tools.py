@@ -133,7 +133,9 @@ class ToolSet:
             named, about = (tool.name, tool.description) if tool.namespace is None else (tool.namespace, tool.about)
             listed.setdefault(named, f"- {named}: {about[:_MAX_ABOUT]}" if about else f"- {named}")
         function = search.tool["function"]
-        description = "\n".join([f"{function.get('description', '')} It can find:".strip(), "", *listed.values()])
+        description = "\n".join(
+            [f"{function.get('description', '')} It can find these tools:".strip(), "", *listed.values()]
+        )
         declared = {**search.tool, "function": {**function, "description": description}}
         self.functions[chat_name] = search._replace(tool=declared)
 
@@ -173,7 +175,9 @@ class ToolSet:
         """Return the chat name of a function; raises `InvalidRequest` if the request does not declare it."""
         if (chat_name := self._names.get((namespace, name))) is None:
             hint = did_you_mean(name, (other for _, other in self._names))
-            raise InvalidRequest(f"There is no tool {label(name)} among the tools on offer.{hint}", param="tool_choice")
+            raise InvalidRequest(
+                f"Invalid 'tool_choice': tool {label(name)} not found in 'tools'.{hint}", param="tool_choice"
+            )
         return chat_name
 
     def find_hosted(self, choice: Mapping[str, object]) -> list[str]:
@@ -188,7 +192,7 @@ class ToolSet:
         ]
         if not names:
             raise InvalidRequest(
-                f"There is no function of {label(label_ or choice['type'])} among the tools on offer.",
+                f"Invalid 'tool_choice': no function of {label(label_ or choice['type'])} found in 'tools'.",
                 param="tool_choice",
             )
         return names
@@ -273,7 +277,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     for entry in entries:
         _name_unsent_fields(entry.tool, state.warnings)
         if entry.place and entry.key in own:
-            raise InvalidRequest(f"There are two tools named '{entry.name}'.", param=f"{entry.place}.name")
+            raise _duplicate(entry)
         if entry.place:
             _check_strict(entry)
         if searchable and entry.is_deferred:
@@ -292,7 +296,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, state)]
     if left_out:
         state.warnings.add(
-            f"Of the hosted tools, {len(left_out)} functions were left out, such as {label(left_out[0])}: {_FULL}"
+            f"{len(left_out)} functions of hosted tools were left out, for example {label(left_out[0])}: {_FULL}"
         )
     offered.describe_search([*_to_find(filter(lambda entry: entry.place, deferred)), *_hosted_to_find(hosted)])
     offered.move_to_end(added)
@@ -349,7 +353,7 @@ def _name_unsent_fields(tool: ToolFields, warnings: Warnings) -> None:
     """Warn about the fields of a tool that have no counterpart in Chat Completions."""
     for name in ("output_schema", "allowed_callers"):
         if (value := tool.get(name)) and value != ["direct"]:
-            warnings.add(f"The parameter 'tools[].{name}' is not known to this backend and was left out.")
+            warnings.add(f"The parameter 'tools[].{name}' is not supported by this backend and was ignored.")
 
 
 def _without_unfound(
@@ -385,7 +389,12 @@ def _is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-_FULL = f"their names are taken, or there are more than {MAX_FUNCTIONS} functions."
+def _duplicate(entry: _Entry) -> InvalidRequest:
+    field = f"{entry.place}.name"
+    return InvalidRequest(f"Invalid '{field}': must be unique, but two tools are named '{entry.name}'.", param=field)
+
+
+_FULL = f"their names are already used, or the request has more than {MAX_FUNCTIONS} functions."
 
 # Called for a tool that cannot be offered, with a message without a full stop, the tool's type, and its path.
 _Unoffered: TypeAlias = Callable[[str, object, str], None]
@@ -424,22 +433,22 @@ def _entries(
 def _why_unoffered(type_: object, *, in_request: bool) -> str:
     """Return why a tool cannot be offered, as a sentence without a full stop."""
     if type_ in TOOL_TYPES and type_ not in HOSTED_TABLES:
-        return f"A tool of type {label(type_)} has no valid name"
+        return f"A tool of type {label(type_)} must have a valid name"
     if type_ in HOSTED_TABLES and not in_request:
-        return f"Tools of type {label(type_)} are run only if they are in the request's 'tools'"
+        return f"Tools of type {label(type_)} must be in the request's 'tools'"
     return f"Tools of type {label(type_)} {why_not_run(type_)}"
 
 
 # Tools of OpenAI's API that are known, but not run.
-_NOT_RUN = {"programmatic_tool_calling": "are not run here: the model calls functions one by one"}
+_NOT_RUN = {"programmatic_tool_calling": "are not supported: the model calls functions one by one"}
 
 
 def why_not_run(type_: object) -> str:
     """Return why this server does not run tools of a type, as the end of a sentence on them."""
     if not isinstance(type_, str):
-        return "are not known here"
+        return "are not supported"
     table = HOSTED_TABLES.get(type_)
-    return needs_table(table) if table else _NOT_RUN.get(type_, "are not known here")
+    return needs_table(table) if table else _NOT_RUN.get(type_, "are not supported")
 
 
 def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool) -> Iterator[_Entry]:
@@ -456,7 +465,7 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool
             leads = False
         else:
             type_ = tool.get("type") if isinstance(tool, dict) else None
-            unoffered(f"A tool of the namespace {label(namespace['name'])} is no function", type_, where)
+            unoffered(f"A tool of the namespace {label(namespace['name'])} is not a function", type_, where)
 
 
 def _described(tool: ToolFields, about: str) -> ToolFields:

@@ -19,7 +19,7 @@ from app.core.sse.framing import EventFramer
 from app.core.sse.repeats import RawEvent, RepeatDecoder, ServerEvent
 from app.errors import BackendError
 
-_TOO_MANY_VALUES = f"The backend's answer has more than {MAX_VALUES} JSON values in one piece."
+_TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in one piece."
 
 END: RawEvent = {"object": "done"}  # in place of an event, for `data: [DONE]`
 

@@ -11,7 +11,7 @@ from app.errors import BackendError
 # Bytes that are buffered of one event, or of an answer that is one document. Real ones, with an image or audio, have a
 # few million.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
-TOO_LONG = f"The backend's answer has more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
+TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1024 * 1024  # bytes

@@ -590,7 +590,7 @@ def _length(fields: JSONMapping) -> int:
 
 def _interruption(kind: ItemType) -> JSONObject:
     """Return the fields of an interrupted item besides its status."""
-    return kind.error("The response ended before this was done.") if kind.interrupted == "failed" else {}
+    return kind.error("The response ended before this call was complete.") if kind.interrupted == "failed" else {}
 
 
 def resolve_upstream(upstream: Upstream) -> Upstream:

@@ -165,7 +165,7 @@ ContentPart = Annotated[
 TEXT_OR_LIST = Discriminator(
     lambda value: "<text>" if isinstance(value, str) else "<list>" if isinstance(value, list) else None,
     custom_error_type="text_or_list",
-    custom_error_message="Input should be a string or a list",
+    custom_error_message="must be a string or a list",
 )
 
 Content = Annotated[Annotated[Text, Tag("<text>")] | Annotated[list[ContentPart], Tag("<list>")], TEXT_OR_LIST]

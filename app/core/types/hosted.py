@@ -94,7 +94,7 @@ class DeferredTool:
 
 def needs_table(table: str) -> str:
     """Return the end of a sentence on tools, or endpoints, that need a table in the settings."""
-    return f"need a table [{table}] in the settings of this server"
+    return f"require a table [{table}] in this server's settings"
 
 
 @dataclass(frozen=True, slots=True)

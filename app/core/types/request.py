@@ -347,7 +347,7 @@ class BackgroundOptions(RequestBody):
 
 def _without_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("it has a NUL character, which not every store can hold")
+        raise ValueError("must not contain a NUL character")
     return text
 
 

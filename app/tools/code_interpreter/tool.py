@@ -71,7 +71,7 @@ _SHELL_SCHEMA: dict[str, object] = {
     "properties": {
         "commands": {"type": "array", "items": {"type": "string"}, "description": "The command lines."},
         "timeout_ms": {"type": "integer", "description": "Milliseconds that each may take."},
-        "max_output_length": {"type": "integer", "description": "Characters of output to return at most."},
+        "max_output_length": {"type": "integer", "description": "Maximum number of output characters to return."},
     },
     "required": ["commands"],
     "additionalProperties": False,

@@ -112,7 +112,7 @@ class MCPTool:
         """
         tool, place, url = declaration.tool, declaration.place, _url_of(declaration)
         if tool.get("tunnel_id"):
-            raise InvalidRequest("Tunnels are not known here; name a server.", param=f"{place}.tunnel_id")
+            raise InvalidRequest("Tunnels are not supported; name a server.", param=f"{place}.tunnel_id")
         connector = tool.get("connector_id")
         if connector is not None and not isinstance(connector, str):
             raise InvalidRequest("A `connector_id` is a string.", param=f"{place}.connector_id")

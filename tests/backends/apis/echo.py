@@ -34,7 +34,7 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     texts = [read.state.request.instructions, *(message["content"] for message in read.messages())]
     prompt = "\n\n".join(str(text) for text in texts if text)
     if not prompt:
-        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+        raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     model = options.model_map.get(question.model, question.model)
     body: dict[str, object] = {"model": model, "prompt": prompt, "max": read.state.request.max_output_tokens}
     return encoded_question(read.state, body, read.choice)

@@ -124,7 +124,7 @@ def test_llama_cpp_python_gets_only_what_it_does_not_lose() -> None:
     assert not {"logprobs", "top_logprobs", "max_completion_tokens"} & chat.body.keys()
     assert len(chat.warnings) == 2
     picture = {"role": "user", "content": [{"type": "input_image", "image_url": "https://example.com/a.png"}]}
-    with pytest.raises(InvalidRequest, match="takes no images"):
+    with pytest.raises(InvalidRequest, match="does not support images"):
         ask("llama-cpp-python", picture)
 
 
@@ -136,7 +136,7 @@ def test_minimax_gets_one_system_message() -> None:
 def test_moonshot_is_instructed_to_call_instead_of_forced() -> None:
     chat = ask("moonshot", tools=[TOOL], tool_choice={"type": "function", "name": "look"}, temperature=0.5)
     assert "tool_choice" not in chat.body and "temperature" not in chat.body
-    assert chat.body["messages"][-1]["content"] == "Call the tool `look` now, instead of answering in words."
+    assert chat.body["messages"][-1]["content"] == "Call the tool `look` now. Do not answer with text."
     assert chat.allowed == {"look"}
 
 

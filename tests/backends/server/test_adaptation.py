@@ -430,7 +430,7 @@ def test_field_without_effect_on_the_answer_is_left_out_with_a_warning(field: st
 def test_parallel_tool_calls_that_is_refused_is_enforced_here() -> None:
     body, warnings = without("parallel_tool_calls", body={**BODY, "parallel_tool_calls": False})
     assert (body or BODY).get("parallel_tool_calls") is None
-    assert warnings == ["This backend cannot be limited to one call at a time."]
+    assert warnings == ["This backend does not support `parallel_tool_calls: false`."]
 
 
 @pytest.mark.parametrize("field", ["temperature", "presence_penalty", "reasoning_effort", "response_format", "tools"])

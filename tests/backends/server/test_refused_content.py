@@ -62,7 +62,7 @@ def asked_with(*tools: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "tools": [*tools], **fields}
 
 
-REJECTED = "This backend rejects the keyword '{}' in schemas of tools, so it was left out."
+REJECTED = "This backend rejects the keyword '{}' in tool schemas; it was removed."
 
 # The refusals of a keyword, and the keywords that are left out.
 KEYWORDS: dict[str, tuple[str, list[str]]] = {
@@ -259,8 +259,8 @@ IMAGES: dict[str, tuple[int, str]] = {
     "Moonshot": (400, "Invalid request: Image input not supported for model moonshot-v1-8k"),
     "pydantic": (400, "Input tag 'image_url' found using 'type' does not match any of the expected tags: 'text'"),
 }
-NOTE = "(input_image that this model cannot take)"
-NOTED = "This backend takes no input_image; a note took its place."
+NOTE = "(Content of type input_image was omitted: this model does not support it.)"
+NOTED = "This backend does not support input_image; it was replaced by a note."
 URL = "data:image/png;base64,AAAA"
 CHAT_IMAGE = {"type": "image_url", "image_url": {"url": URL}}
 

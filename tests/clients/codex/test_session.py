@@ -163,7 +163,7 @@ async def test_codex_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     assert said(await codex.exec("Say hello.", *hosted, model="gpt-5.5")) == ["Hello."]
     offered = [tool["function"]["name"] for tool in upstream.requests[0].json["tools"]]
     assert "exec_command" in offered and "web_search" not in offered
-    warning = "Tools of type 'web_search' need a table [tools.web_search] in the settings of this server; left out."
+    warning = "Tools of type 'web_search' require a table [tools.web_search] in this server's settings; left out."
     assert warning in wire.responses[0].told["x-antiphon-warning"]
     assert warning in [getattr(record, "reason", None) for record in caplog.records]
 

@@ -27,6 +27,6 @@ def test_stored_response_that_continues_an_unstored_one_is_warned_of(
     past = Past.of(Turn({"id": f"resp_{n}", "output": [], "store": stored}, [], {}) for n, stored in enumerate(earlier))
     request = CreateResponse(model="m", input="Hi", store=store)
     context = continue_past(past, NewInput(request.items()), request, new_key())
-    assert [warning for warning in context.warnings if "only this connection can go on" in warning] == [
-        "This response continues from one that is not stored: only this connection can go on."
+    assert [warning for warning in context.warnings if "only on this connection" in warning] == [
+        "This response continues an unstored response, so it can be continued only on this connection."
     ] * warned

@@ -49,11 +49,11 @@ def test_custom_tool_is_a_function_of_one_string_with_its_grammar_in_words() -> 
         "function": {
             "name": "patch",
             "description": "Edits files.\n\n"
-            "This tool takes free text, which is the argument `input`: the whole text as it is, not wrapped in "
-            'anything.\n\nThe text has to match this Lark grammar:\n\nstart: "a"+',
+            "Put the whole text into the argument `input`. Do not wrap it in JSON, quotes or a code fence."
+            '\n\nThe text must match this Lark grammar:\n\nstart: "a"+',
             "parameters": {
                 "type": "object",
-                "properties": {"input": {"type": "string", "description": "The text for the tool."}},
+                "properties": {"input": {"type": "string", "description": "The whole text for the tool."}},
                 "required": ["input"],
                 "additionalProperties": False,
             },
@@ -64,7 +64,7 @@ def test_custom_tool_is_a_function_of_one_string_with_its_grammar_in_words() -> 
 @pytest.mark.parametrize("format", [None, {"type": "text"}, {"type": "grammar"}, {"definition": 3}])
 def test_custom_tool_without_a_grammar_is_a_function(format: Any) -> None:
     (tool,) = ask([{"type": "custom", "name": "patch", "description": None, "format": format}]).body["tools"]
-    assert tool["function"]["description"].startswith("This tool takes free text")
+    assert tool["function"]["description"].startswith("Put the whole text into the argument `input`.")
     assert "match" not in tool["function"]["description"]
 
 
@@ -376,7 +376,8 @@ def test_tool_search_and_its_result_are_sent_as_a_call_and_its_result() -> None:
     assert told == {
         "role": "tool",
         "tool_call_id": "s",
-        "content": "These tools were found, and can be called:\n- mcp__lab__add: Lab.\n\nAdds.\n- patch: Edits files.",
+        "content": "These tools were found. You can call them now:\n"
+        "- mcp__lab__add: Lab.\n\nAdds.\n- patch: Edits files.",
     }
     nothing = ask([SEARCH], SEARCHED, found()).body["messages"][-1]
     assert nothing["content"] == "No tools were found."
@@ -432,7 +433,7 @@ def test_calls_of_tools_that_are_not_offered_are_sent(
 def test_calls_of_missing_tools_without_an_id_are_left_out_with_a_warning(type: str) -> None:
     chat = ask([], {"type": type, "status": None})
     assert chat.body["messages"] == [user("Hi")]
-    assert chat.warnings == (f"Items of type '{type}' are not known and were left out.",)
+    assert chat.warnings == (f"Items of unknown type '{type}' were ignored.",)
 
 
 def test_text_beside_every_kind_of_call_is_kept() -> None:

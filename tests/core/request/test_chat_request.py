@@ -208,7 +208,7 @@ def test_chat_request_has_the_text_format(format: Any, sent: Any) -> None:
 
 
 TOLD = (
-    "Answer with JSON only, without a code fence, that conforms to this JSON Schema. It is: A number.\n\n"
+    "Answer only with JSON that conforms to this JSON Schema. Do not use a code fence. It is: A number.\n\n"
     '{"type":"object","properties":{"a":{"type":"integer"}}}'
 )
 ANY_OBJECT = {"type": "json_schema", "json_schema": {"name": "response", "schema": {"type": "object"}}}
@@ -231,7 +231,7 @@ def test_chat_request_describes_a_schema_that_cannot_be_enforced(
     chat = ask(options, text={"format": {**JSON_SCHEMA, "description": "A number."}}, instructions="Count.")
     assert chat.body.get("response_format") == response_format
     assert chat.body["messages"][0] == {"role": "system", "content": f"Count.\n\n{TOLD}" if told else "Count."}
-    lost = "This backend cannot answer by a JSON schema, so text.format was left out."
+    lost = "This backend does not support JSON schemas; text.format was ignored."
     assert chat.warnings == (() if told else (lost,))
 
 
@@ -241,7 +241,7 @@ def test_chat_request_describes_an_object_that_cannot_be_forced() -> None:
     chat = ask({"response_format.json_object": "drop"}, text=format)
     assert (chat.body, chat.warnings) == (
         LEAST,
-        ("This backend cannot be held to JSON, so text.format was left out.",),
+        ("This backend does not support JSON output; text.format was ignored.",),
     )
 
 
@@ -249,14 +249,14 @@ def test_chat_request_leaves_an_unknown_parameter_out_with_a_warning() -> None:
     asked = {"max_tokens": 5, "n": 2, "seed": 7, "top_k": None, "client_metadata": {"a": "b"}}
     chat = ask({"forward": ["n"]}, **asked)
     assert chat.body == {**LEAST, "seed": 7, "n": 2}
-    assert chat.warnings == ("The parameter 'max_tokens' is not known to this backend and was left out.",)
+    assert chat.warnings == ("The parameter 'max_tokens' is not supported by this backend and was ignored.",)
 
 
 def test_chat_request_leaves_a_parameter_without_effect_out_with_the_reason() -> None:
     asked = {"moderation": {"model": "omni-moderation-latest"}, "prompt_cache_options": {"ttl": "30m"}}
     assert ask(**asked).warnings == (
-        "The parameter 'moderation' was left out: nothing is moderated here.",
-        "The parameter 'prompt_cache_options.ttl' was left out: prompt caches are the model server's own.",
+        "The parameter 'moderation' was ignored: this server does not moderate content.",
+        "The parameter 'prompt_cache_options.ttl' was ignored: the model server controls its prompt cache.",
     )
     chat = ask({"forward": ["moderation"]}, moderation=asked["moderation"])
     assert (chat.body["moderation"], chat.warnings) == (asked["moderation"], ())
@@ -286,7 +286,7 @@ def test_chat_request_has_parameters_that_the_server_alone_knows(
     chat = to_chat(Question(request, request.items(), "m"), load_profile(profile))
     assert {name: value for name, value in chat.body.items() if name in {*taken, *left_out}} == taken
     assert chat.warnings == tuple(
-        f"The parameter '{n}' is not known to this backend and was left out." for n in left_out
+        f"The parameter '{n}' is not supported by this backend and was ignored." for n in left_out
     )
 
 
@@ -330,7 +330,7 @@ def test_effort_that_was_not_set_is_not_sent() -> None:
 
 def test_effort_that_cannot_be_set_is_a_warning() -> None:
     assert ask({"effort": "none"}, reasoning={"effort": "low"}).warnings == (
-        "This backend has no reasoning effort, so reasoning.effort was left out.",
+        "This backend does not support reasoning effort; reasoning.effort was ignored.",
     )
 
 
@@ -369,7 +369,7 @@ def test_clamped_limit_of_tokens_stays_an_integer() -> None:
 def test_dropped_parameters_that_the_caller_set_are_a_warning() -> None:
     chat = ask({"drop_params": ["temperature", "top_p", "stream_options"]}, temperature=1)
     assert set(chat.body) == {"model", "messages", "stream"}
-    assert chat.warnings == ("This backend does not accept 'temperature', so it was left out.",)
+    assert chat.warnings == ("This backend does not support 'temperature'; it was ignored.",)
 
 
 def test_profile_fields_are_merged_last_and_in_depth() -> None:

@@ -278,7 +278,7 @@ def is_handled(path: str, bodies: list[dict[str, Any]]) -> bool:
 
 def is_named(names: set[str], head: str, text: str) -> bool:
     """Return whether a text names one of the fields, the parameter that they are in, or all of a tool or an item."""
-    whole = ("are not known", "need a table", f"The parameter '{head}'")
+    whole = ("are not supported", "unknown type", "require a table", f"The parameter '{head}'")
     return text.startswith(f"{head} ") or any(name in text for name in (*names, *whole))
 
 

@@ -73,7 +73,7 @@ def test_text_file_is_sent_as_text_with_its_name(part: Any, text: Any, files: st
 def test_binary_file_for_a_backend_without_files_is_refused(part: Any, param: str) -> None:
     error = refused(user("Hi"), user([{"type": "input_text", "text": "Look:"}, part]), content__files="error")
     assert error.param == f"input[1].content[1].{param}"
-    assert "takes no files but text" in error.message
+    assert "supports only text files" in error.message
 
 
 def test_binary_file_for_a_backend_with_files_is_sent_as_a_file() -> None:

@@ -98,7 +98,7 @@ def test_functions_beyond_the_servers_limit_are_not_offered() -> None:
     assert len(chat.body["tools"]) == 128
     assert "mine" in chat.bindings
     (warning,) = chat.warnings
-    assert "73 functions were left out" in warning
+    assert "73 functions of hosted tools were left out" in warning
 
 
 @pytest.mark.parametrize(
@@ -190,16 +190,16 @@ def test_hosted_error_is_shown_in_words(error: Any, shown: str) -> None:
     ("item", "shown"),
     [
         ({"type": "web_search_call", "status": "failed"}, "Error: the call failed."),
-        ({"type": "web_search_call", "status": "incomplete"}, "(the call was interrupted, and has no result)"),
-        ({"type": "web_search_call", "status": "completed"}, "(the results were not kept)"),
+        ({"type": "web_search_call", "status": "incomplete"}, "(The call was interrupted and has no result.)"),
+        ({"type": "web_search_call", "status": "completed"}, "(The results were not stored.)"),
         (
             {"type": "code_interpreter_call", "code": "1", "outputs": None, "status": "failed"},
             "Error: the call failed.",
         ),
         ({"type": "image_generation_call", "error": {"message": "Too big."}}, "Error: Too big."),
         ({"type": "image_generation_call", "error": "Too big.", "status": "in_progress"}, "Error: Too big."),
-        ({"type": "image_generation_call", "status": "failed"}, "Error: the image was not made."),
-        ({"type": "image_generation_call", "error": None}, "The image was made."),
+        ({"type": "image_generation_call", "status": "failed"}, "Error: the image could not be created."),
+        ({"type": "image_generation_call", "error": None}, "Image created."),
     ],
 )
 def test_call_without_a_result_says_how_it_ended(item: Any, shown: str) -> None:
@@ -232,8 +232,8 @@ def test_hosted_call_that_needs_approval_is_sent_once(after: Any, shown: str) ->
 @pytest.mark.parametrize(
     ("after", "shown"),
     [
-        ([decision(approve=False)], "The user did not approve the call of add that was requested before."),
-        ([decision(approve=True)], "The user approved the call of add that was requested before, but it was not run."),
+        ([decision(approve=False)], "The user did not approve the requested call of add."),
+        ([decision(approve=True)], "The user approved the requested call of add, but it was not run."),
         ([decision(approve=True), added("mcp_1", "4", approval_request_id="mcpr_1")], "4"),
     ],
 )
@@ -349,7 +349,7 @@ def test_program_of_another_server_is_a_call_with_its_result() -> None:
     assert [call["name"] for call in calls] == ["programmatic_tool_calling", "add"]
     assert json.loads(calls[0]["arguments"]) == {"code": "add()"}
     assert [message["content"] for message in chat.body["messages"][2:]] == ["It is 3.", "3"]
-    assert chat.warnings == ("The parameter 'input[].caller' is not known to this backend and was left out.",)
+    assert chat.warnings == ("The parameter 'input[].caller' is not supported by this backend and was ignored.",)
 
 
 def test_multi_agent_call_is_a_call_with_its_result() -> None:

@@ -121,7 +121,7 @@ def test_later_developer_message_is_a_note_in_place_where_servers_reject_it(role
 def test_parts_that_are_not_text_are_left_out_where_chat_has_only_text() -> None:
     chat = ask({"role": "system", "content": [{"type": "input_text", "text": "Look"}, IMAGE]}, user("Hi"))
     assert chat.body["messages"] == [{"role": "system", "content": "Look"}, user("Hi")]
-    assert chat.warnings == ("Content of type image_url is left out of messages of the role system.",)
+    assert chat.warnings == ("Content of type image_url is not supported in system messages and was ignored.",)
 
 
 def test_text_parts_are_lists_for_backends_that_want_them() -> None:
@@ -196,7 +196,7 @@ def test_history_that_cannot_be_sent_is_not_blamed_on_the_input() -> None:
 def test_unknown_parts_are_left_out_with_a_warning() -> None:
     chat = ask(user([{"type": "input_hologram", "rays": 3}, {"type": "input_text", "text": "Hi"}]))
     assert chat.body["messages"] == [user("Hi")]
-    assert chat.warnings == ("Content of type 'input_hologram' is not known and was left out.",)
+    assert chat.warnings == ("Content of unknown type 'input_hologram' was ignored.",)
 
 
 # Items.
@@ -205,7 +205,7 @@ def test_unknown_parts_are_left_out_with_a_warning() -> None:
 def test_unknown_items_are_left_out_with_a_warning_and_extensions_without() -> None:
     chat = ask(user("Hi"), {"type": "acme:note", "x": 1}, {"type": "vision_call", "id": "v_1"})
     assert chat.body["messages"] == [user("Hi")]
-    assert chat.warnings == ("Items of type 'vision_call' are not known and were left out.",)
+    assert chat.warnings == ("Items of unknown type 'vision_call' were ignored.",)
 
 
 def test_name_with_a_line_break_makes_no_second_line_of_a_warning() -> None:
@@ -220,14 +220,14 @@ def test_item_reference_that_was_not_resolved_is_named() -> None:
 def test_compaction_is_sent_as_its_summary() -> None:
     compaction = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}
     sent = messages(compaction, user("Go on"), upstream={"cmp_1": {"summary": "We baked a cake."}})
-    assert sent == [user("A summary of the conversation before this message:\n\nWe baked a cake."), user("Go on")]
+    assert sent == [user("Summary of the conversation before this message:\n\nWe baked a cake."), user("Go on")]
 
 
 def test_compaction_of_another_server_is_a_note_with_a_warning() -> None:
     chat = ask({"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA"}, user("Go on"))
     assert chat.body["messages"] == [user(UNREADABLE_PAST), user("Go on")]
     assert chat.warnings == (
-        "A compaction of another server cannot be read: the model does not know what it stands for.",
+        "A compaction from another server cannot be read; the model does not see the compacted items.",
     )
 
 
@@ -236,5 +236,8 @@ def test_part_that_a_text_only_backend_does_not_accept_is_described() -> None:
     request = CreateResponse.model_validate({"model": "m", "input": [{"role": "user", "content": content}]})
     blind = Profile().override({"request.content.images": "drop"})
     chat = to_chat(Question(request, request.items(), "m"), blind)
-    assert chat.body["messages"][0]["content"] == "What is this?\n(input_image that this model cannot take)"
+    assert (
+        chat.body["messages"][0]["content"]
+        == "What is this?\n(Content of type input_image was omitted: this model does not support it.)"
+    )
     assert any("input_image" in warning for warning in chat.warnings)

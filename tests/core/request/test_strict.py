@@ -36,12 +36,12 @@ NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "n
         (
             {"moderation": {"model": "omni-moderation-latest"}},
             "moderation",
-            "The parameter 'moderation' cannot be kept: nothing is moderated here.",
+            "Unsupported parameter: 'moderation': this server does not moderate content.",
         ),
         (
             {"reasoning": {"mode": "pro"}},
             "reasoning.mode",
-            "The parameter 'reasoning.mode' cannot be kept: the model's server knows only efforts.",
+            "Unsupported parameter: 'reasoning.mode': model servers support only reasoning effort.",
         ),
         (
             {"reasoning": {"efort": "low"}},
@@ -56,22 +56,23 @@ NAMESPACE = {"type": "namespace", "name": "n", "tools": [{"type": "function", "n
         (
             {"include": ["reasoning.encrypted_content", "reasoning.encypted_content"]},
             "include[1]",
-            "Of 'include', 'reasoning.encypted_content' is not known here. Did you mean 'reasoning.encrypted_content'?",
+            "Invalid 'include[1]': unknown value 'reasoning.encypted_content'. "
+            "Did you mean 'reasoning.encrypted_content'?",
         ),
         (
             {"tools": [{"type": "function", "name": "a"}, {"type": "web_search"}]},
             "tools[1]",
-            "Tools of type 'web_search' need a table [tools.web_search] in the settings of this server.",
+            "Tools of type 'web_search' require a table [tools.web_search] in this server's settings.",
         ),
         (
             {"tools": [{"type": "fuction", "name": "a"}]},
             "tools[0]",
-            "Tools of type 'fuction' are not known here. Did you mean 'function'?",
+            "Tools of type 'fuction' are not supported. Did you mean 'function'?",
         ),
         (
             {"tools": [NAMESPACE]},
             "tools[0].tools[1]",
-            "A tool of the namespace 'n' is no function. Did you mean 'function'?",
+            "A tool of the namespace 'n' is not a function. Did you mean 'function'?",
         ),
     ],
 )

@@ -180,7 +180,7 @@ DAY = {"type": "object", "properties": {"day": {"type": "string", "pattern": "^x
 def test_dropped_schema_keyword_is_named_in_a_warning() -> None:
     chat = ask([function("a", parameters=DAY)], {"schema_drop": ["pattern", "format"]})
     assert chat.body["tools"] == [sent("a", parameters={**DAY, "properties": {"day": {"type": "string"}}})]
-    assert chat.warnings == ("This backend rejects the keyword 'pattern' in schemas of tools, so it was left out.",)
+    assert chat.warnings == ("This backend rejects the keyword 'pattern' in tool schemas; it was removed.",)
 
 
 def test_dropped_schema_keyword_stays_in_strict_tools() -> None:
@@ -223,9 +223,9 @@ def test_tools_that_cannot_be_offered_are_left_out_with_a_warning() -> None:
     chat = ask([A, {"type": "web_search"}, {"type": "shell", "environment": {"type": "container_auto"}}, {"type": "x"}])
     assert names(chat) == ["a"]
     assert chat.warnings == (
-        "Tools of type 'web_search' need a table [tools.web_search] in the settings of this server; left out.",
-        "Tools of type 'shell' need a table [tools.code_interpreter] in the settings of this server; left out.",
-        "Tools of type 'x' are not known here; left out.",
+        "Tools of type 'web_search' require a table [tools.web_search] in this server's settings; left out.",
+        "Tools of type 'shell' require a table [tools.code_interpreter] in this server's settings; left out.",
+        "Tools of type 'x' are not supported; left out.",
     )
 
 
@@ -236,9 +236,7 @@ def test_hosted_tools_declared_several_times_are_one_warning() -> None:
 
 def test_hosted_tools_in_items_are_left_out_with_their_place() -> None:
     items = [{"type": "additional_tools", "tools": [SEARCH]}, {"type": "message", "role": "user", "content": "Hi"}]
-    assert ask([A], input=items).warnings == (
-        "Tools of type 'web_search' are run only if they are in the request's 'tools'; left out.",
-    )
+    assert ask([A], input=items).warnings == ("Tools of type 'web_search' must be in the request's 'tools'; left out.",)
 
 
 def test_hosted_tools_of_every_type_name_their_table() -> None:
@@ -390,21 +388,25 @@ def test_tool_choice_that_cannot_be_forced_is_an_instruction() -> None:
     options = {"tool_choice.required": "message", "tool_choice.named": "filter_required"}
     assert ask([A, B], options, tool_choice="required").body["messages"] == [
         {"role": "user", "content": "Hi"},
-        {"role": "user", "content": "Call one of the tools now, instead of answering in words."},
+        {"role": "user", "content": "Call one of the tools now. Do not answer with text."},
     ]
     words = ask([A, B], options, tool_choice=NAMED_A).body["messages"][-1]["content"]
-    assert words == "Call the tool `a` now, instead of answering in words."
+    assert words == "Call the tool `a` now. Do not answer with text."
 
 
-CANNOT = "This backend cannot be made to call "
+CANNOT = "This backend cannot force "
 
 
 @pytest.mark.parametrize(
     "choice, options, warning",
     [
-        ("required", {"tool_choice.required": "auto"}, CANNOT + "a tool; it may answer in words."),
-        (NAMED_A, {"tool_choice.named": "drop"}, CANNOT + "a certain tool; it was offered no other."),
-        (allowed(A, {"type": "mcp"}), {}, "The allowed tool 'mcp' is no function and was left out."),
+        ("required", {"tool_choice.required": "auto"}, CANNOT + "tool calls; the model can answer with text."),
+        (
+            NAMED_A,
+            {"tool_choice.named": "drop"},
+            CANNOT + "the call of a certain tool; the model was offered only that tool.",
+        ),
+        (allowed(A, {"type": "mcp"}), {}, "The allowed tool 'mcp' is not a function and was ignored."),
     ],
 )
 def test_tool_choice_that_loses_something_is_a_warning(choice: Any, options: Any, warning: str) -> None:
@@ -429,10 +431,9 @@ def test_tool_choice_of_a_missing_tool_is_refused(tools: Any, choice: Any) -> No
 
 
 SEARCH = {"type": "web_search"}
-NOTHING = "This tool_choice cannot be kept: there is no tool that this server can offer to the model."
+NOTHING = "Invalid 'tool_choice': must not force a call if no tool can be offered to the model."
 UNCONFIGURED = (
-    "This tool_choice cannot be kept: tools of type 'web_search' need a table [tools.web_search] in the settings of "
-    "this server."
+    "Invalid 'tool_choice': tools of type 'web_search' require a table [tools.web_search] in this server's settings."
 )
 
 
@@ -446,19 +447,19 @@ UNCONFIGURED = (
         (
             [A],
             SEARCH,
-            "This tool_choice cannot be kept: there is no tool of type 'web_search' in the request's 'tools'.",
+            "Invalid 'tool_choice': must name a tool in 'tools', which has no tool of type 'web_search'.",
         ),
         (
             [{"type": "x"}],
             {"type": "x"},
-            "This tool_choice cannot be kept: tools of type 'x' are not known here.",
+            "Invalid 'tool_choice': tools of type 'x' are not supported.",
         ),
         ([SEARCH], allowed(SEARCH, mode="required"), NOTHING),
         ([A, SEARCH], allowed(SEARCH, mode="required"), NOTHING),
         (
             [function("get_weather"), A],
             {"type": "function", "name": "get_wether"},
-            "There is no tool 'get_wether' among the tools on offer. Did you mean 'get_weather'?",
+            "Invalid 'tool_choice': tool 'get_wether' not found in 'tools'. Did you mean 'get_weather'?",
         ),
     ],
 )
@@ -484,4 +485,4 @@ def test_parallel_tool_calls_is_sent(given: Any, option: str, sent: Any) -> None
     chat = ask([A], {"parallel_tool_calls": option}, parallel_tool_calls=given)
     assert chat.body.get("parallel_tool_calls") is sent
     lost = given is False and sent is None
-    assert chat.warnings == (("This backend cannot be limited to one call at a time.",) if lost else ())
+    assert chat.warnings == (("This backend does not support `parallel_tool_calls: false`.",) if lost else ())

@@ -28,7 +28,7 @@ test("fields are the same, renamed, translated, kept here, dropped or added", ()
     response_format: {},
     stream: true,
   };
-  const warnings = ["The parameter 'service_tier' is not known to this backend and was left out."];
+  const warnings = ["The parameter 'service_tier' is not supported by this backend and was ignored."];
   assert.deepEqual(lines(request, { body, warnings }), [
     "model same model",
     "input translated messages[0]",
@@ -116,7 +116,7 @@ test("parts of the Messages API belong to their own items, and dropped reasoning
     ],
     thinking: { type: "disabled" },
   };
-  const reason = "Reasoning without a signature of this backend was left out.";
+  const reason = "Reasoning without a signature from this backend was dropped.";
   const translation = { url: "http://x/v1/messages", body, warnings: [reason] };
   assert.deepEqual(lines(request, translation), [
     "input[1] translated messages[0]",
@@ -143,7 +143,7 @@ test("tools are paired by name, and hosted ones stay here", () => {
 test("a warning about a part of a field is a note of this field", () => {
   const request = { input: "Hi", text: { verbosity: "low", format: { type: "text" } } };
   const body = { messages: [{ role: "user", content: "Hi" }], response_format: { type: "text" } };
-  const warnings = ["The parameter 'text.verbosity' is not known to this backend and was left out.", "Something else."];
+  const warnings = ["The parameter 'text.verbosity' is not supported by this backend and was ignored.", "Something else."];
   const { pairs, warnings: rest } = align(request, { url: CHAT, body, warnings });
   assert.deepEqual(pairs[1].notes, [warnings[0]]);
   assert.deepEqual(rest, ["Something else."]);

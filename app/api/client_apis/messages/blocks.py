@@ -21,7 +21,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import Warnings, label
 from app.responses.encryption import FROM_SIGNATURE
 
-_NO_CITATIONS = "Citations of documents are not known here: 'citations' was left out."
+_NO_CITATIONS = "Citations of documents are not supported: 'citations' was left out."
 FOREIGN_THINKING = "The signature of a thinking block that this server did not make was left out."
 _FAILED = ("error", "<tool_use_error>")  # prefixes that already mark a result as failed
 
@@ -67,7 +67,7 @@ class ItemReader:
             if item := _ITEMS[kind](self, block):
                 self._add(item, place)
         else:
-            self._warnings.add(f"Content of type {label(kind)} is not known and was left out.")
+            self._warnings.add(f"Content of unknown type {label(kind)} was ignored.")
 
     def _parts_of(self, block: JSONObject, text_type: str) -> list[JSONObject]:
         """Return a block's parts, the last with its cache breakpoint."""

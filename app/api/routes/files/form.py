@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from app.api.multipart import FormPart, form_parts
 from app.api.pagination import parse_whole_number
-from app.errors import InvalidRequest
+from app.errors import InvalidRequest, missing_parameter
 from app.tools.files.uploads import upload_too_large
 
 _OVERHEAD = 64 * 1024  # bytes of a form besides its file
@@ -42,4 +42,4 @@ async def _with_one_file(
 
 def missing(name: str) -> InvalidRequest:
     """Return the error for a form without a field."""
-    return InvalidRequest(f"'{name}' is required.", param=name, code="missing_required_parameter")
+    return missing_parameter(name)

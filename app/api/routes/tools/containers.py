@@ -147,7 +147,9 @@ async def _from_form(request: Request, containers: Containers, container: Contai
             if len(file_id) > MAX_FIELD:
                 raise InvalidRequest("Invalid 'file_id': it is too long.", param="file_id")
     if not file_id:
-        raise InvalidRequest("'file' or 'file_id' is required.", param="file", code="missing_required_parameter")
+        raise InvalidRequest(
+            "Missing required parameter: 'file' or 'file_id'.", param="file", code="missing_required_parameter"
+        )
     return await containers.copy_upload(container, file_id.decode("utf-8", "replace"))
 
 

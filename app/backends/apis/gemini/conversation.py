@@ -104,7 +104,7 @@ class GeminiConversation(ConversationReader):
                 response["parts"] = inner
             responses.append(own_part({"functionResponse": response}))
             if moved:
-                others += [{"type": "text", "text": f"From the result of the function {label(name)}:"}, *moved]
+                others += [{"type": "text", "text": f"Content from the result of the function {label(name)}:"}, *moved]
         return [*responses, *others]
 
     def _split(self, output: int | None, parts: list[ChatPart]) -> tuple[list[ChatPart], list[ChatPart]]:

@@ -34,7 +34,7 @@ def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
     response, instruction = _response_format(state, by_prompt=bool(choice.functions) and takes_budget(model, options))
     lead = "\n\n".join(filter(None, (state.request.instructions, instruction)))
     if not messages and not lead:
-        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+        raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     if choice.request:
         messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
     behind, contents = system_and_contents(messages)
@@ -110,7 +110,7 @@ def _sampling(state: TranslationState) -> JSONObject:
     fields |= {name: extra.get(name) for name in (*EXTRA, *options.extra_params)}
     for name in _UNSENT:
         if fields.pop(name, None) not in NOTHING:
-            state.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
+            state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
     stop = fields["stop"]
     fields["stop"] = [stop] if isinstance(stop, str) else stop and stop[:_STOPS]
     if request.top_logprobs or "message.output_text.logprobs" in request.include:
@@ -146,7 +146,7 @@ def _tools(state: TranslationState, choice: Choice) -> JSONObject:
     if config := _calling_config(choice.value):
         fields["toolConfig"] = {"functionCallingConfig": config}
     if not state.request.parallel_tool_calls:
-        state.warnings.add("This backend cannot be limited to one call at a time.")
+        state.warnings.add("This backend does not support `parallel_tool_calls: false`.")
     return fields
 
 

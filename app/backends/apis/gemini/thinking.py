@@ -33,7 +33,7 @@ def thinking_config(state: TranslationState, model: str) -> JSONObject:
         return {}
     if options.effort == "none":
         if reasoning.effort:
-            state.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
+            state.warnings.add("This backend does not support reasoning effort; reasoning.effort was ignored.")
         return {}
     config: JSONObject = {"includeThoughts": True} if reasoning.summary else {}
     effort = options.effort_map.get(reasoning.effort, reasoning.effort) if reasoning.effort else None

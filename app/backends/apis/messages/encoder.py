@@ -21,7 +21,7 @@ from app.core.stream.stop_sequences import stop_sequences
 from app.core.types import JSONObject
 from app.errors import InvalidRequest
 
-_JSON = "Answer with a JSON object only, without a code fence."
+_JSON = "Answer only with a JSON object. Do not use a code fence."
 
 
 def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion:
@@ -33,7 +33,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
     messages = read.messages()
     system, text_format = _system(state)
     if not system and not messages:
-        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+        raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     if choice.request:
         messages = [*messages, {"role": "user", "content": [{"type": "text", "text": choice.request}]}]
     behind, messages = arranged(messages)
@@ -100,7 +100,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     extra = request.model_extra or {}
     for name in _UNSENT:
         if getattr(request, name, None) or extra.get(name):
-            state.warnings.add(f"The parameter '{name}' is not known to this backend and was left out.")
+            state.warnings.add(f"The parameter '{name}' is not supported by this backend and was ignored.")
     fields: dict[str, object] = {name: getattr(request, name) for name in _SAMPLING}
     if fields["temperature"] is not None and fields["top_p"] is not None:
         state.warnings.add("This backend takes either temperature or top_p, so top_p was left out.")

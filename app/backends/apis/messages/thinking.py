@@ -33,7 +33,7 @@ def think(state: TranslationState, body: JSONObject) -> None:
         return
     effort = options.effort_map.get(asked, _EFFORTS.get(asked, asked)) if asked else None
     if options.effort == "none":
-        state.warnings.add("This backend has no reasoning effort, so reasoning.effort was left out.")
+        state.warnings.add("This backend does not support reasoning effort; reasoning.effort was ignored.")
         return
     if asked and not effort:
         return

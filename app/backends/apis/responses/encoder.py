@@ -90,7 +90,7 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})
     instructions = "\n\n".join(filter(None, (request.instructions, instruction)))
     if not sent and not instructions:
-        raise InvalidRequest("There is nothing to answer: send `input` or `instructions`.", param="input")
+        raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
     body: dict[str, object] = {
         **_parameters(state),
         "model": options.model_map.get(question.model, question.model),
@@ -137,7 +137,7 @@ def _name_unsent(state: TranslationState) -> None:
         if name in APPLIED:
             continue
         if (state.request.model_extra or {}).get(name) not in NOTHING and name not in state.options.forward:
-            state.warnings.add(f"The parameter {label(name)} is not known to this backend and was left out.")
+            state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
 
 
 def _tools(state: TranslationState, tools: list[JSONObject], choice: object) -> dict[str, object]:
@@ -151,7 +151,7 @@ def _tools(state: TranslationState, tools: list[JSONObject], choice: object) -> 
         if options.parallel_tool_calls == "send":
             fields["parallel_tool_calls"] = request.parallel_tool_calls
         elif not request.parallel_tool_calls:
-            state.warnings.add("This backend cannot be limited to one call at a time.")
+            state.warnings.add("This backend does not support `parallel_tool_calls: false`.")
     return fields
 
 

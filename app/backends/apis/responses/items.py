@@ -117,7 +117,7 @@ class _Conversation:
         elif native := self.native(item):
             self.sent.append(native)
         elif ":" not in type_ and type_ not in _SILENT:
-            self.warnings.add(f"Items of type {label(type_)} are not known and were left out.")
+            self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
 
     def native(self, item: Item) -> JSONObject | None:
         """Return an item of a tool that only the server has, with the server's own id if it is known."""
@@ -148,7 +148,9 @@ class _Conversation:
             elif isinstance(refusal := part.get("refusal"), str):
                 parts.append({"type": "refusal", "refusal": refusal})
             else:
-                self.warnings.add(f"Content of type {label(part['type'])} is left out of messages of the assistant.")
+                self.warnings.add(
+                    f"Content of type {label(part['type'])} is not supported in assistant messages and was ignored."
+                )
         if not parts:
             return
         phase = {"phase": item.get("phase")} if item.get("phase") else {}

@@ -71,7 +71,7 @@ def _marked(messages: Sequence[Message]) -> list[JSONObject]:
 def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSONObject], mark: JSONObject) -> None:
     """Keep the last of the caller's breakpoints, which all have the longest lifetime that is asked for."""
     if len(marked) > _MOST:
-        state.warnings.add(f"Of the breakpoints of the prompt cache, the last {_MOST} were kept.")
+        state.warnings.add(f"Only the last {_MOST} breakpoints of the prompt cache were kept.")
     kept = {id(block) for block in marked[-_MOST:]}
     for block in marked:
         mark = {**mark, **block["cache_control"]}

@@ -231,7 +231,7 @@ def test_summary_of_a_compaction_is_kept() -> None:
 def test_unknown_blocks_are_left_out_with_a_warning() -> None:
     request = read(messages=[by_user({"type": "hologram"}, text("Hi"))])
     assert request.fields["input"] == [spoken("user", "Hi")]
-    assert request.warnings == ["Content of type 'hologram' is not known and was left out."]
+    assert request.warnings == ["Content of unknown type 'hologram' was ignored."]
 
 
 # Thinking.

@@ -248,7 +248,7 @@ def test_image_of_a_tool_is_within_the_function_response_or_after_it_for_earlier
     given: dict[str, Any] = {"tools": [LOOK], "input": [{"role": "user", "content": "Look."}, CALL, IMAGE_OUTPUT]}
     response = {"name": "look", "response": {"output": "Here."}}
     assert ask(**given)["contents"][-1] == user({"functionResponse": {**response, "parts": [INLINE]}})
-    after = user({"functionResponse": response}, "From the result of the function 'look':", INLINE)
+    after = user({"functionResponse": response}, "Content from the result of the function 'look':", INLINE)
     assert ask(**given, model=EARLIER)["contents"][-1] == after
 
 
@@ -279,7 +279,7 @@ def test_tools_and_tool_choice(choice: Any, config: Any) -> None:
 
 def test_parallel_calls_that_cannot_be_prevented_are_named() -> None:
     encoded = encode(tools=[LOOK], parallel_tool_calls=False)
-    assert encoded.warnings == ("This backend cannot be limited to one call at a time.",)
+    assert encoded.warnings == ("This backend does not support `parallel_tool_calls: false`.",)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_sampling_options_have_their_names_and_others_are_named() -> None:
         "stopSequences": ["END"],
         "topK": 5,
     }
-    assert encoded.warnings == ("The parameter 'logit_bias' is not known to this backend and was left out.",)
+    assert encoded.warnings == ("The parameter 'logit_bias' is not supported by this backend and was ignored.",)
 
 
 def test_only_the_first_stop_sequences_are_sent() -> None:

@@ -254,7 +254,7 @@ def test_reasoning_goes_to_no_other_server(api: str) -> None:
     upstream = {"rs_ours": bound(THOUGHT, "http://another/v1")}
     encoded = encode(Question(request, request.items(), "m", upstream), PROFILE.override({"transport.api": api}))
     assert "gAAA" not in str(encoded.body)
-    assert encoded.warnings == ("Reasoning that only another server can read was left out.",)
+    assert encoded.warnings == ("Reasoning encrypted by another server was dropped.",)
 
 
 PLAIN = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "I must call f."}]}
@@ -283,7 +283,7 @@ def test_plain_reasoning_of_a_turn_without_tools_is_not_sent_back() -> None:
     [
         (
             "responses",
-            "Reasoning as plain text was left out; this backend's option 'request.reasoning_replay' sends it.",
+            "Plain-text reasoning was dropped; to send it, set this backend's option 'request.reasoning_replay'.",
         ),
         ("messages", reasoning.UNSIGNED),
     ],
