@@ -187,6 +187,8 @@ async def test_conversation_is_edited_and_forked(studio: Studio) -> None:
 
     await first.get_by_role("button", name="Previous branch").click()
     await expect(page.locator(".turn")).to_have_count(2)
+    await expect(first.locator(".question")).to_have_text("My name is Ada.")
+    await expect(page.get_by_label("Edited message")).to_have_count(0)
     await expect(studio.last).to_contain_text("Hello there, friend!")
     await studio.last.get_by_role("button", name="Previous branch").click()
     await expect(studio.last).to_contain_text("Your name is Ada.")

@@ -387,13 +387,14 @@ export class Talk {
 
   // Send a turn's input again, with the displayed model and options.
   #resend(turn, items, model) {
-    if (this.#isBusy()) return;
-    this.#attempt(() => {
+    if (this.#isBusy()) return false;
+    return this.#attempt(() => {
       const { turns } = this.thread;
       const parameters = { ...this.#parameters(), ...(model ? { model } : {}) };
       const request = this.#continued(turns.slice(0, turns.indexOf(turn)), parameters, items);
       this.thread.unfork();
       this.#run(request, items, this.thread.cutFrom(turn));
+      this.composer.invite();
     });
   }
 

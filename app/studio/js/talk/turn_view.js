@@ -230,7 +230,7 @@ export class TurnView {
     };
     const submit = () => {
       const items = withText(turn.input, field.value.trim());
-      if (items.length) this.acts.resend(turn, items);
+      if (items.length && this.acts.resend(turn, items)) close();
       else field.focus();
     };
     const media = turn.input
