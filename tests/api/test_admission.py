@@ -32,7 +32,8 @@ MANAGES = "an admin manages keys, also when the admin key is at a limit"
 PAGE = "a page or a probe outside the API"
 
 EXEMPT = {
-    **dict.fromkeys(["/", "/docs", "/docs/", "/openapi.json", "/studio", "/studio/", "/studio/icon.svg"], PAGE),
+    **dict.fromkeys(["/", "/docs", "/docs/", "/openapi.json", "/studio", "/studio/"], PAGE),
+    **dict.fromkeys(["/studio/icon.svg", "/studio/preview"], PAGE),
     **dict.fromkeys(["/health", "/healthz", "/readyz", "/metrics"], PAGE),
     "GET /v1/antiphon/about": REPORTS,
     "GET /v1/antiphon/audit": MANAGES,
@@ -141,7 +142,7 @@ async def test_get_that_acts_is_refused_for_pages_of_other_sites(tmp_path: Path)
     async with client(tmp_path) as (http, walked):
         acting = {path for method, path in walked if method == "GET" and path not in EXEMPT}
         acting = {path for path in acting if f"GET {path}" not in EXEMPT}
-        assert acting == {"/v1/models", "/v1/models/x", "/v1/antiphon/mcp/x"}
+        assert acting == {"/v1/models", "/v1/models/x", "/v1/antiphon/mcp/x", "/v1/antiphon/local-servers"}
         for path in (*acting, "/v1/antiphon/mcp/lab"):
             refused = await http.get(path, headers=CROSS_SITE)
             assert (refused.status_code, refused.json()["error"]["code"]) == (403, "origin_not_allowed")

@@ -121,7 +121,7 @@ _TRANSLATION = {
 _LOCAL_SERVERS = {
     "object": "list",
     "looked": True,
-    "data": [{"name": "Ollama", "url": "http://127.0.0.1:11434/v1", "models": ["qwen3:8b"]}],
+    "data": [{"name": "Ollama", "url": "http://localhost:11434/v1", "models": ["qwen3:8b"]}],
 }
 _COUNTS = {
     "requests": 12,
@@ -256,7 +256,7 @@ def inspection_routes(
         summary="Find model servers on this machine; only for a server without keys on a loopback address",
         openapi_extra=response_example(_LOCAL_SERVERS),
     )
-    async def local_servers(caller: Caller = caller_of) -> Response:
+    async def local_servers(caller: Caller = admitted_caller) -> Response:
         looks = find_local_servers is not None and not api.auth.required
         found = await find_local_servers() if looks and find_local_servers else []
         data = [{"name": name, "url": url, "models": models} for name, url, models in found]
