@@ -93,7 +93,7 @@ def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -
 def add_file(file: File) -> Steps[None]:
     """Make a file visible, whose content has been written; raises `FilesUnavailable` if that was abandoned."""
     yield Statement(_ADD_FILE, astuple(file))  # the fields are in the order of the columns, here and below
-    yield from keep_content(file.id)
+    yield from keep_content(file.id, "file")
 
 
 class SQLUploads:
@@ -132,7 +132,7 @@ class SQLUploads:
             yield Statement(update, (part.upload_id, part.bytes))
             insert = "INSERT INTO antiphon_upload_parts (id, upload, bytes, created_at) VALUES ($1, $2, $3, $4)"
             yield Statement(insert, astuple(part))
-            yield from keep_content(part.id)
+            yield from keep_content(part.id, "part")
             return None
 
         return await self._tables.run(steps)

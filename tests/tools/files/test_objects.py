@@ -300,7 +300,7 @@ async def test_credentials_are_in_no_log_and_no_error(
                 form: dict[str, Any] = {"files": {"file": ("a.txt", b"a")}, "data": {"purpose": "user_data"}}
                 refused = await http.post("/files", **form)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
-                about = (await http.get("/antiphon/about")).text
+                about = (await http.get("/antiphon/about")).raise_for_status().text
     assert "unavailable" in caplog.text
     for text in (refused.text, about, caplog.text):
         assert SECRET not in text and CREDENTIALS["AWS_ACCESS_KEY_ID"] not in text

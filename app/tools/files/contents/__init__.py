@@ -9,7 +9,7 @@ content.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from app.storage.tables import Statement, Steps
 from app.tools.files import FilesUnavailable
@@ -47,7 +47,8 @@ class Contents(Protocol):
         ...
 
 
-def keep_content(content_id: str) -> Steps[None]:
-    """End the upload's claim in the transaction that adds the file or part; raises `FilesUnavailable`."""
+def keep_content(content_id: str, kind: Literal["file", "part"]) -> Steps[None]:
+    """Let a file or part, added in the same transaction, claim uploaded content; raises `FilesUnavailable`."""
     if not (yield Statement("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", (content_id,))):
         raise FilesUnavailable  # swept as abandoned
+    yield Statement(f"UPDATE antiphon_objects SET {kind} = $1 WHERE content = $1", (content_id,))

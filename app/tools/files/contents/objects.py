@@ -16,7 +16,17 @@ from app.tools.files import FilesUnavailable
 from app.tools.files.contents import Owner
 from app.tools.files.tables import FileTables
 
-OBJECT_TABLES = "CREATE TABLE antiphon_objects (content text PRIMARY KEY);"
+# `file` or `part` is the id of the row that claims the object, until that row is deleted.
+OBJECT_TABLES = """
+CREATE TABLE antiphon_objects (
+    content text PRIMARY KEY,
+    file text REFERENCES antiphon_files (id) ON DELETE SET NULL,
+    part text REFERENCES antiphon_upload_parts (id) ON DELETE SET NULL
+);
+CREATE INDEX antiphon_objects_by_file ON antiphon_objects (file) WHERE file IS NOT NULL;
+CREATE INDEX antiphon_objects_by_part ON antiphon_objects (part) WHERE part IS NOT NULL;
+CREATE INDEX antiphon_objects_unclaimed ON antiphon_objects (content) WHERE file IS NULL AND part IS NULL;
+"""
 _READ = 4 * 1024 * 1024  # bytes per request; between requests, a slow client holds no connection
 _ERASED = 100  # objects per batch
 
@@ -27,9 +37,8 @@ ON CONFLICT (file) DO UPDATE SET touched = excluded.touched
 _TOUCH = "UPDATE antiphon_uploads SET touched = {moment} WHERE file = $1 RETURNING file"
 _UNCLAIMED = f"""
 SELECT content FROM antiphon_objects
-WHERE NOT EXISTS (SELECT 1 FROM antiphon_uploads WHERE file = content)
-AND NOT EXISTS (SELECT 1 FROM antiphon_files WHERE id = content)
-AND NOT EXISTS (SELECT 1 FROM antiphon_upload_parts WHERE id = content)
+WHERE file IS NULL AND part IS NULL
+AND NOT EXISTS (SELECT 1 FROM antiphon_uploads WHERE antiphon_uploads.file = content)
 LIMIT {_ERASED}
 """
 
