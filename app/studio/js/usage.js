@@ -104,7 +104,7 @@ function page({ used, hours, budgets, times, group }) {
       series: [
         ["answered", "Answered"],
         ["failed", "Failed", "bad"],
-        ["refused", "Refused", "warn"],
+        ["refused", "Refused", "plot-5"],
       ].map(([field, name, tone]) => ({
         name,
         tone,

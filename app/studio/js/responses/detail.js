@@ -141,12 +141,14 @@ export class Detail {
         h("h4", {}, "Question"),
         h("div", { class: "foldable-text" }, h("div", { class: "question" }, itemViews(input))),
       ),
-      h(
-        "section",
-        { class: "exchange", "aria-label": "Answer" },
-        h("h4", {}, "Answer"),
-        h("div", { class: "foldable-text" }, this.live),
-      ),
+      response.output.length || isRunning(response)
+        ? h(
+            "section",
+            { class: "exchange", "aria-label": "Answer" },
+            h("h4", {}, "Answer"),
+            h("div", { class: "foldable-text" }, this.live),
+          )
+        : null,
       figures(response, measures),
       timeline(measures, response.status),
       facts(response, measures ?? {}),
