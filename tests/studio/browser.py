@@ -135,7 +135,7 @@ class Studio:
     def _hear(self, message: ConsoleMessage) -> None:
         expected = (LATE, *(f"the server responded with a status of {status} " for status in self.refusals))
         if message.type in ("error", "warning") and not any(part in message.text for part in expected):
-            self.trouble.append(f"console: {message.text}")
+            self.trouble.append(f"console: {message.text} {message.location.get('url', '')}")
 
     async def begin(self, key: str) -> None:
         """Leave nothing of what was done before: another key, a new conversation, and no option set."""
