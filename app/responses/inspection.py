@@ -71,7 +71,7 @@ class ResponseFilter(NamedTuple):
         )
 
 
-# What facets count, and the values of a list entry.
+# Facets by name, each with a function that returns the values of a list entry.
 FACETS: Mapping[str, Callable[[JSONMapping], Iterable[object]]] = {
     "status": lambda entry: (entry.get("status"),),
     "model": lambda entry: (entry.get("model"),),

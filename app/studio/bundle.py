@@ -27,8 +27,7 @@ class BundleError(Exception):
 
 def concatenated(main: str, read: Callable[[str], str], *, folder: str = "js") -> tuple[str, list[str]]:
     """
-    Return a module with the code of the module `main` and of all that it imports, and the paths of the vendored modules
-    that it imports itself.
+    Concatenate the module `main` and its imports; return the code, and the paths of the vendored modules it imports.
 
     Paths are relative to the root of the page's files, from which `read` returns a text. The result is for a file in
     `folder`. Raises `BundleError`.
@@ -115,7 +114,7 @@ def joined_styles(paths: list[str], read: Callable[[str], str], *, folder: str =
 
 
 def bundled_page(page: str, version: str, vendored: list[str]) -> str:
-    """Return a page that loads the bundle of a version in place of its files."""
+    """Return the page with links to the bundle instead of the single files."""
     base = f"studio/v/{version}"
     sheet = f'  <link rel="stylesheet" href="{base}/css/studio.css">\n'
     first = _STYLE_SHEET.search(page)

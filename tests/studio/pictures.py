@@ -29,7 +29,7 @@ WEATHER = {
     "name": "get_weather",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
-# Requests of the log: what each asks, and its tools.
+# Requests of the log: message and options.
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("Show me some Markdown.", {}),
     ("Summarize Monday's meeting about the migration of the billing service.", {}),
@@ -70,7 +70,7 @@ async def for_readme(browser: Browser, url: str) -> None:
 
 
 async def fill(url: str, number: int) -> None:
-    """Let other clients send requests, of which some fail and one is refused."""
+    """Fill the log with requests of other clients; some fail, and one is refused."""
     async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60, trust_env=False) as http:
         for index in range(number):
             text, fields = REQUESTS[index % len(REQUESTS)]
@@ -81,7 +81,7 @@ async def fill(url: str, number: int) -> None:
 
 @asynccontextmanager
 async def translated() -> AsyncIterator[tuple[str, str]]:
-    """A server in front of vLLM, and the id of a response whose request was translated in many ways."""
+    """Serve in front of vLLM; yield the URL and the id of a response with renamed, translated and dropped fields."""
     call = {"index": 0, "id": "call_7", "type": "function"}
     call["function"] = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
     async with Upstream() as upstream:

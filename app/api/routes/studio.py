@@ -63,7 +63,7 @@ def studio_routes() -> APIRouter:
     @router.head("/studio")
     @router.get("/studio")
     async def studio(request: Request) -> Response:
-        if "modules" in request.query_params:  # the files one by one, to debug them
+        if "modules" in request.query_params:  # separate files, for debugging
             page = await asyncio.to_thread(assets.file, PAGES / "index.html")
         else:
             page = (await asyncio.to_thread(assets.studio)).page
