@@ -132,7 +132,7 @@ async def test_thousands_of_rows_take_few_elements(studio: Studio) -> None:
 
     async def answer(route: Route) -> None:
         after = int((parse_qs(urlsplit(route.request.url).query).get("after") or ["resp_-1"])[0].removeprefix("resp_"))
-        data = rows[after + 1 :][:100]
+        data = rows[after + 1 :][:1000]
         more = data[-1]["id"] != "resp_4999"
         await route.fulfill(json={"object": "list", "data": data, "last_id": data[-1]["id"], "has_more": more})
 
