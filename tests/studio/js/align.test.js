@@ -143,7 +143,10 @@ test("tools are paired by name, and hosted ones stay here", () => {
 test("a warning about a part of a field is a note of this field", () => {
   const request = { input: "Hi", text: { verbosity: "low", format: { type: "text" } } };
   const body = { messages: [{ role: "user", content: "Hi" }], response_format: { type: "text" } };
-  const warnings = ["The parameter 'text.verbosity' is not supported by this backend and was ignored.", "Something else."];
+  const warnings = [
+    "The parameter 'text.verbosity' is not supported by this backend and was ignored.",
+    "Something else.",
+  ];
   const { pairs, warnings: rest } = align(request, { url: CHAT, body, warnings });
   assert.deepEqual(pairs[1].notes, [warnings[0]]);
   assert.deepEqual(rest, ["Something else."]);
