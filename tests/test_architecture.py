@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 MAP = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-QUOTED = re.findall(r"`([^`\n]+)`", MAP.partition("## What is ours")[0])  # which names parts of others' packages
+QUOTED = re.findall(r"`([^`\n]+)`", MAP.partition("## Custom implementations")[0])  # names in other packages
 PATH = re.compile(r"[\w./-]*\w(?:/|\.(?:py|toml|md))")
 NAME = re.compile(r"@?(?:[A-Za-z_]\w*\.)*([A-Za-z_]\w+)(?:\(.*\))?")
 
