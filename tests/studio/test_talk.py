@@ -291,14 +291,14 @@ async def test_translation_stands_beside_the_request(studio: Studio) -> None:
     pair = chat.get_by_role("row").filter(has_text="messages[0]")
     await expect(pair).to_contain_text("translated")
     await expect(chat).to_contain_text("max_tokens")
-    await expect(chat.locator(".pair.dropped")).to_contain_text("'wonders' is not known")
+    await expect(chat.locator(".pair.dropped")).to_contain_text("'wonders' is not supported")
     assert await page.locator(".turn").count() == 0
 
     await page.get_by_role("button", name="Send", exact=True).click()
     await studio.ended(1)
     await studio.inspect("Request")
     await expect(chat).to_contain_text("Say hello.")
-    await expect(chat.locator(".pair.dropped")).to_contain_text("'wonders' is not known")
+    await expect(chat.locator(".pair.dropped")).to_contain_text("'wonders' is not supported")
 
 
 async def test_resource_and_code_are_shown(browser: Browser) -> None:
