@@ -19,6 +19,7 @@ from openai import AsyncOpenAI
 from app.storage.object_storage import PART, ObjectStorage
 from app.tools import ToolHost
 from app.tools.files import ABANDONED_AFTER, PIECE, File, FileStore, FilesUnavailable
+from app.tools.files.multipart import CompleteUpload, CreateUpload, MultipartUploads
 from app.tools.files.postgres import PostgresFileStore
 from app.tools.files.sqlite import SQLiteFileStore
 from app.tools.files.tool import FileSearch
@@ -119,6 +120,23 @@ async def test_files_of_before_are_read_from_the_database(tmp_path: Path) -> Non
     await store.sweep()
     assert await content_of(store, "file-before") == b""
     await store.aclose()
+
+
+async def test_upload_begun_in_the_database_ends_in_objects(tmp_path: Path) -> None:
+    before, after = SQLiteFiles(tmp_path / "files.db").open(), ObjectFiles(tmp_path / "files.db").open()
+    body = CreateUpload(bytes=6, filename="a", mime_type="text/plain", purpose="user_data")
+    upload_id = str((await MultipartUploads(before, max_bytes=100).create("ada", body))["id"])
+    parts = []
+    for store, data in ((before, b"abc"), (after, b"def")):
+        async with await MultipartUploads(store, max_bytes=100).part("ada", upload_id) as writer:
+            await writer.write(data)
+            parts.append((await writer.finish()).id)
+    md5 = hashlib.md5(b"abcdef").hexdigest()
+    uploads = MultipartUploads(after, max_bytes=100)
+    completed: Any = await uploads.complete("ada", upload_id, CompleteUpload(part_ids=parts, md5=md5))
+    assert await content_of(after, completed["file"]["id"]) == b"abcdef"
+    await before.aclose()
+    await after.aclose()
 
 
 async def test_files_in_objects_are_unavailable_without_content_url(
