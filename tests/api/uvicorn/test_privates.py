@@ -19,13 +19,13 @@ from uvicorn.supervisors.multiprocess import Multiprocess
 
 from app.api.uvicorn.http import Http
 from app.api.uvicorn.websocket import Socket
-from app.cli.serve import _Workers
+from app.cli.serve import _Server, _Workers
 
 # By the class of ours that extends one of uvicorn's: the attributes and methods that it uses of that one, and those
 # that it overrides, which uvicorn has to call.
 USED = {
     Http: {
-        *("app_state", "cycle", "flow", "headers", "logger", "loop", "parser", "scope", "timeout_keep_alive"),
+        *("app_state", "client", "cycle", "flow", "headers", "logger", "loop", "parser", "scope", "timeout_keep_alive"),
         *("timeout_keep_alive_handler", "timeout_keep_alive_task", "transport", "url"),
         *("_should_upgrade", "_unset_keepalive_if_required"),
         *("handle_websocket_upgrade", "connection_made", "connection_lost", "data_received", "on_message_begin"),
@@ -37,6 +37,7 @@ USED = {
         *("data_received", "handle_bytes", "handle_cont", "handle_ping", "handle_pong", "handle_text"),
         *("keepalive_timeout", "receive", "shutdown"),
     },
+    _Server: {"shutdown"},
     _Workers: {"processes", "signal_queue", "sockets", "handle_hup", "handle_signals", "terminate_all"},
 }
 CYCLE = {
