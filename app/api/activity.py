@@ -158,11 +158,11 @@ def activity_routes(api: ApiParts) -> APIRouter:
     ) -> Response:
         number = parse_whole_number(hours)
         if number is None or not 1 <= number <= HOURS:
-            message = f"Invalid 'hours': it has to be a whole number from 1 to {HOURS}."
+            message = f"Invalid 'hours': must be an integer from 1 to {HOURS}."
             raise InvalidRequest(message, param="hours", code="invalid_value")
         length = 60 * (parse_whole_number(minutes) or 0)
         if not length or length % SLOT or HOUR % length:
-            message = "Invalid 'minutes': it has to be a multiple of 5 that divides 60."
+            message = "Invalid 'minutes': must be a multiple of 5 that divides 60."
             raise InvalidRequest(message, param="minutes", code="invalid_value")
         check_key_filter(caller.access, key)
         return json_response(await _latency(api, caller.access, number, length, key or "*", model or "*"))

@@ -48,7 +48,7 @@ _DETAILED = frozenset({"thread_unsupported_request"})
 
 def stopped() -> APIError:
     """Return the error for a response that the server's shutdown cut off."""
-    return APIError("The server was stopped before the answer was complete. Ask again.", status=503, retry_after=1)
+    return APIError("The server was stopped before the response was complete. Try again.", status=503, retry_after=1)
 
 
 def error_response(error: APIError, scope: Scope | None = None) -> Response:
@@ -123,7 +123,7 @@ def install(app: FastAPI, absent: Mapping[str, str] = {}) -> None:
         if scope["type"] != "websocket":
             await not_found(scope, receive, send)
             return
-        error = NotFound(f"There is no WebSocket at {scope['path'][:1000]} here.", code="unknown_url")
+        error = NotFound(f"WebSocket endpoint {scope['path'][:1000]} not found.", code="unknown_url")
         await refuse(error, scope, receive, send)
 
     app.router.default = no_route
@@ -147,7 +147,7 @@ async def _http_exception(absent: Mapping[str, str], request: Request, error: Ex
     if status == 404:
         path = f"{request.url.path}/"
         reason = next((f": {why}" for start, why in absent.items() if path.startswith(f"{start}/")), "")
-        return error_response(NotFound(f"There is no {endpoint} here{reason}.", code="unknown_url"), request.scope)
+        return error_response(NotFound(f"{endpoint} not found{reason}.", code="unknown_url"), request.scope)
     if status == 405:
         not_allowed = InvalidRequest(f"{endpoint} is not allowed.", code="method_not_allowed", status=405)
         response = error_response(not_allowed, request.scope)

@@ -20,14 +20,14 @@ def parse_limit(text: str, maximum: int = 100) -> int:
     """Return a page size from 1 to `maximum`; raises `InvalidRequest`."""
     limit = parse_whole_number(text)
     if limit is None or not 1 <= limit <= maximum:
-        raise InvalidRequest(f"Invalid 'limit': it has to be a number from 1 to {maximum}.", param="limit")
+        raise InvalidRequest(f"Invalid 'limit': must be an integer from 1 to {maximum}.", param="limit")
     return limit
 
 
 def is_descending(order: str) -> bool:
     """Return whether `order` is `desc` and not `asc`; raises `InvalidRequest` if it is neither."""
     if order not in ("asc", "desc"):
-        raise InvalidRequest("Invalid 'order': it has to be 'asc' or 'desc'.", param="order")
+        raise InvalidRequest("Invalid 'order': must be 'asc' or 'desc'.", param="order")
     return order == "desc"
 
 
@@ -105,5 +105,5 @@ def page_of_items(items: list[Item], page: Page, unknown_cursor: type[APIError] 
 
 def _index(ids: list[str], cursor: str, param: str, unknown_cursor: type[APIError]) -> int:
     if cursor not in ids:
-        raise unknown_cursor(f"Invalid '{param}': no item with id '{cursor}' here.", param=param)
+        raise unknown_cursor(f"Invalid '{param}': item with id '{cursor}' not found.", param=param)
     return ids.index(cursor)

@@ -72,7 +72,7 @@ def report_unknown(request: Request, unknown: Mapping[str, Collection[str]], lim
         hint = did_you_mean(path.rpartition(".")[2], known)
         if hint or limits.strict():
             raise InvalidRequest(f"Unknown parameter: {label(path)}.{hint}", param=path, code="unknown_parameter")
-        warnings.add(f"The parameter {label(path)} is not known here and was left out.")
+        warnings.add(f"The unknown parameter {label(path)} was ignored.")
     request.state.warning_headers = warning_headers(warnings)
 
 
@@ -105,7 +105,7 @@ def _unpack_and_parse(data: bytes, encoding: str, parsed: Callable[[bytes], T], 
     if len(unpacked) > limits.bytes:
         raise body_too_large(limits.bytes)
     if len(unpacked) > allowed:
-        message = f"The body unpacks to more than {MAX_RATIO} times its size. Send it uncompressed."
+        message = f"The decompressed body is more than {MAX_RATIO} times larger. Send it uncompressed."
         raise InvalidRequest(message, code="request_too_large", status=413)
     return parsed(unpacked or b"{}"), is_large(unpacked)  # a body without required fields may be empty
 
@@ -140,7 +140,7 @@ def load_json(data: bytes | str, source: str, max_values: int = MAX_VALUES) -> d
     """
     value = _decode(data, source, max_values)
     if not isinstance(value, dict):
-        raise InvalidRequest(f"The {source} has to be a JSON object.", code="invalid_json")
+        raise InvalidRequest(f"The {source} must be a JSON object.", code="invalid_json")
     if len(data) > 2 * MAX_DEPTH and _is_deeper(value, MAX_DEPTH):  # each level takes two brackets
         message = f"The {source} is nested too deeply: at most {MAX_DEPTH} levels of objects and arrays are allowed."
         raise InvalidRequest(message, code="invalid_json")

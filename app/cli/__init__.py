@@ -149,7 +149,7 @@ def _mcp_servers(options: list[str]) -> str:
     for option in options:
         name, separator, target = (part.strip() for part in option.partition("="))
         if not (name and separator and target):
-            _refuse("--mcp: should be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
+            _refuse("--mcp: must be NAME=URL or NAME=COMMAND, such as time='uvx mcp-server-time'", status=2)
         servers[name] = target
     return json.dumps(servers)
 
@@ -345,7 +345,7 @@ def run_chat(
 
     text = prompt if prompt is not None or sys.stdin.isatty() else sys.stdin.read()
     if text is not None and not text.strip():
-        _refuse("There is no message: name one, `antiphon chat 'Hello!'`, or write it to standard input.", status=2)
+        _refuse("No message. Pass one, as in `antiphon chat 'Hello!'`, or write it to standard input.", status=2)
     given = {"instructions": instructions, "reasoning": {"effort": effort} if effort else None}
     parameters: dict[str, object] = {"store": store, **{name: value for name, value in given.items() if value}}
     if tools:
@@ -549,7 +549,7 @@ def _try_to_build(settings: Settings) -> list[str]:
     try:
         socket.getaddrinfo(settings.host, settings.port)
     except OSError as error:
-        _refuse(f"ANTIPHON_HOST: should be an address or a name of this machine: {error.strerror}", status=2)
+        _refuse(f"ANTIPHON_HOST: must be an address or a name of this machine: {error.strerror}", status=2)
     for variable, build in (("STORE_URL", build_store), ("LIMIT_STORE_URL", partial(build_limits, metrics=None))):
         try:
             build(settings)

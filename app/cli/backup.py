@@ -35,7 +35,7 @@ def back_up(settings: Settings, target: Path) -> list[Path]:
     """
     scheme = settings.store_url.partition(":")[0]
     if scheme != "sqlite":
-        raise BackupError(ADVICE.get(scheme, f"The store {scheme}:// has to be backed up with its own tools."))
+        raise BackupError(ADVICE.get(scheme, f"The store {scheme}:// must be backed up with its own tools."))
     copies = [(_path(settings.store_url), target)]
     if (url := _files_url(settings)).startswith("sqlite:"):
         files, copied = _path(url), target.with_name(f"{target.name}-files")

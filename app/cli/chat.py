@@ -43,7 +43,7 @@ class Chat:
                 case "/model" if rest:
                     self._parameters["model"] = rest.strip()
                 case "/id":
-                    self._console.print(self._previous or "There is no response yet.", highlight=False)
+                    self._console.print(self._previous or "No response yet.", highlight=False)
                 case _ if command.startswith("/"):
                     self._console.print(HELP, style="dim", highlight=False)
                 case _:

@@ -77,20 +77,18 @@ class ServerClient:
         try:
             yield
         except httpx.ConnectError:
-            raise ServerError(f"There is no server at {self.url}. Start one: antiphon serve") from None
+            raise ServerError(f"No server found at {self.url}. Start one: antiphon serve") from None
         except httpx.TimeoutException:
             raise ServerError(f"The server at {self.url} did not answer in time.") from None
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            message = f"{self.url!r} is no base URL: it should be such as http://127.0.0.1:8080/v1"
+            message = f"'{self.url!r}' is not a base URL. Expected something like http://127.0.0.1:8080/v1"
             raise ServerError(message) from None
         except httpx.RemoteProtocolError:
-            raise ServerError(
-                f"The connection to {self.url} broke off, or what is there does not speak HTTP."
-            ) from None
+            raise ServerError(f"The connection to {self.url} was lost, or the server does not speak HTTP.") from None
         except httpx.HTTPError as error:
             raise ServerError(f"The connection to {self.url} failed: {error or 'it was closed'}") from None
         except ValueError:
-            raise ServerError(f"What is at {self.url} is no Antiphon: its answer is no JSON.") from None
+            raise ServerError(f"The server at {self.url} is not an Antiphon: its response is not JSON.") from None
 
 
 def _check(response: httpx.Response) -> None:
@@ -116,7 +114,9 @@ def first_model(url: str, key: str | None, *, proxied: bool, timeout: float = _M
         return str(models[0]["id"])
     if isinstance(models, list):
         raise ServerError(f"The server at {url} lists no models. Name one: --model NAME")
-    raise ServerError(f"What is at {url} is no Antiphon: its answer has no list of models. The URL should end in /v1.")
+    raise ServerError(
+        f"The server at {url} is not an Antiphon: its response has no list of models. The URL must end in /v1."
+    )
 
 
 def has_web_search(url: str, key: str | None) -> bool:

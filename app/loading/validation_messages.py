@@ -35,7 +35,7 @@ _TABLES = {"dict_type", "mapping_type", "model_type", "model_attributes_type", "
 
 def describe(detail: Mapping[str, Any], table: str = "table") -> str:
     """
-    Return what a value should be, for a detail of pydantic's `ValidationError`; without the value, which may be secret.
+    Return what a value must be, for a detail of pydantic's `ValidationError`; without the value, which may be secret.
 
     `table` is what a mapping is called where the value was written.
     """

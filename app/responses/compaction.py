@@ -29,20 +29,20 @@ from app.core.types.request import CreateResponse, Item, Response, TextOptions
 from app.errors import BackendError
 
 PROMPT = """\
-The conversation above is about to be continued by someone who has not seen it. All they will have of it is what you \
-write now, and the messages of the user. Write a summary that lets them go on as if they had been there.
+Summarize the conversation above for an assistant that will continue it. The assistant will see only your summary and \
+the user's messages.
 
-Keep, as exactly as it was said:
-- what the user wants, what was agreed on or decided, and why;
-- instructions, constraints and preferences that still hold;
-- facts, names, numbers, identifiers, paths, commands, addresses and code that may be needed again;
-- what was done, what tools returned that matters, and what went wrong and how it was dealt with;
-- what remains to be done, what was about to be done next, and questions that are open.
+Keep, as exactly as possible:
+- the user's goals, agreements and decisions, with their reasons;
+- instructions, constraints and preferences that still apply;
+- facts, names, numbers, identifiers, paths, commands, URLs and code that can be needed again;
+- completed work, important tool results, failures and their solutions;
+- remaining work, the next step and open questions.
 
-Leave out small talk and what has been superseded. A summary from before that stands above goes into yours. Call no \
-tools, and do not answer or continue the conversation: write the summary, and nothing else.\
+Omit small talk and superseded information. Include the content of earlier summaries. Do not call tools. Do not answer \
+or continue the conversation. Write only the summary.\
 """
-_CUT = "\n[This summary was cut off here.]"
+_CUT = "\n[Summary truncated here.]"
 
 # The share of the threshold that a compaction has to save. User messages are never summarized; if they alone exceed the
 # threshold, a summary each time would cost more than it saves.

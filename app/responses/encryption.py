@@ -185,7 +185,7 @@ def decrypt_items(
             except _InvalidContent:
                 if FROM_SIGNATURE not in item:
                     raise
-                warnings.add("A thinking block's signature that is invalid, or another caller's, was left out.")
+                warnings.add("A thinking block's signature that is invalid, or belongs to another caller, was dropped.")
                 content = None
             if content is not None:
                 item = _with_id(item, key)
@@ -222,7 +222,7 @@ def _decrypted(
         ) from None
     except ForeignKeyError:
         if kind == "reasoning":
-            warnings.add("Encrypted reasoning that this server cannot read was left out.")
+            warnings.add("Encrypted reasoning that this server cannot read was dropped.")
         return None
     except TamperedError:
         raise _InvalidContent(param) from None
@@ -234,7 +234,7 @@ class _InvalidContent(InvalidRequest):
     code = "invalid_encrypted_content"
 
     def __init__(self, param: str) -> None:
-        super().__init__(f"Invalid '{param}': it was changed, or made for another caller.", param=param)
+        super().__init__(f"Invalid '{param}': must be unchanged, and created for this caller.", param=param)
 
 
 def _with_id(item: Item, key: str) -> Item:

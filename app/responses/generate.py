@@ -94,7 +94,7 @@ class ModelQuery:
         ]
         if self.left_out:
             count = self.left_out
-            named.append(f"The conversation is too long for the model, so its oldest {count} items were left out.")
+            named.append(f"The conversation is too long for the model; its oldest {count} items were dropped.")
         return named
 
     async def shorten(self, error: BackendError) -> bool:
@@ -459,7 +459,7 @@ def broken_off() -> BackendError:
 
 def gave_up() -> BackendError:
     """Return the error for an answer that ends with an error as its finish reason."""
-    return BackendError("The backend reported an error while it was answering.", error_type="model_error")
+    return BackendError("The backend reported an error during its response.", error_type="model_error")
 
 
 def no_summary() -> BackendError:

@@ -108,7 +108,7 @@ class Inspection:
             size = limit - len(data) if matches is None else _SEARCHED_TOGETHER
             entries = await self._responses.store.recent(caller.owner, limit=size + 1, after=last)
             if entries is None and last == after:
-                raise InvalidRequest(f"Invalid 'after': no response with id '{after}' is listed.", param="after")
+                raise InvalidRequest(f"Invalid 'after': response with id '{after}' not found.", param="after")
             for number, record in enumerate((entries or ())[:size]):
                 entry = orjson.loads(record)
                 last, searched = entry["id"], searched + 1
@@ -168,9 +168,7 @@ class Inspection:
         chains = await self._chains(caller, metadata)
         start = next((index for index, chain in enumerate(chains, 1) if chain["id"] == after), None) if after else 0
         if start is None:
-            raise InvalidRequest(
-                f"Invalid 'after': no chain whose newest response is '{after}' is listed.", param="after"
-            )
+            raise InvalidRequest(f"Invalid 'after': chain with newest response '{after}' not found.", param="after")
         wanted = " ".join(text.casefold().split())
         found = [chain for chain in chains[start:] if wanted in chain.pop("texts")]
         return _page(found[:limit], len(found) > limit)

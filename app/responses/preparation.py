@@ -89,7 +89,7 @@ class GenerationOptions:
         """Raise `InvalidRequest` if the prompt of an encoded request exceeds this server's limit."""
         if not self.max_input_tokens or (tokens := estimate_prompt(body)) <= self.max_input_tokens:
             return
-        message = f"The input is about {tokens} tokens long, and this server takes {self.max_input_tokens}."
+        message = f"The input has about {tokens} tokens; this server's limit is {self.max_input_tokens}."
         raise InvalidRequest(message, param="input", code="context_length_exceeded")
 
     def deadline(self) -> Deadline | None:
@@ -158,7 +158,7 @@ class Preparation:
         request, context = self.request, self.context
         declared = declared_tools(tools, request, self.caller, context, self.response["id"])
         if context.decisions.approved and not (declared and generate):
-            message = "The tools whose calls are approved have to be among the request's 'tools' again."
+            message = "Invalid 'tools': must again contain the tools whose calls are approved."
             raise InvalidRequest(message, param="tools")
         if not generate:
             return None

@@ -25,7 +25,7 @@ class StorageFull(TooManyRequests):
 
     def __init__(self, stored: int, limit: int) -> None:
         super().__init__(
-            f"Your stored responses and conversations take {stored} bytes, and this request would exceed your limit of "
+            f"Your stored responses and conversations use {stored} bytes, and this request would exceed your limit of "
             f"{limit} bytes. Delete some that you no longer need (DELETE /v1/responses/ID or /v1/conversations/ID), or "
             "send `store: false`.",
             retry_after=RETRY_AFTER,

@@ -105,13 +105,16 @@ class StoredResponses:
     def check_background(self, request: CreateResponse) -> None:
         """Raise `InvalidRequest` for a request for a response in the background that is not possible."""
         if request.background and not request.store:
-            raise InvalidRequest("Background responses have to be stored: leave out `store`.", param="background")
+            raise InvalidRequest(
+                "Invalid 'store': must be true or left out with `background: true`.", param="background"
+            )
         if request.background and self._background is None:
-            raise InvalidRequest("This server has no background responses.", param="background")
+            raise InvalidRequest("This server does not support background responses.", param="background")
         window = _completion_window(request)
         if window != "soonest" and (request.stream or not request.background):
-            message = f"The completion window '{window}' needs `background: true`, without `stream`."
-            raise InvalidRequest(message, param="background_options.completion_window")
+            param = "background_options.completion_window"
+            message = f"Invalid '{param}': '{window}' requires `background: true` without `stream`."
+            raise InvalidRequest(message, param=param)
 
     def storage(self, preparation: Preparation, profile: Profile) -> Storage | None:
         """Return how a response is stored when it ends, with the profile of its backend; None if it is not stored."""

@@ -47,4 +47,4 @@ def read_pdf(data: bytes) -> dict[str, str]:
     except Exception as error:
         return {"error": f"The PDF cannot be read ({type(error).__name__})."}
     text = "\n\n".join(pages).replace("\0", "").strip()
-    return {"text": text} if text else {"error": "There is no text in the PDF: its pages may be pictures."}
+    return {"text": text} if text else {"error": "The PDF contains no text: its pages can be images."}

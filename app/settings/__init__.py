@@ -323,7 +323,7 @@ class Settings(BaseSettings):
         if isinstance(port, str) and "://" in port:
             # https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
             raise ValueError(
-                "should be a number. Kubernetes sets this variable for a service that is named antiphon: "
+                "must be a number. Kubernetes sets this variable for a service named antiphon: "
                 "name the service otherwise, or set `enableServiceLinks: false` for the pod"
             )
         return port
@@ -356,9 +356,9 @@ class Settings(BaseSettings):
         for name, value in tools.items():
             if name in limits:
                 if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-                    raise ValueError(f"{name} should be a number above 0")
+                    raise ValueError(f"{name} must be a number above 0")
                 if isinstance(value, float) and name != "max_call_seconds":
-                    raise ValueError(f"{name} should be a whole number")
+                    raise ValueError(f"{name} must be an integer")
             elif not isinstance(value, dict):
                 raise ValueError(f"{name} is not known{suggestion(name, limits)}; a tool is a table, [tools.NAME]")
         return tools
@@ -367,8 +367,8 @@ class Settings(BaseSettings):
     def _are_consistent(self) -> Settings:
         if not (self.has_keys or self.allow_open or self.is_local):
             raise ValueError(
-                f"ANTIPHON_API_KEYS: should hold at least one key, since ANTIPHON_HOST={self.host} can be reached from "
-                "other machines. To serve everybody set ANTIPHON_ALLOW_OPEN=true; to serve this machine only, "
+                f"ANTIPHON_API_KEYS: must contain at least one key, because ANTIPHON_HOST={self.host} is reachable "
+                "from other machines. To serve everybody set ANTIPHON_ALLOW_OPEN=true; to serve this machine only, "
                 "ANTIPHON_HOST=127.0.0.1"
             )
         for name in ("metrics", "docs"):
@@ -376,22 +376,22 @@ class Settings(BaseSettings):
                 raise ValueError(f"ANTIPHON_{name.upper()}: `key` needs a key, in ANTIPHON_API_KEYS or [keys.NAME]")
         if self.workers > 1 and self.store_url.startswith("memory:"):
             raise ValueError(
-                f"ANTIPHON_STORE_URL: should be a store that {self.workers} workers can share, such as "
+                f"ANTIPHON_STORE_URL: must be a store that {self.workers} workers can share, such as "
                 "sqlite:///antiphon.db or redis://localhost:6379/0; or set ANTIPHON_WORKERS=1"
             )
         for name, backend in self.backends.items():
             for other in backend.fallbacks or ():
                 if other not in self.backends and other != "default":
-                    raise ValueError(f"backends.{name}.fallbacks: there is no backend {other!r}")
+                    raise ValueError(f"backends.{name}.fallbacks: backend {other!r} not found")
         for glob, price in self.prices.items():
             if unknown := price.backends.keys() - self.served().keys():
                 raise ValueError(f'prices."{glob}".backends: backend {min(unknown)!r} not found')
         if self.vision and self.vision.backend not in self.served():
-            raise ValueError(f"vision.backend: there is no backend {self.vision.backend!r}")
+            raise ValueError(f"vision.backend: backend {self.vision.backend!r} not found")
         self._check_one_backend_key()
         self._check_keys_differ()
         for name in sorted(self.auth.tables - self.keys.keys()) if self.auth else ():
-            raise ValueError(f"auth: there is no table [keys.{name}]")
+            raise ValueError(f"auth: table [keys.{name}] not found")
         for name, key in self.keys.items():
             if not (key.digests or self.auth):
                 raise ValueError(f"keys.{name}: must have `hash` or `env`; `antiphon key new NAME` prints a table")
@@ -528,7 +528,7 @@ def load_settings(**values: Any) -> Settings:
     try:
         return Settings(**values)
     except UnicodeDecodeError as error:
-        raise SettingsError([f"{ENV_FILE}: should be UTF-8; {error.reason} at byte {error.start}"]) from None
+        raise SettingsError([f"{ENV_FILE}: must be UTF-8; {error.reason} at byte {error.start}"]) from None
     except ValidationError as error:
         raise SettingsError(list(dict.fromkeys(map(_problem, error.errors(include_url=False))))) from None
 

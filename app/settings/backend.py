@@ -41,7 +41,7 @@ from app.settings.validation import (
 
 def _unknown_option(option: str) -> str:
     close = get_close_matches(option, [*_names(Profile().model_dump())], n=1)
-    return f"there is no such option{f'; did you mean {close[0]}?' if close else ''}"
+    return f"unknown option{f'; did you mean {close[0]}?' if close else ''}"
 
 
 def _names(options: Mapping[str, object]) -> Iterator[str]:
@@ -154,7 +154,7 @@ class BackendSettings(BaseModel):
     @classmethod
     def _is_set(cls, name: str | None, info: ValidationInfo) -> str | None:
         if name and info.data.get("api_key"):
-            raise ValueError("should be left out where there is an api_key")
+            raise ValueError("must be left out if there is an api_key")
         if name:
             check_header_value(SecretStr(variable(name)))
         return name
@@ -183,7 +183,7 @@ class BackendSettings(BaseModel):
     @classmethod
     def _have_urls(cls, urls: list[str], info: ValidationInfo) -> list[str]:
         if urls and not all((info.data.get("url"), *urls)):
-            raise ValueError("should be base URLs, beside that of `url`")
+            raise ValueError("must be base URLs in addition to `url`")
         return urls
 
     @property

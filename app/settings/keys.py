@@ -46,7 +46,7 @@ def check_key_name(name: str) -> str:
 def _hash(text: str) -> str:
     if not _HASH.fullmatch(text):
         raise ValueError(
-            "should be `sha256:` and 64 hexadecimal digits, as `antiphon key new NAME` prints it; never the key itself"
+            "must be `sha256:` and 64 hexadecimal digits, as `antiphon key new NAME` prints it; never the key itself"
         )
     return text
 

@@ -38,7 +38,7 @@ def read_prompts(folder: Path | None) -> PromptLibrary:
         return PromptLibrary()
     folder = folder.expanduser()
     if not folder.is_dir():
-        raise SettingsError([f"ANTIPHON_PROMPTS: there is no folder {folder}"])
+        raise SettingsError([f"ANTIPHON_PROMPTS: folder {folder} not found"])
     templates: dict[str, list[PromptTemplate]] = {}
     problems: list[str] = []
     for path in sorted(folder.iterdir()):
@@ -70,7 +70,7 @@ def _order(path: Path) -> list[tuple[bool, int, str]]:
 
 def _read(path: Path, prompt_id: str, version: str | None) -> PromptTemplate:
     if not PROMPT_ID.fullmatch(prompt_id):
-        raise ValueError("a prompt's name should be letters, digits and any of _ . -")
+        raise ValueError("a prompt's name must be letters, digits and any of _ . -")
     if path.stat().st_size > MAX_TEMPLATE_BYTES:
         raise ValueError(f"{path.name} is larger than {MAX_TEMPLATE_BYTES} bytes")
     try:

@@ -47,7 +47,7 @@ def decode_json(value: object) -> object:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"should be a JSON object; {error}") from None
+        raise ValueError(f"must be a JSON object; {error}") from None
 
 
 def _importable(path: str, *, or_one_of: Collection[str]) -> str:
@@ -56,7 +56,7 @@ def _importable(path: str, *, or_one_of: Collection[str]) -> str:
         return path
     if ":" not in path:
         names = f"one of {', '.join(or_one_of)}, or " if or_one_of else ""
-        raise ValueError(f"should be {names}an import path, `package.module:Class`")
+        raise ValueError(f"must be {names}an import path, `package.module:Class`")
     try:
         resolve_name(path)
     except (ImportError, AttributeError, ValueError) as error:
@@ -78,16 +78,16 @@ def check_backend_url(url: str) -> str:
     if not url:
         return url
     if not _is_web_address(url):
-        raise ValueError("should be an http or https URL, such as http://localhost:8000/v1")
+        raise ValueError("must be an http or https URL, such as http://localhost:8000/v1")
     if url.endswith(tuple(api.path for api in APIS.values())):
-        raise ValueError("should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path")
+        raise ValueError("must be the base URL, such as http://localhost:8000/v1, without the endpoint's own path")
     return url
 
 
 def _required_by_openai(url: str, info: ValidationInfo) -> str:
     """Check that a backend behind HTTP has a base URL; the field `backend` comes before this one."""
     if not url and info.data.get("backend") == "openai":
-        raise ValueError("should be the base URL of a model server, such as http://localhost:8000/v1")
+        raise ValueError("must be the base URL of a model server, such as http://localhost:8000/v1")
     return url
 
 
@@ -102,7 +102,7 @@ def _is_web_address(url: str) -> bool:
 def _origin(origin: str) -> str:
     """Check an origin: browsers send it without a path, so anything else would never match."""
     if origin not in {"*", "null"} and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", origin):
-        raise ValueError("should be an origin, such as https://chat.example, without a slash or a path behind it; or *")
+        raise ValueError("must be an origin without a slash or a path after it, such as https://chat.example; or *")
     return origin
 
 
@@ -119,7 +119,7 @@ def _size(value: object, read: ValidatorFunctionWrapHandler) -> ByteSize:
         size: ByteSize = read(value)
     except ValidationError as error:
         if error.errors()[0]["type"].startswith("byte_size"):
-            raise ValueError("should be a number of bytes, or one with a unit, such as 64MiB") from None
+            raise ValueError("must be a number of bytes, or one with a unit, such as 64MiB") from None
         raise
     return size
 
@@ -129,7 +129,7 @@ def _store_url(url: str) -> str:
     if not separator and url.partition(":")[0] not in STORES:
         return _importable(url, or_one_of=())
     if not separator or scheme not in STORES:
-        raise ValueError(f"should begin with {', '.join(f'{name}://' for name in STORES)}, or be an import path")
+        raise ValueError(f"must begin with {', '.join(f'{name}://' for name in STORES)}, or be an import path")
     if scheme in {"postgresql", "postgres"}:
         require_packages(["asyncpg"], "postgres")
     return url
@@ -138,7 +138,7 @@ def _store_url(url: str) -> str:
 def _limit_store_url(url: str) -> str:
     scheme = _store_url(url).partition("://")[0] if url else ""
     if scheme == "sqlite":
-        raise ValueError("should be a Redis, such as redis://localhost:6379/0, a PostgreSQL, or memory://")
+        raise ValueError("must be a Redis, such as redis://localhost:6379/0, a PostgreSQL, or memory://")
     return url
 
 
@@ -166,7 +166,7 @@ def check_header_value(key: SecretStr) -> SecretStr:
     """Check a key that is sent in a header, which can only hold printable ASCII."""
     value = key.get_secret_value()
     if not (value.isascii() and value.isprintable()):
-        raise ValueError("should be printable ASCII: a header cannot hold anything else")
+        raise ValueError("must be printable ASCII: a header cannot contain anything else")
     return key
 
 
@@ -174,7 +174,7 @@ def _network(address: str) -> str:
     try:
         return address if address == "*" else str(ip_network(address, strict=False))
     except ValueError:
-        raise ValueError("should be addresses or networks, such as 10.0.0.0/8; or * for any") from None
+        raise ValueError("must be addresses or networks, such as 10.0.0.0/8; or * for any") from None
 
 
 def _arguments(command: object) -> object:

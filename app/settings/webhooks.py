@@ -41,7 +41,7 @@ def signing_key(secret: str) -> bytes:
         key = b""
     if not secret.startswith(SECRET_PREFIX) or len(key) not in _KEY_BYTES:
         raise ValueError(
-            "should be `whsec_` and 24 to 64 bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints it"
+            "must be `whsec_` and 24 to 64 bytes in base64, as `echo whsec_$(openssl rand -base64 32)` prints it"
         )
     return key
 
@@ -49,9 +49,9 @@ def signing_key(secret: str) -> bytes:
 def _webhook_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("should be an http or https URL, such as https://example.com/webhook")
+        raise ValueError("must be an http or https URL, such as https://example.com/webhook")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("should have no user or password: the signature says who sends")
+        raise ValueError("must not contain a user or a password: the signature identifies the sender")
     return url
 
 
@@ -86,7 +86,7 @@ class WebhookSettings(BaseModel):
     @model_validator(mode="after")
     def _with_key(self) -> WebhookSettings:
         if (self.secret is None) == (self.secret_env is None):
-            raise ValueError("should have either `secret` or `secret_env`")
+            raise ValueError("must have either `secret` or `secret_env`")
         self._key = signing_key(self.signing_secret)
         return self
 

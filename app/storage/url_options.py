@@ -17,7 +17,9 @@ def read_options(query: str, known: Mapping[str, Callable[[str], object]]) -> di
     options = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in known:
-            raise ValueError(f"The store URL has an unknown option '{name}'. Known are: {', '.join(sorted(known))}.")
+            raise ValueError(
+                f"The store URL has an unknown option '{name}'. Known options: {', '.join(sorted(known))}."
+            )
         try:
             options[name] = known[name](value)
         except ValueError as error:

@@ -137,13 +137,13 @@ def unknown_server(declaration: Declaration) -> InvalidRequest:
     """Return the error for an MCP server that the operator has not declared, or for one without a label."""
     tool, place = declaration.tool, declaration.place
     if not is_label(tool.get("server_label")):
-        message = "An MCP server needs a label of 1 to 128 characters."
+        message = "Invalid 'server_label': must have 1 to 128 characters."
         return InvalidRequest(message, param=f"{place}.server_label")
     if declaration.secrets.get("server_url"):
-        message = "This server only calls MCP servers that its operator has declared."
+        message = "This server calls only MCP servers that its operator has declared."
         return InvalidRequest(message, param=f"{place}.server_url")
     field = "server_label" if tool.get("connector_id") is None else "connector_id"
-    return InvalidRequest(f"This server knows no MCP server named '{tool.get(field)}'.", param=f"{place}.{field}")
+    return InvalidRequest(f"MCP server '{tool.get(field)}' not found on this server.", param=f"{place}.{field}")
 
 
 @frozen

@@ -115,13 +115,13 @@ class DemoSession:
     async def add(self, call: ToolCall, report: Report) -> Outcome:
         numbers = [call.arguments.get(name) for name in ("a", "b")]
         if not all(isinstance(number, int | float) for number in numbers):
-            return Outcome.failed("`a` and `b` should be numbers.")
+            return Outcome.failed("`a` and `b` must be numbers.")
         return _text_outcome(str(sum(number for number in numbers if number is not None)))
 
     async def wait(self, call: ToolCall, report: Report) -> Outcome:
         seconds = call.arguments.get("seconds")
         if not isinstance(seconds, int | float):
-            return Outcome.failed("`seconds` should be a number.")
+            return Outcome.failed("`seconds` must be a number.")
         await asyncio.sleep(min(max(0.0, seconds), self._settings.longest_wait))
         return _text_outcome("Done.")
 

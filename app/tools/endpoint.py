@@ -17,9 +17,9 @@ def endpoint_options(host: ToolHost, name: str, field: str, endpoint: str) -> Tr
     """
     backend = host.backends.get(name)
     if backend is None:
-        raise ValueError(f"{field}: there is no backend {name!r}; there are {', '.join(host.backends)}")
+        raise ValueError(f"{field}: backend {name!r} not found; available: {', '.join(host.backends)}")
     if not backend.url:
-        raise ValueError(f"{field}: {name!r} has no URL, and so no {endpoint}")
+        raise ValueError(f"{field}: {name!r} has no URL and therefore no {endpoint}")
     if backend.passes_keys:
         raise ValueError(f"{field}: {name!r} is used with the callers' own keys, which tools do not have")
     options: TransportOptions = backend.options().transport

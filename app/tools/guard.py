@@ -148,7 +148,7 @@ class URLPattern:
         """Parse a pattern; raises `ValueError`."""
         match = re.fullmatch(r"(https?)://(\*|(?:\*\.)?[\w.-]+|\[[0-9a-fA-F:.]+\])(?::(\d+|\*))?(/[^?#\s]*)?", pattern)
         if match is None:
-            raise ValueError("should be a URL, such as https://mcp.example.com/* or https://*.example.com/*")
+            raise ValueError("must be a URL, such as https://mcp.example.com/* or https://*.example.com/*")
         scheme, host, port, path = match.groups()
         return cls(scheme, host.lower().strip("[]"), None if port == "*" else int(port or _PORTS[scheme]), path or "/*")
 
@@ -180,20 +180,20 @@ def checked_url(url: str, *, allowed: Sequence[URLPattern] | None = None, reach:
     `OutboundRefused` for all others: other schemes, a user before the host, unusual spellings of addresses.
     """
     if len(url) > _MAX_URL or _FORBIDDEN.search(url):
-        raise OutboundRefused("The URL is too long, or has spaces, backslashes or control characters in it.")
+        raise OutboundRefused("The URL must not be too long or contain spaces, backslashes or control characters.")
     try:
         parsed = httpx.URL(url)
         host = parsed.host
     except (httpx.InvalidURL, ValueError):  # an invalid IDNA name is a ValueError
         raise OutboundRefused("The URL cannot be read.") from None
     if parsed.scheme not in _PORTS:
-        raise OutboundRefused("The URL has to begin with https://.")
+        raise OutboundRefused("The URL must begin with https://.")
     if parsed.userinfo or "@" in re.split(r"[/?#]", url.partition("//")[2], maxsplit=1)[0]:
         raise OutboundRefused("The URL must not have a user or a password in front of its host.")
     _check_host(host, reach)
     if allowed is None:
         if parsed.scheme != "https":
-            raise OutboundRefused("The URL has to begin with https://.")
+            raise OutboundRefused("The URL must begin with https://.")
         if parsed.port not in (None, 443):
             raise OutboundRefused("The URL must not name a port.")
     elif not any(pattern.matches(parsed) for pattern in allowed):
@@ -227,7 +227,7 @@ def _place_of(url: httpx.URL) -> tuple[str, bytes, int | None, list[str]]:
 
 def _check_host(host: str, reach: Reach) -> None:
     if not host or "%" in host or ".." in host or host.startswith("."):
-        raise OutboundRefused("The URL has no proper host.")
+        raise OutboundRefused("The URL must have a valid host.")
     try:
         address = ip_address(host)
     except ValueError:

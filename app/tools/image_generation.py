@@ -133,7 +133,7 @@ class ImageGenerationTool:
         if declared.input_image_mask and (url := declared.input_image_mask.image_url):
             mask = _image_of(url)
             if mask is None:
-                message = "A mask has to be a data URL with an image in base64."
+                message = "A mask must be a data URL with an image in base64."
                 raise InvalidRequest(message, param=f"{declaration.place}.input_image_mask.image_url")
         return nullcontext(ImageSession(self._settings, self._api, declared, mask))
 
@@ -165,12 +165,12 @@ class ImageSession:
         if edits and action == "auto":
             properties["action"] = {"type": "string", "enum": ["generate", "edit"], "description": _ACTION}
         if self._declared.model and self._model != self._declared.model:
-            report.warn(f"The image model '{self._declared.model}' is not offered here, so another one is used.")
+            report.warn(f"The image model '{self._declared.model}' is not available; another one is used.")
         return [
             HostedFunction(
                 "image_generation",
                 "image_generation_call",
-                "Make an image" + (", or edit the latest images of the conversation." if edits else "."),
+                "Create an image" + (", or edit the latest images of the conversation." if edits else "."),
                 {"type": "object", "properties": properties, "required": ["prompt"], "additionalProperties": False},
             )
         ]
@@ -179,12 +179,12 @@ class ImageSession:
         """Generate or edit an image."""
         prompt = call.arguments.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
-            return Outcome.failed("`prompt` should be a text that says what to make.")
+            return Outcome.failed("`prompt` must be a string that describes the image.")
         try:
             images = await self._images_to_edit(call, report)
             await report.check_limits()
         except StoreUnavailable:
-            return Outcome.failed("The image to be edited could not be loaded.")
+            return Outcome.failed("The image to edit could not be loaded.")
         except TooManyRequests as error:
             return Outcome.failed(error.message)
         action = "edit" if images else "generate"
@@ -209,7 +209,7 @@ class ImageSession:
         revised = item.get("revised_prompt") or answer.get("revised_prompt") or prompt
         echoed = {name: answer.get(name, options.get(name)) for name in _ECHOED}
         return Outcome(
-            f"The image was made, and the user sees it: {revised}",
+            f"Image created. The user can see it. Prompt: {revised}",
             {"result": result, "revised_prompt": revised, "action": action, **_without_none(echoed)},
             usage=_usage(answer),
         )
@@ -244,8 +244,8 @@ class ImageSession:
 # Statuses with which servers reject unknown fields, such as `stream`.
 _REFUSED_FIELDS = (400, 404, 422, 501)
 
-_PROMPT = "What the image should show, or how it should be changed, in every detail that matters."
-_ACTION = "`edit` changes the latest images of the conversation, `generate` makes a new one."
+_PROMPT = "Detailed description of the image, or of the changes to it."
+_ACTION = "`edit` changes the latest images of the conversation. `generate` creates a new image."
 _ECHOED = ("background", "output_format", "quality", "size")
 
 

@@ -32,7 +32,7 @@ def read_declaration(model: type[M], declaration: Mapping[str, object], place: s
     try:
         read = model.model_validate(dict(declaration))
         for path in _undeclared(read, declaration, place):
-            warnings.add(f"The parameter {label(path)} is not known to this tool and was left out.")
+            warnings.add(f"The parameter {label(path)} is not supported by this tool and was ignored.")
         return read
     except ValidationError as error:
         detail = _details(error)[0]

@@ -622,7 +622,7 @@ async def until_left(limits: Limits) -> None:
 
 
 def test_limit_store_of_sqlite_is_refused() -> None:
-    with pytest.raises(ValueError, match="should be a Redis"):
+    with pytest.raises(ValueError, match="must be a Redis"):
         settings(limit_store_url="sqlite:///counts.db")
 
 

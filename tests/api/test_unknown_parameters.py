@@ -66,7 +66,7 @@ async def test_another_name_is_named_in_a_warning_or_refused_if_strict(strict: b
                 assert (answer.status_code, error["code"], error["param"]) == (400, "unknown_parameter", "colour")
             else:
                 assert answer.status_code == 200
-                expected = "The parameter 'colour' is not known here and was left out."
+                expected = "The unknown parameter 'colour' was ignored."
                 assert answer.headers["x-antiphon-warning"] == expected
         empty = await http.post("/vector_stores", json={"colour": None})
         assert empty.status_code == 200

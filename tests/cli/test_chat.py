@@ -159,4 +159,4 @@ async def test_chat_at_a_server_without_a_list_of_models_says_why(path: str, wor
 
 async def test_chat_at_what_is_no_url_says_what_would_be_one(tmp_path: Path) -> None:
     status, _, errors = await typed(tmp_path, "chat", "--url", "localhost:8080", "Hi.")
-    assert (status, "should be such as http://127.0.0.1:8080/v1" in errors) == (1, True)
+    assert (status, "must be such as http://127.0.0.1:8080/v1" in errors) == (1, True)

@@ -162,16 +162,16 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--store-url", "mysql://:hush@localhost"], "ANTIPHON_STORE_URL: should begin with memory://, "),
+        (["--store-url", "mysql://:hush@localhost"], "ANTIPHON_STORE_URL: must begin with memory://, "),
         (["--store-url", "redis://:hush@localhost/0?hush=1"], "ANTIPHON_STORE_URL: "),
-        (["--backend-url", "localhost:8000"], "ANTIPHON_BACKEND_URL: should be an http or https URL"),
-        (["--host", "0.0.0.0"], "ANTIPHON_API_KEYS: should hold at least one key"),
-        (["--workers", "2"], "ANTIPHON_STORE_URL: should be a store that 2 workers can share"),
+        (["--backend-url", "localhost:8000"], "ANTIPHON_BACKEND_URL: must be an http or https URL"),
+        (["--host", "0.0.0.0"], "ANTIPHON_API_KEYS: must hold at least one key"),
+        (["--workers", "2"], "ANTIPHON_STORE_URL: must be a store that 2 workers can share"),
         (["--config", "nowhere.toml"], "ANTIPHON_CONFIG: cannot read 'nowhere.toml'"),
         (["--port", "many"], "Invalid value for '--port'"),
-        (["--mcp", "uvx mcp-server-time"], "--mcp: should be NAME=URL or NAME=COMMAND"),
-        (["--mcp-approval", "sometimes"], "ANTIPHON_MCP_APPROVAL: should be 'always' or 'never'"),
-        (["--mcp", "l/b=http://127.0.0.1:9000/mcp"], "tools.mcp: servers: 'l/b' should be a name"),
+        (["--mcp", "uvx mcp-server-time"], "--mcp: must be NAME=URL or NAME=COMMAND"),
+        (["--mcp-approval", "sometimes"], "ANTIPHON_MCP_APPROVAL: must be 'always' or 'never'"),
+        (["--mcp", "l/b=http://127.0.0.1:9000/mcp"], "tools.mcp: servers: 'l/b' must be a name"),
     ],
 )
 def test_serve_with_invalid_settings_is_refused_without_a_traceback(
@@ -209,7 +209,7 @@ def test_prompt_file_that_is_damaged_is_named_without_a_traceback(tmp_path: Path
     ("variables", "said"),
     [
         ({"LIMIT_STORE_URL": "redis://:hush@localhost/0?x=1"}, "ANTIPHON_LIMIT_STORE_URL: "),
-        ({"HOST": "1.2.3.4.5", "ALLOW_OPEN": "true"}, "ANTIPHON_HOST: should be an address or a name of this machine"),
+        ({"HOST": "1.2.3.4.5", "ALLOW_OPEN": "true"}, "ANTIPHON_HOST: must be an address or a name of this machine"),
     ],
 )
 def test_serve_with_an_invalid_address_is_refused(tmp_path: Path, variables: dict[str, str], said: str) -> None:
@@ -223,10 +223,10 @@ def test_serve_with_an_invalid_address_is_refused(tmp_path: Path, variables: dic
     ("tools", "said"),
     [
         ({"code_interpreter": {}}, "tools.code_interpreter: provider: is missing"),
-        ({"code_interpreter": {"provider": "docker"}}, "provider: should be bubblewrap, or mcp:NAME"),
+        ({"code_interpreter": {"provider": "docker"}}, "provider: must be bubblewrap, or mcp:NAME"),
         (
             {"code_interpreter": {"provider": "bubblewrap", "python": "/opt/python"}},
-            "python: should be a path under /usr",
+            "python: must be a path under /usr",
         ),
         ({"web_search": {"provder": "searxng"}}, "provder: unknown key. Did you mean 'provider'?"),
         ({"file_search": {"embeddings": {"modle": "e"}}}, "embeddings.modle: unknown key. Did you mean 'model'?"),
@@ -471,14 +471,14 @@ def test_check_reaches_every_mcp_server(tmp_path: Path) -> None:
     checked = run(tmp_path, "check", ANTIPHON_MCP=json.dumps(servers))
     assert checked.returncode == 1
     assert "ok    tool      mcp time: works, 2 tools: get_current_time, convert_time" in checked.stdout
-    assert "fail  tool      mcp typo: there is no program 'no-such-program' in the PATH" in checked.stdout
+    assert "fail  tool      mcp typo: program ' not foundno-such-program' in the PATH" in checked.stdout
     assert "fail  tool      mcp gone: The MCP server cannot be reached." in checked.stdout
     assert "hush" not in checked.stdout + checked.stderr
 
 
 def test_serve_says_that_the_program_of_an_mcp_server_does_not_exist(tmp_path: Path) -> None:
     with served(tmp_path, "--mcp", "typo=no-such-program --fast"):
-        assert "tools.mcp: servers.typo: there is no program 'no-such-program' in the PATH" in log_of(tmp_path)
+        assert "tools.mcp: servers.typo: program ' not foundno-such-program' in the PATH" in log_of(tmp_path)
 
 
 def test_check_with_several_invalid_tools_names_each_and_checks_the_others(tmp_path: Path) -> None:
@@ -530,7 +530,7 @@ async def test_check_of_names_with_control_codes_does_nothing_to_the_terminal(tm
 def test_check_with_invalid_settings_fails(tmp_path: Path) -> None:
     checked = run(tmp_path, "check", ANTIPHON_PORT="many")
     assert (checked.returncode, checked.stdout) == (1, "")
-    assert checked.stderr.startswith("ANTIPHON_PORT: should be an integer")
+    assert checked.stderr.startswith("ANTIPHON_PORT: must be an integer")
 
 
 def test_key_new_prints_a_key_and_a_table_with_its_hash(tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ async def test_compaction_with_a_truncated_summary_is_marked() -> None:
         compacted = await post(http, "/responses/compact", input=LAUNCH)
         await post(http, input=[*compacted.json()["output"], user("When?")])
 
-    assert told(backend)[1][1].endswith("We launch on Tuesday.\n[This summary was cut off here.]")
+    assert told(backend)[1][1].endswith("We launch on Tuesday.\n[Summary truncated here.]")
 
 
 async def test_compaction_with_a_filtered_summary_is_an_error() -> None:

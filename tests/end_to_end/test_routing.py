@@ -79,7 +79,7 @@ async def test_model_that_nobody_serves_is_not_found(three: list[Upstream]) -> N
                 "error": {
                     "type": "not_found",
                     "code": "model_not_found",
-                    "message": "No backend serves the model 'gpt-5'. There are: qwen*.",
+                    "message": "No backend serves the model 'gpt-5'. Available: qwen*.",
                     "param": "model",
                 }
             }
@@ -298,7 +298,7 @@ async def test_reload_at_sighup_serves_new_requests_by_the_new_backends(
         os.kill(os.getpid(), signal.SIGHUP)
         await until(lambda: "changed backends; the backends are other" in capsys.readouterr().err)
         assert await ask(http) == "new"
-        assert await ask(http, "x") == "No backend serves the model 'x'. There are: m*."
+        assert await ask(http, "x") == "No backend serves the model 'x'. Available: m*."
         go.set()
         assert await running == "old"
 
@@ -324,7 +324,7 @@ async def test_reload_at_sighup_applies_limits_to_open_websockets(
     ("text", "why"),
     [
         ("[backends.local\n", "antiphon.toml: "),
-        ('[backends.local]\nurl = "localhost"\n', "backends.local.url: should be an http or https URL"),
+        ('[backends.local]\nurl = "localhost"\n', "backends.local.url: must be an http or https URL"),
         ('[backends.local]\nurl = "http://a/v1"\nfallbacks = ["b"]\n', "there is no backend 'b'"),
         ('[backends.local]\nbackend = "no.such:Backend"\n', "cannot import"),
     ],

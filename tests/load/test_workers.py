@@ -19,7 +19,7 @@ def test_workers_that_cannot_share_their_store_do_not_start(tmp_path: Path, stor
 
     assert refused.returncode == 2
     assert refused.stderr.strip() == (
-        "ANTIPHON_STORE_URL: should be a store that 3 workers can share, such as "
+        "ANTIPHON_STORE_URL: must be a store that 3 workers can share, such as "
         "sqlite:///antiphon.db or redis://localhost:6379/0; or set ANTIPHON_WORKERS=1"
     )
 

@@ -96,7 +96,7 @@ async def test_pdf_tokens_are_those_of_its_text() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (pdf(""), "There is no text in the PDF: its pages may be pictures."),
+        (pdf(""), "The PDF contains no text: its pages can be images."),
         (b"%PDF-1.4\nnothing of the kind", "The PDF cannot be read"),
     ],
 )

@@ -149,7 +149,7 @@ def test_encrypted_reasoning_of_another_server_is_skipped_with_a_warning(encrypt
     assert opened([reasoning(encrypted)]) == (
         [reasoning(encrypted)],
         {},
-        ["Encrypted reasoning that this server cannot read was left out."],
+        ["Encrypted reasoning that this server cannot read was dropped."],
     )
 
 

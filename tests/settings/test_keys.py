@@ -65,7 +65,7 @@ def test_key_table_gives_the_rights_of_a_key(place: Path, monkeypatch: pytest.Mo
     ("text", "words"),
     [
         ("[keys.a]\n", "keys.a: must have `hash` or `env`"),
-        ('[keys.a]\nhash = "sk-plain-key"\n', "keys.a.hash.0: should be `sha256:` and 64 hexadecimal digits"),
+        ('[keys.a]\nhash = "sk-plain-key"\n', "keys.a.hash.0: must be `sha256:` and 64 hexadecimal digits"),
         ('[keys.a]\nenv = "NOT_SET_ANYWHERE"\n', "keys.a.env: the environment variable NOT_SET_ANYWHERE is not set"),
         (f'[keys.a]\nhash = "{hash_of("x")}"\nmodel = ["m"]\n', "keys.a.model: unknown key; did you mean models?"),
         (f'[keys."a b"]\nhash = "{hash_of("x")}"\n', "must be up to 64 letters"),

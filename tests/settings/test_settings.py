@@ -208,34 +208,34 @@ def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) 
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("PORT", "http", "should be an integer"),
-        ("PORT", "65536", "should be at most 65535"),
-        ("WORKERS", "0", "should be at least 1"),
-        ("DIALECT", "openrouter", "should be 'auto', 'openresponses', 'openai' or 'openai-comments'"),
-        ("OPEN_AFTER", "-1", "should be at least 0"),
-        ("STORE_TTL", "0", "should be at least 1"),
-        ("STORE_TTL", "10000000000000000", "should be at most 1000000000000"),
-        ("BACKGROUND_LOG_TTL", "10000000000000000", "should be at most 1000000000000"),
-        ("MAX_BODY_BYTES", "0", "should be more than 0"),
-        ("MAX_BODY_BYTES", "-1", "should be a number of bytes, or one with a unit, such as 64MiB"),
-        ("WEBSOCKET_MEMORY", "16 lines", "should be a number of bytes, or one with a unit, such as 64MiB"),
-        ("BACKEND", "ollama", "should be one of auto, demo, openai, or an import path, `package.module:Class`"),
+        ("PORT", "http", "must be an integer"),
+        ("PORT", "65536", "must be at most 65535"),
+        ("WORKERS", "0", "must be at least 1"),
+        ("DIALECT", "openrouter", "must be 'auto', 'openresponses', 'openai' or 'openai-comments'"),
+        ("OPEN_AFTER", "-1", "must be at least 0"),
+        ("STORE_TTL", "0", "must be at least 1"),
+        ("STORE_TTL", "10000000000000000", "must be at most 1000000000000"),
+        ("BACKGROUND_LOG_TTL", "10000000000000000", "must be at most 1000000000000"),
+        ("MAX_BODY_BYTES", "0", "must be more than 0"),
+        ("MAX_BODY_BYTES", "-1", "must be a number of bytes, or one with a unit, such as 64MiB"),
+        ("WEBSOCKET_MEMORY", "16 lines", "must be a number of bytes, or one with a unit, such as 64MiB"),
+        ("BACKEND", "ollama", "must be one of auto, demo, openai, or an import path, `package.module:Class`"),
         ("BACKEND", "nowhere:Backend", "cannot import 'nowhere:Backend': No module named 'nowhere'"),
-        ("BACKEND_URL", "localhost:8000", "should be an http or https URL, such as http://localhost:8000/v1"),
-        ("BACKEND_URL", "http://localhost:80000", "should be an http or https URL, such as http://localhost:8000/v1"),
-        ("BACKEND_URL", "http://[::1:8000/v1", "should be an http or https URL, such as http://localhost:8000/v1"),
+        ("BACKEND_URL", "localhost:8000", "must be an http or https URL, such as http://localhost:8000/v1"),
+        ("BACKEND_URL", "http://localhost:80000", "must be an http or https URL, such as http://localhost:8000/v1"),
+        ("BACKEND_URL", "http://[::1:8000/v1", "must be an http or https URL, such as http://localhost:8000/v1"),
         *(
             (
                 "BACKEND_URL",
                 f"http://localhost/v1{api.path}",
-                "should be the base URL, such as http://localhost:8000/v1, without the endpoint's own path",
+                "must be the base URL, such as http://localhost:8000/v1, without the endpoint's own path",
             )
             for api in APIS.values()
         ),
         (
             "STORE_URL",
             "mysql://localhost",
-            "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
+            "must begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
             "postgresql://, postgres://, "
             "or be an import path",
         ),
@@ -243,24 +243,24 @@ def test_backend_of_the_variables_overrides_a_table_named_default(place: Place) 
             (
                 "STORE_URL",
                 slip,
-                "should begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
+                "must begin with memory://, sqlite://, redis://, rediss://, redis+cluster://, rediss+cluster://, "
                 "postgresql://, postgres://, "
                 "or be an import path",
             )
             for slip in ("memory:", "sqlite:/antiphon.db", "redis:localhost:6379")
         ),
-        ("BACKEND_OVERRIDES", "think", "should be a JSON object; Expecting value: line 1 column 1 (char 0)"),
-        ("BACKEND_OVERRIDES", "[1]", "should be a JSON object"),
+        ("BACKEND_OVERRIDES", "think", "must be a JSON object; Expecting value: line 1 column 1 (char 0)"),
+        ("BACKEND_OVERRIDES", "[1]", "must be a JSON object"),
         (
             "BACKEND_OVERRIDES",
             '{"response.think": 1}',
-            "response.think: there is no such option; did you mean response.think_tags?",
+            "response.think: unknown option; did you mean response.think_tags?",
         ),
-        ("BACKEND_OVERRIDES", '{"zzz": 1}', "zzz: there is no such option"),
+        ("BACKEND_OVERRIDES", '{"zzz": 1}', "zzz: unknown option"),
         (
             "BACKEND_OVERRIDES",
             '{"transport.api": "grpc"}',
-            f"transport.api: should be {', '.join(map(repr, APIS))} or 'auto'",
+            f"transport.api: must be {', '.join(map(repr, APIS))} or 'auto'",
         ),
     ],
 )
@@ -277,43 +277,43 @@ def test_origin_has_the_form_that_browsers_send(place: Place, origin: str) -> No
     place.variables(ANTIPHON_CORS_ORIGINS=fit)
     assert load_settings().cors_origins == fit.split(", ")
     place.variables(ANTIPHON_CORS_ORIGINS=f"https://other.example, {origin}")
-    problem = "should be an origin, such as https://chat.example, without a slash or a path behind it; or *"
+    problem = "must be an origin without a slash or a path after it, such as https://chat.example; or *"
     assert problems() == [f"ANTIPHON_CORS_ORIGINS.1: {problem}"]
 
 
 def test_profile_that_is_unknown_is_refused_with_those_there_are(place: Place) -> None:
     place.variables(ANTIPHON_BACKEND_PROFILE="vlm")
     (problem,) = problems()
-    assert problem.startswith("ANTIPHON_BACKEND_PROFILE: there is no profile 'vlm'; there are default, ")
+    assert problem.startswith("ANTIPHON_BACKEND_PROFILE: profile 'vlm' not found; available: default, ")
     assert "vllm" in problem
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("port = 0x10000", "port: should be at most 65535"),
+        ("port = 0x10000", "port: must be at most 65535"),
         ("prot = 1", "prot: unknown key in antiphon.toml; did you mean port?"),
         ("port = ", "antiphon.toml: Invalid value (at end of document)"),
         (
             "[backends.local]\nmodels = ['*']",
-            "backends.local.url: should be the base URL of a model server, such as http://localhost:8000/v1",
+            "backends.local.url: must be the base URL of a model server, such as http://localhost:8000/v1",
         ),
         (
             "[backends.local]\nurl = 'localhost'",
-            "backends.local.url: should be an http or https URL, such as http://localhost:8000/v1",
+            "backends.local.url: must be an http or https URL, such as http://localhost:8000/v1",
         ),
         (
             "[backends.local]\nurl = 'http://a/v1'\nmodel = 'x'",
             "backends.local.model: unknown key; did you mean models?",
         ),
-        ("[backends.local]\nurl = 'http://a/v1'\nmodels = 'x'", "backends.local.models: should be a list"),
+        ("[backends.local]\nurl = 'http://a/v1'\nmodels = 'x'", "backends.local.models: must be a list"),
         (
             "[backends.local]\nurl = 'http://a/v1'\napi_key_env = 'NO_SUCH_KEY'",
             "backends.local.api_key_env: the environment variable NO_SUCH_KEY is not set",
         ),
         (
             "[backends.local]\nurl = 'http://a/v1'\noverrides = { 'request.strict' = 'no' }",
-            "backends.local.overrides: request.strict: should be 'send', 'drop' or 'force'",
+            "backends.local.overrides: request.strict: must be 'send', 'drop' or 'force'",
         ),
     ],
 )
@@ -343,7 +343,7 @@ def test_settings_files_may_begin_with_a_byte_order_mark(place: Place) -> None:
 def test_dotenv_file_that_is_not_utf_8_is_an_error(place: Place, tmp_path: Path) -> None:
     (tmp_path / ".env").write_bytes("ANTIPHON_API_KEYS=schlüssel".encode("latin-1"))
     (problem,) = problems()
-    assert problem.startswith(".env: should be UTF-8; ")
+    assert problem.startswith(".env: must be UTF-8; ")
 
 
 def test_variable_that_kubernetes_sets_is_recognized(place: Place) -> None:
@@ -368,7 +368,7 @@ def test_errors_show_no_value(place: Place) -> None:
 def test_open_server_beyond_loopback_is_refused(place: Place) -> None:
     place.variables(ANTIPHON_HOST="0.0.0.0")
     (problem,) = problems()
-    assert problem.startswith("ANTIPHON_API_KEYS: should hold at least one key, since ANTIPHON_HOST=0.0.0.0 can be")
+    assert problem.startswith("ANTIPHON_API_KEYS: must hold at least one key, since ANTIPHON_HOST=0.0.0.0 can be")
     assert "ANTIPHON_ALLOW_OPEN=true" in problem
 
 
@@ -390,7 +390,7 @@ def test_server_that_is_closed_allowed_or_on_loopback_starts(place: Place, varia
 def test_workers_with_a_memory_store_are_refused(place: Place) -> None:
     place.variables(ANTIPHON_WORKERS="2")
     (problem,) = problems()
-    assert problem.startswith("ANTIPHON_STORE_URL: should be a store that 2 workers can share")
+    assert problem.startswith("ANTIPHON_STORE_URL: must be a store that 2 workers can share")
     place.variables(ANTIPHON_STORE_URL="sqlite:///antiphon.db")
     assert load_settings().workers == 2
 

@@ -130,7 +130,7 @@ async def test_bounds_are_in_the_url(url: str, kept: int) -> None:
     [
         ("memory://localhost", "neither host nor path"),
         ("memory:///a/file", "neither host nor path"),
-        ("memory://?max_record=1", "unknown option 'max_record'. Known are: max_bytes, max_records."),
+        ("memory://?max_record=1", "unknown option 'max_record'. Known options: max_bytes, max_records."),
         ("memory://?max_records=many", "'max_records' is malformed: expected a positive whole number"),
         ("memory://?max_records=0", "'max_records' is malformed"),
         ("memory://?max_bytes=", "'max_bytes' is malformed"),

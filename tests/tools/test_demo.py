@@ -116,7 +116,7 @@ async def test_arguments_that_are_invalid_are_reported_to_the_model() -> None:
         response = (await http.post("/responses", json={"model": "m", "input": "Hi", "tools": DEMO})).json()
     assert [item.get("status") for item in response["output"]] == [None, "failed", "failed", "completed"]
     told = [message["content"] for message in backend.asked[1]["messages"] if message["role"] == "tool"]
-    assert told == ["`a` and `b` should be numbers.", "`seconds` should be a number."]
+    assert told == ["`a` and `b` must be numbers.", "`seconds` must be a number."]
 
 
 async def test_client_with_its_own_history_sends_encrypted_results_back() -> None:

@@ -289,7 +289,7 @@ def test_url_pattern_matches_its_urls(pattern: str, url: str, matches: bool) -> 
     ],
 )
 def test_url_pattern_that_is_invalid_is_refused(pattern: str) -> None:
-    with pytest.raises(ValueError, match="should be a URL"):
+    with pytest.raises(ValueError, match="must be a URL"):
         URLPattern.parse(pattern)
 
 

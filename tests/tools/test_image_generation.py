@@ -134,7 +134,7 @@ async def test_image_options_that_are_not_known_are_named_in_a_warning(images: I
         raw = await openai_client.responses.with_raw_response.create(model="m", input="Draw.", tools=[tool])
     warning = raw.headers["x-antiphon-warning"]
     for path in ("tools[0].svg", "tools[0].frame_count", "tools[0].input_image_mask.feather"):
-        assert f"'{path}' is not known to this tool and was left out" in warning
+        assert f"'{path}' is not supported by this tool and was ignored" in warning
     assert "allowed_callers" not in warning
 
 

@@ -33,12 +33,13 @@ class UsageQuery(NamedTuple):
         until = _date(last, "to") if last else today
         since = _date(first, "from") if first else until.replace(day=1)
         if not 0 <= (until - since).days <= _MAX_DAYS:
-            message = f"Invalid 'from': it has to be a day before 'to', and at most {_MAX_DAYS} days before it."
+            message = f"Invalid 'from': must be a day before 'to', at most {_MAX_DAYS} days earlier."
             raise InvalidRequest(message, param="from", code="invalid_value")
         groups = [name.strip() for name in group.split(",") if name.strip()]
         for name in groups:
             if name not in GROUPS:
-                message = f"Invalid 'group': '{name[:50]}' is none of {', '.join(GROUPS)}.{did_you_mean(name, GROUPS)}"
+                hint = did_you_mean(name, GROUPS)
+                message = f"Invalid 'group': must be one of {', '.join(GROUPS)}, not '{name[:50]}'.{hint}"
                 raise InvalidRequest(message, param="group", code="invalid_value")
         return cls(since.isoformat(), until.isoformat(), key, model, groups)
 
@@ -46,7 +47,7 @@ class UsageQuery(NamedTuple):
 def check_key_filter(access: KeyAccess, key: str | None) -> None:
     """Raise `PermissionDenied` if a key asks for what another one has used."""
     if not access.admin and key not in (None, access.name):
-        message = f"The key '{access.name}' sees its own usage only; a key with `admin = true` sees that of all keys."
+        message = f"The key '{access.name}' can read only its own usage. Use an admin key (`admin = true`)."
         raise PermissionDenied(message, param="key")
 
 
@@ -98,5 +99,5 @@ def _date(text: str, param: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        message = f"Invalid '{param}': it has to be a day such as 2026-11-22."
+        message = f"Invalid '{param}': must be a day, such as 2026-11-22."
         raise InvalidRequest(message, param=param, code="invalid_value") from None

@@ -170,7 +170,7 @@ class Auth:
         """
         table = _WITHOUT_TABLE if identity.table is None else self._tables.get(identity.table)
         if table is None:
-            raise PermissionDenied("Your identity is valid, but the key that is assigned to it does not exist.")
+            raise PermissionDenied("Your identity is valid, but its assigned key was not found.")
         self._check_expiry(table)
         return replace(
             table,

@@ -77,7 +77,7 @@ class SigningKeys:
         elif self._clock() - self._fetched > KEYS_MAX_AGE:
             self._begin()
         if not self._keys:
-            message = "The keys of the identity provider cannot be fetched at the moment."
+            message = "The identity provider's keys are temporarily unavailable."
             raise APIError(message, code="identity_provider_unavailable", status=503, retry_after=FETCH_RETRY)
         return key
 

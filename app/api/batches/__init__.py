@@ -35,7 +35,7 @@ LINE_RETRY = 15.0  # seconds before the second attempt, twice that before the th
 RESULTS = 10  # answers that are read at once
 _NEVER_RUN = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
-    "cancelled": ("batch_cancelled", "This request was not executed, since the batch was cancelled."),
+    "cancelled": ("batch_cancelled", "This request was not executed, because the batch was cancelled."),
 }
 
 

@@ -71,7 +71,7 @@ class _Reader:
             return None
         self.total += 1
         if len(line) > self._max_bytes:
-            self._fail("request_too_large", f"A request may have {self._max_bytes} bytes at most.", "body")
+            self._fail("request_too_large", f"A request must have at most {self._max_bytes} bytes.", "body")
             return None
         try:
             fields = orjson.loads(line)
@@ -82,19 +82,21 @@ class _Reader:
             return None
         custom_id, body = fields.get("custom_id"), fields.get("body")
         if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
-            message = f"'custom_id' should be a text of 1 to {MAX_CUSTOM_ID} characters."
+            message = f"'custom_id' must be a string of 1 to {MAX_CUSTOM_ID} characters."
             self._fail("missing_required_parameter" if custom_id is None else "invalid_value", message, "custom_id")
         elif custom_id in self._ids:
-            self._fail("duplicate_custom_id", "An earlier line has this 'custom_id'.", "custom_id")
+            self._fail(
+                "duplicate_custom_id", "'custom_id' must be unique, but an earlier line has the same.", "custom_id"
+            )
         elif fields.get("method") != "POST":
-            self._fail("invalid_method", "'method' should be 'POST'.", "method")
+            self._fail("invalid_method", "'method' must be 'POST'.", "method")
         elif fields.get("url") != self._endpoint:
-            self._fail("invalid_url", f"'url' should be the endpoint of the batch, '{self._endpoint}'.", "url")
+            self._fail("invalid_url", f"'url' must be the endpoint of the batch, '{self._endpoint}'.", "url")
         elif not isinstance(body, dict):
-            self._fail("missing_required_parameter", "'body' should be a JSON object.", "body")
+            self._fail("missing_required_parameter", "'body' must be a JSON object.", "body")
         elif body.get("stream") or body.get("background"):
             name = "stream" if body.get("stream") else "background"
-            self._fail("invalid_value", f"Requests of a batch have no '{name}'.", f"body.{name}")
+            self._fail("invalid_value", f"Batch requests must not have '{name}'.", f"body.{name}")
         else:
             self._ids.add(custom_id)
             self._models.add(str(body.get("model")))

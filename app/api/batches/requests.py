@@ -79,7 +79,7 @@ class LineRequests:
             return error.status, orjson.dumps(error.body()), error
         except Exception:
             logger.exception("a request of a batch could not be answered")
-            failure = APIError("The server had an error while it was answering this request.")
+            failure = APIError("The server failed while answering this request.")
             return failure.status, orjson.dumps(failure.body()), failure
 
     def _caller(self, batch: RequestBatch) -> Caller:
@@ -124,7 +124,7 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, AP
     await app(scope, receive, send)
     answer = bytes(body)
     if not _is_json(answer):
-        failure = BackendError("The backend did not answer with JSON.")
+        failure = BackendError("The backend's response is not JSON.")
         return 502, orjson.dumps(failure.body()), failure
     return status, answer, None
 

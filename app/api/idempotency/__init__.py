@@ -77,7 +77,7 @@ class Idempotency:
         Raises `InvalidRequest`: 400 for an invalid key, 409 for a key that was used with another body.
         """
         if not (0 < len(key) <= MAX_KEY and key.isprintable()):
-            message = f"Invalid 'Idempotency-Key': should be 1 to {MAX_KEY} printable characters."
+            message = f"Invalid 'Idempotency-Key': must be 1 to {MAX_KEY} printable characters."
             raise InvalidRequest(message, param="Idempotency-Key")
         bucket = f"{owner}:{hashlib.sha256(key.encode()).hexdigest()[:32]}:idempotency"
         pause = FIRST_POLL
@@ -89,7 +89,7 @@ class Idempotency:
                 await self._store.apply(Change(bucket, {}, delete=[_CLAIM, existing.lease], requires=_CLAIM))
                 continue
             if existing and existing.digest != digest:
-                message = "This 'Idempotency-Key' was used with another request. Use a new key for a new request."
+                message = "This 'Idempotency-Key' was used with another request. Use a new key for each new request."
                 raise InvalidRequest(message, param="Idempotency-Key", code="idempotency_key_reused", status=409)
             if existing and existing.response_id:
                 return existing.response_id

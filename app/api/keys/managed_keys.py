@@ -229,7 +229,7 @@ class ManagedKeys:
         """Return a key that can be changed; raises the errors of `update`, also if the `actor` is the key itself."""
         for key in self._of_settings():
             if key.id == key_id:
-                message = f"The key '{key.name}' is in the settings file, and can only be changed there."
+                message = f"The key '{key.name}' is in the settings file and can be changed only there."
                 raise PermissionDenied(message, code="key_in_settings")
         change = _change_of(snapshot, key_id)
         if change.key.revoked:
@@ -238,7 +238,7 @@ class ManagedKeys:
             message = "A key cannot change or revoke itself. Use another admin key."
             raise PermissionDenied(message, code="insufficient_permissions")
         if version not in (None, "*", etag(change.number)):
-            message = f"The key '{change.key.name}' has been changed meanwhile. Retrieve it again."
+            message = f"The key '{change.key.name}' was changed by another request. Retrieve it again."
             raise InvalidRequest(message, code="precondition_failed", status=412)
         return change.key
 
@@ -251,7 +251,7 @@ class ManagedKeys:
             values[name] = getattr(default, name) if value is None else value
         if "budgets" in values and body.budgets:
             if body.budgets.needs_prices and not self._has_prices():
-                message = "Invalid 'budgets': money needs prices, in tables [prices.\"GLOB\"] of the settings."
+                message = "Invalid 'budgets': money requires prices, in tables [prices.\"GLOB\"] of the settings."
                 raise InvalidRequest(message, param="budgets", code="invalid_value")
             values["budgets"] = {limit.name: limit.amount for limit in body.budgets.limits()}
         return replace(key, **values)  # type: ignore[arg-type]

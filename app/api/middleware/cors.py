@@ -23,5 +23,5 @@ class Cors(CORSMiddleware):
         response = super().preflight_response(request_headers)
         if response.status_code < 400:
             return response
-        message = f"{bytes(response.body).decode()}; ANTIPHON_CORS_ORIGINS names the pages that may use this server."
+        message = f"{bytes(response.body).decode()}; ANTIPHON_CORS_ORIGINS lists the allowed origins."
         return error_response(InvalidRequest(message, code="origin_not_allowed", status=403))

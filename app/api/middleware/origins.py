@@ -26,7 +26,9 @@ def check_site(headers: Mapping[str, str]) -> None:
     carries an API key that the page knows. Browsers send `Sec-Fetch-Site` to https and local servers only.
     """
     if headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers:
-        raise InvalidRequest("Pages of other sites may not send this request.", code="origin_not_allowed", status=403)
+        raise InvalidRequest(
+            "Pages of other sites are not allowed to send this request.", code="origin_not_allowed", status=403
+        )
 
 
 class Origins:
@@ -48,7 +50,9 @@ class Origins:
         if origin is None or self._is_allowed(origin, host, any_local=scope["type"] != "websocket"):
             await self._app(scope, receive, send)
             return
-        message = f"Pages of {origin[:100]!r} may not use this server; ANTIPHON_CORS_ORIGINS names those that may."
+        message = (
+            f"Pages of {origin[:100]!r} are not allowed to use this server. Add the origin to ANTIPHON_CORS_ORIGINS."
+        )
         await refuse(InvalidRequest(message, code="origin_not_allowed", status=403), scope, receive, send)
 
     def _is_allowed(self, origin: str, host: str, *, any_local: bool) -> bool:

@@ -40,11 +40,13 @@ def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
 def nul_error(scope: Scope) -> APIError | None:
     """Return the error of a URL with NUL, which no name has and not every store can look for; None without it."""
     if "\0" in scope["path"]:
-        return NotFound("There is nothing here: the path has a NUL character.", code="unknown_url")
+        return NotFound("Not found: the path contains a NUL character.", code="unknown_url")
     if b"%00" not in scope["query_string"]:
         return None
     for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
         if "\0" in name or "\0" in value:
             param = name.replace("\0", "")
-            return InvalidRequest(f"Invalid '{param}': it has a NUL character.", param=param, code="invalid_value")
+            return InvalidRequest(
+                f"Invalid '{param}': must not contain a NUL character.", param=param, code="invalid_value"
+            )
     return None

@@ -114,7 +114,7 @@ class PassthroughExchange:
                         if self._watch:
                             self._watch.stop()  # a client that goes now has all of it
             except TimeoutError as error:
-                message = "The answer took longer than this server allows."
+                message = "The response took longer than this server allows."
                 raise APIError(message, status=504, code="timeout") from error
 
     def _log_end(self) -> None:

@@ -61,7 +61,7 @@ class ModelField(FormReader):
             self._access.check_unread_field(part.name)
             return
         if self.start is not None:
-            raise InvalidRequest("The form has the field 'model' twice.", param="model", code="invalid_value")
+            raise InvalidRequest("Invalid 'model': must occur once in the form.", param="model", code="invalid_value")
         self.start = start
 
     def on_data(self, data: bytes) -> None:
@@ -71,7 +71,11 @@ class ModelField(FormReader):
         if self._inside:
             self.value += data
             if len(self.value) > MAX_MODEL:
-                raise InvalidRequest("Invalid 'model': it is too long.", param="model", code="string_above_max_length")
+                raise InvalidRequest(
+                    "Invalid 'model': must not be longer than a model name.",
+                    param="model",
+                    code="string_above_max_length",
+                )
 
     def on_part_end(self) -> None:
         """Note that the value is complete; raises `InvalidRequest` if the part is not as long as it says."""
@@ -204,7 +208,7 @@ class FormBody:
         try:
             return self._model.decode()
         except UnicodeDecodeError:
-            raise InvalidRequest("Invalid 'model': should be UTF-8.", param="model") from None
+            raise InvalidRequest("Invalid 'model': must be UTF-8.", param="model") from None
 
     @property
     def replayable(self) -> bool:

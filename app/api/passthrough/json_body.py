@@ -45,7 +45,9 @@ class JSONBody:
             variants = [name for name in fields if name == _MODEL or reads_as_model(name)]
             spans = [*_model_spans(data)] if variants == [_MODEL] else []
             if len(variants) > 1 or len(spans) != len(variants):
-                raise InvalidRequest("The body has the field 'model' twice.", param="model", code="invalid_value")
+                raise InvalidRequest(
+                    "Invalid 'model': must occur once in the body.", param="model", code="invalid_value"
+                )
             return cls(data, fields, *spans)
 
         return await read_as(request, parsed, limits)
@@ -57,7 +59,7 @@ class JSONBody:
         if model is None:
             return ""
         if not isinstance(model, str):
-            raise InvalidRequest("Invalid 'model': should be a string.", param="model", code="invalid_type")
+            raise InvalidRequest("Invalid 'model': must be a string.", param="model", code="invalid_type")
         return model
 
     def with_model(self, model: str) -> JSONBody:

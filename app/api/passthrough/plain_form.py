@@ -42,7 +42,7 @@ def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
         return None
     match = _CONTENT_TYPE.fullmatch(content_types[0].strip())
     if match is None or len(content_types) > 1:
-        raise ambiguous("'Content-Type' should be 'multipart/form-data; boundary=...', once, and no more")
+        raise ambiguous("'Content-Type' must be 'multipart/form-data; boundary=...', once, and nothing else")
     return match["plain"] or match["quoted"]
 
 
@@ -100,7 +100,7 @@ class Delimiters:
         if self._behind is not None:
             self._behind += data[:3]
             if not b"\r\n".startswith(self._behind):
-                raise ambiguous("something comes behind its end")
+                raise ambiguous("there is data after its end")
 
     def _search(self, text: bytes) -> bytes:
         """Check all delimiters in a text; return what is behind the last one of the form."""
@@ -108,7 +108,7 @@ class Delimiters:
         if not self._begun and len(text) > len(delimiter) + 1:
             self._begun = True
             if text.find(delimiter) != 2:
-                raise ambiguous("something comes before its first boundary")
+                raise ambiguous("there is data before its first boundary")
         at = text.find(delimiter)
         while at >= 0 and (end := at + len(delimiter)) + 2 <= len(text):
             after = text[end : end + 2]

@@ -107,7 +107,7 @@ class Passthrough:
         prefix = self._prefix
         path = self._endpoint.path if prefix is None else scope["path"].removeprefix(prefix)
         if not _SAFE.fullmatch(path):
-            raise NotFound(f"There is no POST {scope['path'][:1000]} here.", code="unknown_url")
+            raise NotFound(f"POST {scope['path'][:1000]} not found.", code="unknown_url")
         admission = admitted or await api.admit(caller)
         request.state.limit_headers = admission.headers()
         content_types = [value for name, value in scope["headers"] if name == b"content-type"]

@@ -325,6 +325,6 @@ def inspection_routes(
 def _time(text: str | None, param: str) -> int | None:
     """Return a Unix time of a query; raises `InvalidRequest`."""
     if text and parse_whole_number(text) is None:
-        message = f"Invalid '{param}': it has to be a Unix time in whole seconds."
+        message = f"Invalid '{param}': must be a Unix time in whole seconds."
         raise InvalidRequest(message, param=param, code="invalid_value")
     return parse_whole_number(text) if text else None

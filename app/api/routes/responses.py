@@ -382,6 +382,6 @@ def parse_starting_after(starting_after: str | None) -> int:
     if starting_after is None:
         return -1
     if (number := parse_whole_number(starting_after)) is None:
-        message = "Invalid 'starting_after': it has to be the sequence number of an event."
+        message = "Invalid 'starting_after': must be the sequence number of an event."
         raise InvalidRequest(message, param="starting_after")
     return number

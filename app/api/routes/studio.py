@@ -57,7 +57,7 @@ def studio_routes() -> APIRouter:
     @router.get("/")
     async def root(request: Request) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
-            raise NotFound(f"There is no {request.method} / here; the API is under /v1.", code="unknown_url")
+            raise NotFound(f"{request.method} / not found. The API is under /v1.", code="unknown_url")
         return RedirectResponse("studio")
 
     @router.head("/studio")

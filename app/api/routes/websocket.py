@@ -206,7 +206,7 @@ class WebSocketConnection:
         fits = self._turns_size + create.length <= self._api.body_limits.bytes
         if not self._turns or (fits and self._turns <= self._limits.queue):
             return None
-        return TooManyRequests("Too many turns are in progress on this connection; send on when one has ended.")
+        return TooManyRequests("Too many turns are in progress on this connection. Wait until one has ended.")
 
     async def _control(self, frame: ControlFrame) -> None:
         """Answer a control frame; the only answer to `response.cancel` is the end of the response."""

@@ -74,11 +74,11 @@ class Create:
         for name, harmless in _HARMLESS.items():
             value = self.fields.get(name)
             if value is not None and not (lenient and harmless(value)):
-                message = f"'{name}' belongs to HTTP: leave it out on a WebSocket."
+                message = f"Invalid '{name}': must be left out on a WebSocket."
                 raise InvalidRequest(message, param=name, code="unsupported_parameter")
         for name, rule in _FRAME_FIELDS.items():
             if self.fields.get(name) is not None and not rule.is_valid(self.fields[name]):
-                raise InvalidRequest(f"Invalid '{name}': it has to be {rule.expected}.", param=name, code=rule.code)
+                raise InvalidRequest(f"Invalid '{name}': must be {rule.expected}.", param=name, code=rule.code)
         fields = {name: value for name, value in self.fields.items() if name not in _HARMLESS}
         return validate(fields, CreateResponse, self.length)
 
@@ -126,11 +126,11 @@ def steer_failure(fields: JSONObject, number: int) -> dict[str, object]:
     if not isinstance(steer["previous_response_id"], str) or not isinstance(steer["input"], (str, list)):
         code, message = (
             "invalid_input",
-            "A steer needs 'previous_response_id' and 'input', a text or a list of messages.",
+            "A steer must have 'previous_response_id' and 'input', a string or a list of messages.",
         )
     else:
         code = "steering_not_supported"
-        message = "This server cannot steer a response in progress. Send the input when it has ended."
+        message = "This server cannot steer a response in progress. Send the input after it has ended."
     error = {"code": code, "message": message, "type": "invalid_request_error"}
     return {"type": "response.steer.failed", "sequence_number": number, "steer": steer, "error": error}
 

@@ -105,7 +105,7 @@ AUTOMATIC = ("responses", "chat")
 def check_api(profile: Profile) -> None:
     """Raise `ValueError` for a profile whose `transport.api` is neither an API nor `auto`."""
     if profile.transport.api not in {*APIS, "auto"}:
-        raise ValueError(f"transport.api: should be {', '.join(map(repr, APIS))} or 'auto'")
+        raise ValueError(f"transport.api: must be {', '.join(map(repr, APIS))} or 'auto'")
 
 
 def profiles_by_api(profile: Profile) -> list[Profile]:

@@ -97,7 +97,7 @@ class _WebPage:
     """HTML with status 200: usually the base URL is that of a web site, not of its API."""
 
     def decode(self, data: bytes) -> list[ServerEvent]:
-        raise BackendError("The backend answered with a web page. Is its base URL right, with /v1 or the like?")
+        raise BackendError("The backend answered with a web page. Check its base URL, including a path such as /v1.")
 
     def end(self) -> list[ServerEvent]:
         return []

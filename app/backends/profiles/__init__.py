@@ -18,7 +18,7 @@ def load_profile(name: str) -> Profile:
     Raises `ValueError`, with the available names, for any other.
     """
     if name not in profile_names():
-        raise ValueError(f"there is no profile {name!r}; there are {', '.join(profile_names())}")
+        raise ValueError(f"profile {name!r} not found; available: {', '.join(profile_names())}")
     return _load(name)
 
 

@@ -339,8 +339,7 @@ class ReplicaPool:
         wait = min(replica.circuit.wait for replica in self.replicas)
         last = self._failure
         error = BackendError(
-            f"The backend '{self.name}' gets no requests for a moment, since it failed several times: "
-            f"{last.reason if last else ''}",
+            f"Backend '{self.name}' is temporarily unavailable after repeated failures: {last.reason if last else ''}",
             status=503,
             retry_after=max(1, min(wait, self.served.check_interval or wait)),
         )

@@ -127,7 +127,7 @@ class Router(Backend):
         """Return the exchange of a raw request with the backends that have its endpoint: see `Backend.forward`."""
         pools = self._route(request.model)
         if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
-            message = f"The backend '{pools[0].name}' has no {request.endpoint}, by its profile."
+            message = f"The backend '{pools[0].name}' does not support {request.endpoint}, according to its profile."
             raise NotFound(message, code="unknown_url")
         return RawFailoverExchange(able, request)
 
@@ -205,7 +205,7 @@ class Router(Backend):
             if not model:
                 raise missing_parameter("model")
             offered = (name for pool in self._pools.values() for name in (*pool.served.aliases, *pool.served.models))
-            message = f"No backend serves the model '{model}'. There are: {', '.join(dict.fromkeys(offered))}."
+            message = f"No backend serves the model '{model}'. Available: {', '.join(dict.fromkeys(offered))}."
             raise NotFound(message, param="model", code="model_not_found")
         first, *others = matches
         if (named := first.served.fallbacks) is not None:
@@ -230,7 +230,7 @@ class _NamedBackend(Backend):
     def _pool(self) -> ReplicaPool:
         if pool := self._pools().get(self._name):
             return pool
-        raise NotFound(f"The backend '{self._name}' does not exist.", code="unknown_backend")
+        raise NotFound(f"Backend '{self._name}' not found.", code="unknown_backend")
 
     def profile(self, model: str) -> Profile:
         return self._pool().profile(model)

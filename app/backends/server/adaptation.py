@@ -252,15 +252,15 @@ class AdaptedRequest:
         if field in _CHANGED:
             return [_CHANGED[field]]
         if field == STRICT and any(function.get("strict") for function in functions(body)):
-            return ["This backend does not know 'strict' of tools, so it was left out."]
+            return ["This backend does not support 'strict' in tools; it was ignored."]
         name = self._adaptation.caller_field(field)
         set_by_caller = field in _HARMLESS or field in _NEUTRAL or name in self._preferences
-        return [f"This backend does not know {label(name)}, so it was left out."] if set_by_caller else []
+        return [f"This backend does not support {label(name)}; it was ignored."] if set_by_caller else []
 
 
 _CHANGED = {
-    REASONING_OFF: "This backend takes no function tools while the model reasons, so it was asked not to reason.",
-    READABLE: "The backend could not read reasoning of earlier answers, so it was left out.",
+    REASONING_OFF: "Reasoning was disabled: this backend does not support it together with function tools.",
+    READABLE: "The backend could not read the reasoning of earlier responses; it was dropped.",
     REFUSED_IMAGE: IMAGE_WARNING,
     SYSTEM_FIRST: SYSTEM_WARNING,
 }

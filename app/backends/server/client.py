@@ -400,7 +400,7 @@ class ModelServer(Backend):
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise failure("failure") from error
         except ValueError as error:
-            raise failure("failure", "The backend's answer is not JSON. Is its base URL right?") from error
+            raise failure("failure", "The backend's response is not JSON. Check its base URL.") from error
 
     def _secret(self, caller_key: str | None) -> str | None:
         if self._keys:

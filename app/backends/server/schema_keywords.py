@@ -75,7 +75,7 @@ def kept_keyword(error: BackendError, body: JSONMapping) -> tuple[str, str] | No
             owner = schema.owner or f"'{schema.field}'"
             param = schema.field if schema.owner else f"{schema.field}.{place}"
             at = f"at {label(place)} in {owner}"
-            return param, f"The keyword '{keyword}' {at} was not left out, since the schema is enforced."
+            return param, f"The keyword '{keyword}' {at} was kept, because the schema is enforced."
     return None
 
 

@@ -16,7 +16,7 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 SYSTEM_FIRST = "messages[].system"  # all system messages but the first, as the name of a field
-SYSTEM_WARNING = "This backend accepts system messages only at the start, so later ones were sent as notes of the user."
+SYSTEM_WARNING = "This backend supports system messages only at the start; later ones were sent as user notes."
 
 _REFUSED = re.compile(
     r"system (?:message|prompt|role)s? (?:must|should|can only|has to|may only) (?:only )?(?:be|come|appear|occur)"

@@ -82,7 +82,7 @@ def make_key(
         key = getpass.getpass("Key: ") if sys.stdin.isatty() else sys.stdin.readline()
         key = key.strip()
         if not (key and key.isascii() and key.isprintable()):
-            typer.echo("The key should be printable ASCII: a header cannot hold anything else.", err=True)
+            typer.echo("The key must be printable ASCII: a header cannot contain anything else.", err=True)
             raise typer.Exit(2)
         owner = owner or digest_of(key)[:32]  # the owner of the objects that it has stored so far
     else:

@@ -154,7 +154,7 @@ _local_shell = _fixed(
 )
 _SHELL = "Run shell commands on the user's machine. Returns their output."
 _COMMANDS = {
-    "commands": {**_STRINGS, "description": "The command lines."},
+    "commands": {**_STRINGS, "description": "Shell command lines."},
     "timeout_ms": _TIMEOUT,
     "max_output_length": {"type": "integer", "description": "Maximum number of output characters to return."},
 }

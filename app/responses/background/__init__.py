@@ -38,8 +38,8 @@ __all__ = ["Background", "EventSubscription", "Run"]
 
 logger = logging.getLogger(__name__)
 
-TOO_MANY = "Too many background responses are running. Try again when some of them have ended."
-WORKER_DIED = "The process that was making this response died before it was complete."
+TOO_MANY = "Too many background responses are running. Try again later."
+WORKER_DIED = "The process that created this response died before it was complete."
 SHUT_DOWN = "The server was shut down before this response was complete."
 
 STOP_TIMEOUT = 10.0  # seconds that a stopped run may take to end

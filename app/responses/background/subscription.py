@@ -67,7 +67,7 @@ class EventSubscription:
             yield self._error(error)
         except Exception:
             logger.exception("unexpected error", extra={"response_id": self._run.id})
-            yield self._error(APIError("The server had an error while it was reading the events of this response."))
+            yield self._error(APIError("The server failed while reading the events of this response."))
 
     async def _read(self, wait: float) -> list[Batch]:
         return await persist(lambda: self._log.read(self._run, self.last, wait), self._lease)

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-UNEXPECTED = "The server had an error while it was making this response."
+UNEXPECTED = "The server failed while creating this response."
 
 # Seconds between two appends of one run: an append costs the store as much as many events, and clients that follow a
 # background run do not notice the delay.

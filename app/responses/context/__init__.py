@@ -69,7 +69,7 @@ class ContextLoader:
         try:
             turns = [*await self._conversation_before(turns[0], owner, response_id), *turns]
         except PreviousResponseNotFound:
-            message = f"The conversation that response '{response_id}' was made in is not there any more."
+            message = f"The conversation of response '{response_id}' not found: it was deleted or has expired."
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
         past = await run_in_thread_if_large(Past.of, earlier)
@@ -82,7 +82,7 @@ class ContextLoader:
         previous, conversation, owner = request.previous_response_id, request.conversation, lookup.owner
         if previous and conversation:
             raise InvalidRequest(
-                "Mutually exclusive parameters: give either 'previous_response_id' or 'conversation', not both.",
+                "Mutually exclusive parameters: send either 'previous_response_id' or 'conversation', not both.",
                 param="previous_response_id",
                 code="mutually_exclusive_parameters",
             )
@@ -104,7 +104,7 @@ class ContextLoader:
         if turns is None:
             raise PreviousResponseNotFound(previous)
         if turns[-1].response["status"] not in TERMINAL:
-            message = f"Response '{previous}' has not ended yet. Continue from it when it has."
+            message = f"Response '{previous}' is still in progress. Continue it when it is complete."
             raise InvalidRequest(message, param="previous_response_id")
         if not base and (turns[0].response.get("conversation") or any(map(_is_unstored, turns))):
             turns = [*await self._conversation_before(turns[0], owner, previous), *turns]

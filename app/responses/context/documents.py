@@ -20,7 +20,7 @@ PDF_READERS = 3  # PDFs that are read concurrently; of one owner, one less
 PDF_TIMEOUT = 60.0  # seconds for one PDF
 PDF_MEMORY = 2 * 1024**3  # bytes of address space
 _FIELDS = ("content", "output")  # of an item, where its parts are
-_NO_READER = "This backend takes no PDFs, and this server reads them only with the extra `pdf`."
+_NO_READER = "This backend does not support PDFs, and this server reads them only with the extra `pdf`."
 
 
 class PdfTexts:

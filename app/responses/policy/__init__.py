@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 Direction: TypeAlias = Literal["input", "output"]
 Action: TypeAlias = Literal["allow", "refuse", "replace"]
 
-REFUSED = "This content is not allowed by the policy of this server."
+REFUSED = "This content is not allowed by this server's policy."
 MAX_DECISION_BYTES = 64 * 1024 * 1024  # of the service: as much as a request may have
 MAX_REASON = 2000  # characters of a refusal
 MAX_OBSERVED = 100  # decisions in progress in the mode `observe`; further ones are not requested
@@ -55,7 +55,7 @@ class PolicyUnavailable(APIError):
     code = "policy_unavailable"
 
     def __init__(self) -> None:
-        super().__init__("The policy service of this server is unavailable. Try again.", retry_after=1)
+        super().__init__("This server's policy service is unavailable. Try again.", retry_after=1)
 
 
 class PolicyHooks:

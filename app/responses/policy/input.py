@@ -62,7 +62,7 @@ class InputReview:
         item = {"type": "function_call_output", "call_id": call_id, "name": name, "output": outcome.output}
         decision = await self._decide([item])
         if decision.action == "refuse":
-            return Outcome.failed(f"The result was withheld: {decision.message}")
+            return Outcome.failed(f"The result was blocked by a policy: {decision.message}")
         if decision.action == "allow":
             return outcome
         output = decision.items[0].get("output") if decision.items else ""

@@ -222,13 +222,13 @@ class ToolLoop:
                 return None
         calls_left = None if options.max_tool_calls is None else max(0, options.max_tool_calls - self._calls.started)
         if self._calls.repeats:
-            self._last_reason = "the same call was made again and again, so its limit"
+            self._last_reason = "the model repeated the same call too often"
         if calls_left == 0:
-            self._last_reason = "the number of tool calls that the request allows"
+            self._last_reason = "'max_tool_calls' was reached"
         elif self._round >= options.limits.max_rounds:
-            self._last_reason = "the number of rounds that this server allows"
+            self._last_reason = "this server's limit of rounds was reached"
         if self._last_reason:
-            self._calls.items.warn(f"The model had to answer without more tool calls: {self._last_reason} was reached.")
+            self._calls.items.warn(f"Tool calls were stopped: {self._last_reason}.")
         if self._hosted is None or self._last_reason:
             self._hosted = options.hosted([] if self._last_reason else self._calls.functions)
         output = [*self.builder.response["output"]]
@@ -293,7 +293,7 @@ class ToolLoop:
             self._charge()
         self.builder.end_step(step, "model")
         if not summary.response["output"]:
-            self._calls.items.warn("The conversation could not be compacted: the model wrote no summary of it.")
+            self._calls.items.warn("The conversation could not be compacted: the model wrote no summary.")
             return
         item = summary.response["output"][-1]
         added = self.builder.add_item(ITEM_TYPES[item["type"]], {"encrypted_content": ""})

@@ -39,8 +39,8 @@ logger = logging.getLogger(__name__)
 SAME_CALLS = 3  # identical calls after which the model has to answer without tools
 CANCEL_TIMEOUT = 5.0  # seconds that a cancelled tool may take to stop
 
-ALREADY_USED = "This approval has been used already, so the call was not run again."
-NO_OBJECT = "The arguments of this call are not a JSON object, so it was not run."
+ALREADY_USED = "This approval was already used. The call was not run again."
+NO_OBJECT = "The arguments must be a JSON object. The call was not run. Call the tool again with valid arguments."
 
 
 class HostedCalls:
@@ -185,7 +185,7 @@ class HostedCalls:
         assert call.binding and call.binding.hosted
         function = call.binding.hosted
         if target is None:
-            return Outcome.failed(f"There is no tool {function.name!r} any more.", begun=False)
+            return Outcome.failed(f"The tool {function.name!r} is no longer available.", begun=False)
         if arguments is None:
             return Outcome.failed(NO_OBJECT)
         items = [*self._options.items, *self._finished_items()]

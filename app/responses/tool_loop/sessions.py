@@ -38,7 +38,7 @@ CLOSE_TIMEOUT = 5.0  # seconds that a session may take to close before it is can
 
 MAX_DECLARED = 64  # in a request: each may be a connection, or a process
 
-TRUNCATED = "\n[The result was cut off here: it is too long.]"
+TRUNCATED = "\n[Result truncated here.]"
 
 
 class DeclaredTool(NamedTuple):
@@ -67,7 +67,7 @@ def open_tools(tools: Mapping[str, HostedTool], declarations: Iterable[Declarati
             raise InvalidRequest(message, param=declaration.place)
         label = declaration.tool.get("server_label")
         if label is not None and label in labels:
-            message = f"There are two servers with the label '{label}'."
+            message = f"Invalid 'tools': must not contain two servers with the label '{label}'."
             raise InvalidRequest(message, param=f"{declaration.place}.server_label")
         labels.add(label)
         opened.append(tool)
@@ -136,7 +136,7 @@ class ToolSessions:
                 raise result
             else:
                 logger.error("hosted tool not opened", exc_info=result, extra={"tool": tool.name})
-                report.warn(f"The tool {tool.type!r} could not be opened and was left out.")
+                report.warn(f"The tool {tool.type!r} could not be opened and was not offered.")
 
     async def _hold(
         self, tool: DeclaredTool, items: Sequence[Item], report: Report, opened: asyncio.Future[list[SessionFunction]]

@@ -86,7 +86,9 @@ class MemoryStore:
         """Build the store of a `memory://` URL, which may have the options `max_records` and `max_bytes`."""
         parts = urlsplit(url)
         if parts.netloc or parts.path not in ("", "/"):
-            raise ValueError("A memory store has neither host nor path: write memory:// or memory://?max_bytes=...")
+            raise ValueError(
+                "A memory store must have neither host nor path: write memory:// or memory://?max_bytes=..."
+            )
         return cls(ttl=ttl, clock=clock, **read_options(parts.query, {"max_records": count, "max_bytes": count}))
 
     async def put(self, bucket: str, name: str, record: bytes) -> None:
@@ -118,7 +120,7 @@ class MemoryStore:
             total_bytes += bucket.size + size
         if total_records > self._max_records or total_bytes > self._max_bytes:
             raise StoreUnavailable(
-                "The conversation is larger than the response store may be. Start a new one, or send `store: false`."
+                "The conversation is larger than the response store allows. Start a new one, or send `store: false`."
             )
         for bucket, change, (records, size) in zip(buckets, changes, growth, strict=True):
             bucket.apply(change, size)

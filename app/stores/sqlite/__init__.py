@@ -172,7 +172,7 @@ class SQLiteStore:
         path = unquote(parts.path)[1:]
         if parts.netloc or not path or path.endswith("/"):
             raise ValueError(
-                "A SQLite store needs a file: write sqlite:///relative.db (three slashes) or sqlite:////absolute.db."
+                "A SQLite store must have a file: write sqlite:///relative.db (three slashes) or sqlite:////absolute.db."
             )
         if path == ":memory:":
             raise ValueError("For a store in memory write memory://")

@@ -36,7 +36,8 @@ class ContainerFailed(APIError):
     code = "container_failed"
 
     def __init__(
-        self, message: str = "The container has ended, and with it its files. It begins anew when it is used again."
+        self,
+        message: str = "The container has ended, and its files are lost. It starts again, empty, when it is next used.",
     ) -> None:
         super().__init__(message)
 
@@ -194,7 +195,7 @@ class Containers(ABC):
         answer = await sandbox.request("read", path=path, offset=offset, size=size)
         data = answer.get("data")
         if not isinstance(data, str):
-            raise NotFound("The file is not there any more.", param="file_id")
+            raise NotFound("File not found: it no longer exists.", param="file_id")
         try:
             return base64.b64decode(data, validate=True)[:size]
         except binascii.Error:
@@ -276,7 +277,7 @@ def path_for(filename: str) -> str:
     """Return the path of a file in the container; raises `InvalidRequest` for an invalid file name."""
     name = "".join(char for char in filename.replace("\\", "/").rpartition("/")[2] if char.isprintable())
     if name in ("", ".", "..") or len(name.encode("utf-8", "replace")) > MAX_CONTAINER_NAME - 1:
-        raise InvalidRequest("Invalid 'file': it needs a name of at most 255 bytes.", param="file")
+        raise InvalidRequest("Invalid 'file': must have a name of at most 255 bytes.", param="file")
     return f"{_DATA}/{name}"
 
 

@@ -90,7 +90,7 @@ class LocalContainers(Containers):
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> LocalContainer:
         memory_limit = options.get("memory_limit") or "1g"
         if memory_bytes(memory_limit) > memory_bytes(self.settings.memory_limit):
-            message = f"Invalid 'memory_limit': containers of this server have at most {self.settings.memory_limit}."
+            message = f"Invalid 'memory_limit': must be at most {self.settings.memory_limit} on this server."
             raise InvalidRequest(message, param="memory_limit", code="invalid_value")
         mounts = [await self._upload(owner, file_id) for file_id in options.get("file_ids", ())]
         now = self._clock()

@@ -12,15 +12,13 @@ MemoryLimit = Literal["1g", "4g", "16g", "64g"]
 
 def _provider(provider: object) -> object:
     if provider != "bubblewrap":
-        raise ValueError("should be bubblewrap, or mcp:NAME with the name of a server of [tools.mcp.servers]")
+        raise ValueError("must be bubblewrap, or mcp:NAME with the name of a server of [tools.mcp.servers]")
     return provider
 
 
 def _under_usr(python: str) -> str:
     if python and not python.startswith("/usr/"):
-        raise ValueError(
-            "should be a path under /usr, such as /usr/bin/python3: the containers have no other directory"
-        )
+        raise ValueError("must be a path under /usr, such as /usr/bin/python3: the containers have no other directory")
     return python
 
 

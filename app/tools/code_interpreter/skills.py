@@ -36,8 +36,8 @@ MAX_SKILL_BYTES = 8 * 1024 * 1024  # of one skill, unpacked
 MAX_ARCHIVE = 8 * 1024 * 1024  # bytes of a ZIP archive
 MAX_STORED_SKILLS = 1024**3  # bytes of all skills of requests, on the disk
 _ABOUT = (
-    "These skills are there, read-only, each a folder with instructions in `SKILL.md`. Before a task that one of them "
-    "describes, read its `SKILL.md`:"
+    "These skills are available. Each skill is a read-only folder with instructions in `SKILL.md`. Before a task that "
+    "a skill describes, read its `SKILL.md`:"
 )
 _FIELD = re.compile(r"(name|description):\s*(.*)")
 
@@ -120,7 +120,9 @@ class SkillFolder:
                 else:
                     found = await asyncio.to_thread(self._unpacked, skill)
                 if any(found.folder == other.folder for other in skills):
-                    raise InvalidRequest(f"There are two skills '{found.folder}'.", param="name")
+                    raise InvalidRequest(
+                        f"Invalid 'skills': must not contain the skill '{found.folder}' twice.", param="name"
+                    )
             except InvalidRequest as error:
                 error.param = f"{place}[{index}].{error.param}"
                 raise
@@ -133,9 +135,9 @@ class SkillFolder:
             self._temporary.cleanup()
 
     def _referenced(self, skill: SkillReference) -> Skill:
-        unknown = InvalidRequest(f"There is no skill '{skill.skill_id[:64]}' here.", param="skill_id")
+        unknown = InvalidRequest(f"Skill '{skill.skill_id[:64]}' not found.", param="skill_id")
         if skill.version not in (None, "latest"):
-            raise InvalidRequest("Skills have one version here: leave it out, or send 'latest'.", param="version")
+            raise InvalidRequest("Invalid 'version': must be 'latest' or left out.", param="version")
         if self._operators is None or not re.fullmatch(r"[\w-][\w.-]*", skill.skill_id, re.ASCII):
             raise unknown
         folder = self._operators / skill.skill_id
@@ -236,7 +238,7 @@ def read_archive(data: bytes) -> dict[str, bytes]:
 def _read_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
     members = [member for member in archive.infolist() if not member.is_dir() and "__MACOSX/" not in member.filename]
     if len(members) > MAX_SKILL_FILES:
-        raise _invalid(f"A skill may have {MAX_SKILL_FILES} files at most.")
+        raise _invalid(f"A skill must have at most {MAX_SKILL_FILES} files.")
     left = MAX_SKILL_BYTES
     seen: set[str] = set()
     for member in members:
@@ -249,19 +251,19 @@ def _read_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
             or "\\" in member.filename
             or len(str(path)) > 512
         ):
-            raise _invalid("The archive has a path that leads out of it.")
+            raise _invalid("The archive contains a path outside its root.")
         if not member.filename.isprintable() or any(len(part.encode()) > 255 for part in path.parts):
-            raise _invalid("The archive has a name that a file cannot have.")
+            raise _invalid("The archive contains an invalid file name.")
         if mode and not (stat.S_ISREG(mode) or stat.S_IFMT(mode) == 0):
-            raise _invalid("The archive has an entry that is no file, such as a link.")
+            raise _invalid("The archive contains an entry that is not a file, such as a link.")
         if str(path) in seen or any(str(parent) in seen for parent in path.parents):
-            raise _invalid("The archive has one path twice.")
+            raise _invalid("The archive contains a path twice.")
         seen.add(str(path))
         with archive.open(member) as file:
             content = file.read(left + 1)
         left -= len(content)
         if left < 0:
-            raise _invalid(f"A skill may have {MAX_SKILL_BYTES} bytes at most.")
+            raise _invalid(f"A skill must have at most {MAX_SKILL_BYTES} bytes.")
         yield str(path), content
 
 

@@ -55,7 +55,7 @@ class ContainerSlots:
             else:
                 self.leave(waiter.slot)
             if isinstance(error, TimeoutError):
-                message = "All containers are in use. Try again, or delete containers that you do not need."
+                message = "All containers are in use. Try again, or delete containers you no longer need."
                 raise TooManyRequests(message, code="too_many_containers", retry_after=10) from None
             raise
         return waiter.slot

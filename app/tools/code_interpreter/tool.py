@@ -52,13 +52,13 @@ MAX_SAVED_IMAGE_BYTES = 4 * 1024 * 1024
 FIRST_MARK = 900_001  # citation marks of written files start here; those of other tools are lower
 
 _PYTHON = (
-    "Run Python code in a sandbox without network access. Variables, imports and files stay for later calls, as in a "
-    "notebook. Printed output and the value of the last expression are returned. Files that the user is to have go to "
-    "/mnt/data; figures of matplotlib are shown to the user."
+    "Run Python code in a sandbox without network access. Variables, imports and files are kept for later calls, as in "
+    "a notebook. Returns the printed output and the value of the last expression. Write files for the user to "
+    "/mnt/data. The user can see matplotlib figures."
 )
 _SHELL = (
-    "Run shell commands in a sandbox without network access, one after the other, and see what they print. Files stay "
-    "for later calls; those that the user is to have go to /mnt/data."
+    "Run shell commands in a sandbox without network access, in order. Returns their output. Files are kept for later "
+    "calls. Write files for the user to /mnt/data."
 )
 _CODE_SCHEMA: dict[str, object] = {
     "type": "object",
@@ -69,34 +69,37 @@ _CODE_SCHEMA: dict[str, object] = {
 _SHELL_SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {
-        "commands": {"type": "array", "items": {"type": "string"}, "description": "The command lines."},
-        "timeout_ms": {"type": "integer", "description": "Milliseconds that each may take."},
+        "commands": {"type": "array", "items": {"type": "string"}, "description": "Shell command lines."},
+        "timeout_ms": {"type": "integer", "description": "Timeout of each command in milliseconds."},
         "max_output_length": {"type": "integer", "description": "Maximum number of output characters to return."},
     },
     "required": ["commands"],
     "additionalProperties": False,
 }
 _EXCEEDED = {
-    "memory": "it took too much memory",
+    "memory": "it used too much memory",
     "files": "there are too many files",
     "sockets": "it opened too many sockets",
 }
 _ENDINGS = {
-    "timeout": "The code was stopped after {seconds:g} seconds. Its variables are lost; the files are there.",
-    "died": "The Python process ended (exit code {code}). Its variables are lost; the files are there.",
-    "too_large": "The code was stopped: its figures are too large. Its variables are lost; the files are there.",
-    "restless": "The code was stopped: its processes could not be paused. Its variables are lost; the files are there.",
+    "timeout": "The code was stopped after {seconds:g} seconds. Its variables are lost. The files are kept.",
+    "died": "The Python process ended (exit code {code}). Its variables are lost. The files are kept.",
+    "too_large": "The code was stopped: its figures are too large. Its variables are lost. The files are kept.",
+    "restless": "The code was stopped: its processes could not be paused. Its variables are lost. The files are kept.",
     **{
-        limit: f"The code was stopped: {why}. Its variables are lost; the files are there."
+        limit: f"The code was stopped: {why}. Its variables are lost. The files are kept."
         for limit, why in _EXCEEDED.items()
     },
 }
-_STOPPED = "The code was stopped. Its variables are lost; the files are there."
+_STOPPED = "The code was stopped. Its variables are lost. The files are kept."
+_FILES = (
+    "Files were created. When you mention a file, write its marker after its name so that the user can download it:"
+)
 _LOST = {
-    "variables": "The Python process was started anew: the variables of earlier calls are lost; the files are there.",
-    "files": "The container was started anew: the variables and files of earlier calls are lost.",
+    "variables": "The Python process was restarted. The variables of earlier calls are lost. The files are kept.",
+    "files": "The container was restarted. The variables and files of earlier calls are lost.",
 }
-_CUT = "\n[The output was cut off here: it is too long.]"
+_CUT = "\n[Output truncated here.]"
 _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
 
@@ -167,7 +170,7 @@ class CodeInterpreter:
         settings = read_table(CodeSettings, table)
         operators = host.directory / settings.skills.expanduser() if settings.skills else None
         if operators and not operators.is_dir():
-            raise ValueError(f"skills: there is no folder {str(settings.skills)!r}")
+            raise ValueError(f"skills: folder {str(settings.skills)!r} not found")
         bubblewrap = Bubblewrap(settings)
         bubblewrap.probe()
         if host.workers_directory:
@@ -192,7 +195,7 @@ class CodeInterpreter:
         elif shell and isinstance(value, Mapping) and value.get("type") == "container_reference":
             model = ContainerReference
         elif not isinstance(value, Mapping):
-            message = f"Invalid '{place}': should be the id of a container, or an object such as {{'type': 'auto'}}."
+            message = f"Invalid '{place}': must be a container id, or an object such as {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
         options = read_declaration(model, value, place, declaration.warnings)
         session_class = ShellSession if shell else PythonSession
@@ -265,8 +268,7 @@ class _Session(ABC):
             lines.append(f"【{number}】 {file.path}")
         if not lines:
             return [], ""
-        note = "Files written. Where you name one to the user write its mark behind the name, so that it can be loaded:"
-        return sources, "\n".join([note, *lines])
+        return sources, "\n".join([_FILES, *lines])
 
 
 class PythonSession(_Session):
@@ -283,7 +285,7 @@ class PythonSession(_Session):
         assert container
         code = call.arguments.get("code")
         if not isinstance(code, str) or not code.strip():
-            return Outcome.failed("`code` should be Python code.", {"outputs": []})
+            return Outcome.failed("`code` must be Python code.", {"outputs": []})
         try:
             async with self._containers.use(container) as sandbox:
                 answer = await sandbox.request(
@@ -306,7 +308,7 @@ class PythonSession(_Session):
         note = _LOST.get(str(answer.get("lost")), "")
         result: str | list[Any] = "\n\n".join(filter(None, [note, logs, file_list])) or "(no output)"
         if images:
-            text = {"type": "input_text", "text": f"{result}\n\nThe user is shown the images."}
+            text = {"type": "input_text", "text": f"{result}\n\nThe user can see the images."}
             result = [text, *({"type": "input_image", "image_url": url} for url in images)]
         return Outcome(result, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
 
@@ -352,7 +354,7 @@ class ShellSession(_Session):
         status: Literal["completed", "incomplete"] = "incomplete"
         try:
             if not isinstance(commands, list) or not all(isinstance(command, str) for command in commands):
-                entries.append(_entry("", "`commands` should be a list of command lines.", 2))
+                entries.append(_entry("", "`commands` must be a list of command lines.", 2))
                 commands = []
             async with self._containers.use(container) as sandbox:
                 for command in commands[:MAX_COMMANDS]:

@@ -50,7 +50,7 @@ class UnknownCursor(InvalidRequest):
     """The cursor `after` or `before` is not an id in the list."""
 
     def __init__(self, name: str, cursor: str) -> None:
-        super().__init__(f"Invalid '{name}': nothing with id '{cursor}' is in this list.", param=name)
+        super().__init__(f"Invalid '{name}': object with id '{cursor}' not found in this list.", param=name)
 
 
 @dataclass(frozen=True, slots=True)

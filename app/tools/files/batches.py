@@ -205,10 +205,10 @@ class Batches:
         if file is None:
             raise no_such_file(body.input_file_id, "input_file_id")
         if file.purpose != "batch":
-            message = f"The file was uploaded with the purpose '{file.purpose}'; it should be 'batch'."
+            message = f"The file must have the purpose 'batch', not '{file.purpose}'."
             raise InvalidRequest(message, param="input_file_id")
         if file.bytes > MAX_INPUT_BYTES:
-            message = f"The file of a batch may have {MAX_INPUT_BYTES} bytes at most."
+            message = f"The file of a batch must have at most {MAX_INPUT_BYTES} bytes."
             raise InvalidRequest(message, param="input_file_id", code="request_too_large", status=413)
         now = int(self._clock())
         batch = RequestBatch(
@@ -223,7 +223,7 @@ class Batches:
             body.output_expires_after.seconds if body.output_expires_after else BATCH_LIFETIME,
         )
         if not await self.records.create(batch):
-            message = f"You have {MAX_UNFINISHED} batches that have not ended, which is the limit."
+            message = f"You have {MAX_UNFINISHED} unfinished batches, which is the limit."
             raise InvalidRequest(message, code="too_many_batches")
         self.wake()
         return batch.resource()
@@ -245,7 +245,7 @@ class Batches:
         cancelled = await self.records.cancel(owner, batch_id)
         batch = await self.retrieve(owner, batch_id)
         if not cancelled and batch["status"] not in ("cancelling", "cancelled"):
-            raise InvalidRequest(f"The batch is {batch['status']}, and cannot be cancelled.", param="batch_id")
+            raise InvalidRequest(f"The batch is {batch['status']} and cannot be cancelled.", param="batch_id")
         self.wake()
         return batch
 

@@ -115,7 +115,7 @@ class _Refused(Exception):
     def __init__(self, problem: str, *, again: bool, wait: float | None = None) -> None:
         """`again`: whether the request may succeed later, and after `wait` seconds if the backend says when."""
         super().__init__(problem)
-        self.error = EmbeddingsUnavailable(f"The backend gives no embeddings: {problem}.", retry_after=wait)
+        self.error = EmbeddingsUnavailable(f"The backend returned no embeddings: {problem}.", retry_after=wait)
         self.again = again
 
 
@@ -133,9 +133,11 @@ def _vectors(document: JSONObject, count: int) -> list[bytes]:
         data = sorted(document["data"], key=lambda entry: entry.get("index", 0))
         vectors = [_normalized([float(number) for number in entry["embedding"]]) for entry in data]
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise EmbeddingsUnavailable("The backend gives no embeddings: its answer has no vectors.") from None
+        raise EmbeddingsUnavailable("The backend returned no embeddings: its response has no vectors.") from None
     if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
-        raise EmbeddingsUnavailable("The backend gives no embeddings: its answer has not one vector for each text.")
+        raise EmbeddingsUnavailable(
+            "The backend returned no embeddings: its response must have one vector for each text."
+        )
     return vectors
 
 

@@ -87,8 +87,8 @@ class _Reader:
             if param is not None:
                 error.param = param
                 raise
-            warnings.add(f"The file {file_id} of an earlier turn is left out: it is not available any more.")
-            return {"type": "input_text", "text": "(A file that is not available any more.)"}
+            warnings.add(f"The file {file_id} of an earlier turn was omitted: it is no longer available.")
+            return {"type": "input_text", "text": "(A file was omitted: it is no longer available.)"}
 
     async def _content(self, file_id: str) -> tuple[File, bytes]:
         if file_id not in self._read:
@@ -97,7 +97,7 @@ class _Reader:
                 raise no_such_file(file_id)
             if file.bytes > self._budget:
                 message = (
-                    f"The files of one request may have {MAX_INPUT_FILE_BYTES} bytes; use file_search for larger ones."
+                    f"A request must have files of at most {MAX_INPUT_FILE_BYTES} bytes. Use file_search for more."
                 )
                 raise InvalidRequest(message, code="request_too_large")
             self._budget -= file.bytes
@@ -120,7 +120,7 @@ def _file(part: Part, file: File, data: bytes) -> Part:
 def _image(part: Part, data: bytes) -> Part:
     media_type = next((media_type for signature, media_type in _IMAGES if signature.match(data)), None)
     if media_type is None:
-        raise InvalidRequest("The file is no image that models take: send a PNG, JPEG, GIF or WebP.")
+        raise InvalidRequest("The file must be an image in PNG, JPEG, GIF or WebP.")
     image: Part = {**part, "image_url": _data_url(media_type, data)}
     del image["file_id"]
     return image

@@ -137,7 +137,7 @@ class CreateUpload(_Body):
     @classmethod
     def _is_known(cls, purpose: str) -> str:
         if purpose not in PURPOSES:
-            raise ValueError(f"should be one of {', '.join(PURPOSES)}")
+            raise ValueError(f"must be one of {', '.join(PURPOSES)}")
         return purpose
 
 
@@ -154,7 +154,7 @@ class CompleteUpload(_Body):
     @classmethod
     def _are_different(cls, part_ids: list[str]) -> list[str]:
         if len(set(part_ids)) < len(part_ids):
-            raise ValueError("has one part twice")
+            raise ValueError("must not contain a part twice")
         return part_ids
 
 
@@ -176,7 +176,7 @@ class MultipartUploads:
     async def create(self, owner: str, body: CreateUpload) -> dict[str, object]:
         """Create an upload, whose bytes count as stored at once; raises `InvalidRequest`."""
         if body.bytes > self._max_bytes:
-            message = f"Invalid 'bytes': a file may have {self._max_bytes} bytes at most."
+            message = f"Invalid 'bytes': must be at most {self._max_bytes}."
             raise InvalidRequest(message, param="bytes", code="request_too_large", status=413)
         now = int(self._clock())
         lifetime = body.expires_after.seconds if body.expires_after else None
@@ -212,13 +212,13 @@ class MultipartUploads:
         parts = await self._records.parts(upload.id)
         for index, part_id in enumerate(body.part_ids):
             if part_id not in parts:
-                raise InvalidRequest(f"The upload has no part '{part_id}'.", param=f"part_ids[{index}]")
+                raise InvalidRequest(f"Part '{part_id}' not found in the upload.", param=f"part_ids[{index}]")
         size = sum(parts[part_id] for part_id in body.part_ids)
         if size != upload.bytes:
-            message = f"The parts have {size} bytes, and the upload was created for {upload.bytes}."
+            message = f"The parts have {size} bytes, but the upload was created for {upload.bytes}."
             raise InvalidRequest(message, param="part_ids")
         if body.md5 and await self._md5(body.part_ids) != body.md5.lower():
-            raise InvalidRequest("The MD5 of the parts in this order is another one.", param="md5")
+            raise InvalidRequest("The MD5 of the assembled parts does not match.", param="md5")
         now = int(self._clock())
         expires_at = expiry_of(now, upload.purpose, upload.lifetime)
         file = File(new_file_id(), owner, upload.filename, upload.purpose, size, now, expires_at)
@@ -273,7 +273,7 @@ class PartWriter(ContentWriter):
     async def finish(self) -> UploadPart:
         """Add the part to its upload and return it; raises `InvalidRequest`."""
         if not self.bytes:
-            raise InvalidRequest("Invalid 'data': it is empty.", param="data")
+            raise InvalidRequest("Invalid 'data': must not be empty.", param="data")
         await self.flush()
         part = UploadPart(self.id, self._upload.id, self.bytes, int(self._clock()))
         # More than the file will have, since a client sends a part again if it does not receive the answer.
@@ -282,10 +282,10 @@ class PartWriter(ContentWriter):
         if refusal == "full":
             raise storage_full(self._max_owner_bytes, "data")
         if refusal == "too_large":
-            message = f"The parts of this upload have much more than the {self._upload.bytes} bytes of its file."
+            message = f"The parts of this upload exceed the {self._upload.bytes} bytes of its file by far."
             raise InvalidRequest(message, param="data")
         if refusal:
-            raise InvalidRequest("The upload has ended meanwhile.", param="upload_id")
+            raise InvalidRequest("The upload has already ended.", param="upload_id")
         self.kept = True
         return part
 

@@ -62,9 +62,9 @@ class FileSearchSettings(BaseModel):
     def _is_known(cls, url: str) -> str:
         scheme, separator, _ = url.partition("://")
         if separator and scheme not in FILE_STORES:
-            raise ValueError(f"should begin with {', '.join(f'{name}://' for name in FILE_STORES)}")
+            raise ValueError(f"must begin with {', '.join(f'{name}://' for name in FILE_STORES)}")
         if not separator and ":" not in url:
-            raise ValueError("should be such as sqlite:///files.db")
+            raise ValueError("must be a store URL, such as sqlite:///files.db")
         if scheme in {"postgresql", "postgres"}:
             require_packages(["asyncpg"], "files", "postgres")
         return url
@@ -91,7 +91,7 @@ class FileSearchSettings(BaseModel):
         if not isinstance(name := table.get("store_url_env"), str):
             return read_table(cls, table)
         if "store_url" in table:
-            raise ValueError("store_url_env: should not be set beside store_url")
+            raise ValueError("store_url_env: must be left out if store_url is set")
         if not (url := environment.get(name)):
             raise ValueError(f"store_url_env: the variable {name} is not set")
         return read_table(cls, {**table, "store_url": url})

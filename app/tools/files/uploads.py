@@ -125,9 +125,9 @@ class Upload(ContentWriter):
     async def finish(self, filename: str, purpose: str, lifetime: int | None) -> File:
         """Make the file visible and return it; `lifetime` is in seconds. Raises `InvalidRequest`."""
         if purpose not in PURPOSES:
-            raise InvalidRequest(f"Invalid 'purpose': should be one of {', '.join(PURPOSES)}.", param="purpose")
+            raise InvalidRequest(f"Invalid 'purpose': must be one of {', '.join(PURPOSES)}.", param="purpose")
         if not self.bytes:
-            raise InvalidRequest("Invalid 'file': it is empty.", param="file")
+            raise InvalidRequest("Invalid 'file': must not be empty.", param="file")
         await self.flush()
         now = int(self._clock())
         expires_at = expiry_of(now, purpose, lifetime)
@@ -147,7 +147,7 @@ def expiry_of(created_at: int, purpose: str, lifetime: int | None) -> int | None
 
 def storage_full(limit: int | None, field: str) -> InvalidRequest:
     """Return the error for files of one owner that would exceed `limit` bytes; `field` is that of the request."""
-    message = f"Your files would have more than {limit} bytes. Delete some that you need no more."
+    message = f"This upload would exceed your storage limit of {limit} bytes. Delete files you no longer need."
     return InvalidRequest(message, param=field, code="storage_limit_exceeded", status=413)
 
 

@@ -112,15 +112,15 @@ class MCPTool:
         """
         tool, place, url = declaration.tool, declaration.place, _url_of(declaration)
         if tool.get("tunnel_id"):
-            raise InvalidRequest("Tunnels are not supported; name a server.", param=f"{place}.tunnel_id")
+            raise InvalidRequest("Tunnels are not supported. Send a `server_url`.", param=f"{place}.tunnel_id")
         connector = tool.get("connector_id")
         if connector is not None and not isinstance(connector, str):
-            raise InvalidRequest("A `connector_id` is a string.", param=f"{place}.connector_id")
+            raise InvalidRequest("`connector_id` must be a string.", param=f"{place}.connector_id")
         name = label if connector is None else connector
         server = self._settings.servers.get(name)
         if url and not (server and is_same_place(url, server.url)):
             if connector is not None:
-                message = "Name a `connector_id` or a `server_url`, not both."
+                message = "Send either `connector_id` or `server_url`, not both."
                 raise InvalidRequest(message, param=f"{place}.connector_id")
             return self._named_by_url(url, declaration)
         declaration.require(*_rights(name))
@@ -147,7 +147,7 @@ class MCPTool:
         for name, server in declared:
             if server.serves(declaration.key_names) and declaration.access.allows_tool(*_rights(name)):
                 if declaration.secrets.get("authorization") and _has_token(server.headers):
-                    message = f"The MCP server '{name}' is at this URL, with its operator's token: send no other."
+                    message = f"The MCP server '{name}' at this URL uses its operator's token. Do not send another one."
                     raise InvalidRequest(message, param=f"{declaration.place}.authorization")
                 return name, server
         raise InvalidRequest(URL_NOT_ALLOWED, param=field)
@@ -222,7 +222,7 @@ def server_address(name: str, server: MCPServer) -> ServerAddress:
 def _with_token(name: str, headers: Mapping[str, str], declaration: Declaration) -> Mapping[str, str]:
     """Add the token that a caller sends for a declared server; other headers can only be set by the operator."""
     if declaration.secrets.get("headers"):
-        message = f"The headers of the MCP server '{name}' are set by its operator; send `authorization` alone."
+        message = f"The headers of the MCP server '{name}' are set by its operator. Send only `authorization`."
         raise InvalidRequest(message, param=f"{declaration.place}.headers")
     return headers if _has_token(headers) else {**headers, **_authorization(declaration)}
 
@@ -234,7 +234,7 @@ def _has_token(headers: Collection[str]) -> bool:
 def _url_of(declaration: Declaration) -> str | None:
     url = declaration.secrets.get("server_url")
     if url is not None and not isinstance(url, str):
-        raise InvalidRequest("A `server_url` is a string.", param=f"{declaration.place}.server_url")
+        raise InvalidRequest("`server_url` must be a string.", param=f"{declaration.place}.server_url")
     return url or None
 
 
@@ -247,7 +247,7 @@ def _authorization(declaration: Declaration) -> dict[str, str]:
     if token is None:
         return {}
     if not isinstance(token, str) or not _is_header_value(token):
-        message = "An `authorization` is a token, in one line."
+        message = "`authorization` must be a token on one line."
         raise InvalidRequest(message, param=f"{declaration.place}.authorization")
     token = token.strip()
     return {"Authorization": token if re.match(r"(?i)(bearer|basic)\s", token) else f"Bearer {token}"}
@@ -257,11 +257,11 @@ def _headers_of(declaration: Declaration) -> dict[str, str]:
     """Return the headers that a caller sends to a server of its own; raises `InvalidRequest`."""
     declared, field = declaration.secrets.get("headers") or {}, f"{declaration.place}.headers"
     if not isinstance(declared, Mapping):
-        raise InvalidRequest("`headers` is an object of strings.", param=field)
+        raise InvalidRequest("`headers` must be an object of strings.", param=field)
     headers = _authorization(declaration)
     for name, value in declared.items():
         if not isinstance(value, str) or not _is_header_value(value) or not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name):
-            raise InvalidRequest("`headers` is an object of names and values that can be sent as headers.", param=field)
+            raise InvalidRequest("`headers` must be an object of valid header names and values.", param=field)
         lower = name.lower()
         if lower in _RESERVED or lower.startswith(("mcp-", "x-forwarded-", "sec-")):
             raise InvalidRequest(f"The header '{name[:64]}' cannot be set.", param=field)
@@ -282,5 +282,5 @@ def _validated(adapter: TypeAdapter[T], declaration: Declaration, field: str, de
     try:
         return adapter.validate_python(value)
     except ValidationError:
-        message = f"`{field}` is not of a form that is known; see the documentation of MCP tools."
+        message = f"`{field}` has an unknown form. See the documentation of MCP tools."
         raise InvalidRequest(message, param=f"{declaration.place}.{field}") from None

@@ -29,9 +29,9 @@ from app.tools.validation import read_declaration, read_table
 _CODE = ("code", "source", "script", "python_code")  # arguments that hold the code, in order of preference
 _SESSION = ("session_id", "container_id", "session")  # arguments that name what the code runs in
 _DESCRIPTION = (
-    "Run Python code in a sandbox of its own, and see what it prints. Variables and files may be gone at the next call."
+    "Run Python code in a sandbox. Returns the printed output. Variables and files can be lost before the next call."
 )
-_STATEFUL = "Run Python code in a sandbox of its own, and see what it prints. State is kept between calls."
+_STATEFUL = "Run Python code in a sandbox. Returns the printed output. State is kept between calls."
 _SCHEMA: dict[str, object] = {
     "type": "object",
     "properties": {"code": {"type": "string", "description": "Python code."}},
@@ -42,7 +42,7 @@ _SCHEMA: dict[str, object] = {
 
 def _provider(name: str) -> str:
     if not name.removeprefix("mcp:"):
-        raise ValueError("should be mcp: and the name of a server of [tools.mcp.servers]")
+        raise ValueError("must be mcp: and the name of a server of [tools.mcp.servers]")
     return name
 
 
@@ -91,7 +91,7 @@ class MCPCodeInterpreter:
         name = settings.provider.removeprefix("mcp:")
         if name not in servers:
             declared = f"there are {', '.join(servers)}" if servers else "there is none"
-            raise ValueError(f"provider: there is no MCP server {name!r} in [tools.mcp.servers]; {declared}")
+            raise ValueError(f"provider: MCP server {name!r} not found in [tools.mcp.servers]; {declared}")
         return cls(settings, servers[name], host.max_result_chars, mcp.pool_limits)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[MCPSession] | None:
@@ -103,7 +103,7 @@ class MCPCodeInterpreter:
             read_declaration(MCPCodeContainer, container, place, declaration.warnings)
             container = None
         elif not isinstance(container, str) or not container.startswith("cntr_"):
-            message = f"Invalid '{place}': should be the id of a container, or {{'type': 'auto'}}."
+            message = f"Invalid '{place}': must be a container id, or {{'type': 'auto'}}."
             raise InvalidRequest(message, param=place, code="missing_required_parameter")
         return MCPCodeSession(self._settings, self._address, declaration, container, self._max_chars, self._pool)
 
@@ -174,7 +174,7 @@ class MCPCodeSession(MCPSession):
         """Run code, once."""
         code = call.arguments.get("code")
         if not isinstance(code, str) or not code.strip():
-            return Outcome.failed("`code` should be Python code.", {"outputs": []})
+            return Outcome.failed("`code` must be Python code.", {"outputs": []})
         try:
             connection = await self._connection()
             if self._code_function is None:

@@ -297,7 +297,7 @@ async def _call_tool(client: Client, name: str, arguments: dict[str, object], se
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
-_UNREADABLE = "The MCP server's answer cannot be read."
+_UNREADABLE = "The MCP server's response cannot be read."
 
 
 def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
@@ -332,7 +332,9 @@ def failure_of(error: BaseException, status: int | None = None) -> MCPFailure:
 
 def _refusal(status: int) -> MCPFailure:
     if 300 <= status < 400:
-        return MCPFailure("The MCP server redirects to another address, which is not followed.", status, "http_error")
+        return MCPFailure(
+            "The MCP server redirects to another address. Redirects are not followed.", status, "http_error"
+        )
     try:
         phrase = f" {HTTPStatus(status).phrase}"
     except ValueError:

@@ -13,7 +13,7 @@ from app.tools import Outcome
 
 Block: TypeAlias = JSONMapping  # of a result's `content`, as the protocol has it
 
-CUT = "\n[The rest of the result was cut off.]"
+CUT = "\n[Result truncated here.]"
 MAX_IMAGES, MAX_IMAGE_CHARS = 32, 20_000_000  # of one result, in base64; they are stored with the turn
 _LONG_SEGMENT = 16  # characters from which on a segment of a URL's path is treated as a secret
 
@@ -55,7 +55,7 @@ def outcome_of(result: JSONMapping, redactor: Redactor, max_chars: int) -> Outco
         return Outcome.failed(f"Error: {text}", {"output": None, "error": error})
     images, left_out = _images(blocks)
     if left_out:
-        text += f"\n[{left_out} images of this result are not shown: they are too many or too large.]"
+        text += f"\n[{left_out} images of this result were omitted: too many or too large.]"
     output: str | list[Part] = [{"type": "input_text", "text": text}, *images] if images else text
     return Outcome(output, {"output": text, "error": None})
 

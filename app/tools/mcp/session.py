@@ -114,13 +114,13 @@ class MCPSession(AbstractAsyncContextManager["MCPSession"]):
             report.warn(f"The tools of the MCP server {self._label!r} cannot be used: {message}")
             return None
         if not complete:
-            report.warn(f"The list of the tools of the MCP server {self._label!r} has no end; it was cut off.")
+            report.warn(f"The tool list of the MCP server {self._label!r} is endless; it was truncated.")
         tools = [tool for description in listed if (tool := read_tool(without_secrets(description, self._redactor)))]
         if len(tools) < len(listed):
-            report.warn(f"The MCP server {self._label!r} lists tools without a name; left out.")
+            report.warn(f"The MCP server {self._label!r} lists tools without a name; they were ignored.")
         if deep := [tool["name"] for tool in tools if is_deep(tool["input_schema"])]:
             which = f"Tools of the MCP server {self._label!r} whose schemas have more than {MAX_SCHEMA_LEVELS} levels"
-            report.warn(f"{which} were left out: {some_of(deep)}.")
+            report.warn(f"{which} were ignored: {some_of(deep)}.")
         tools = [tool for tool in tools if tool["name"] not in deep and self._tools.allows(tool)]
         item.note(**{_SOURCE: source, _DIGEST: _digest(tools)})
         item.close("completed", tools=tools)

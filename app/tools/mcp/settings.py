@@ -93,7 +93,7 @@ def adds_approval(asked: Approval, name: str, read_only: bool) -> bool:
 
 def _url(url: str) -> str:
     if not re.fullmatch(r"https?://[^/?#\s]+\S*", url):
-        raise ValueError("should be an http or https URL, such as http://127.0.0.1:9000/mcp")
+        raise ValueError("must be an http or https URL, such as http://127.0.0.1:9000/mcp")
     return url
 
 
@@ -103,7 +103,7 @@ def _command(command: object) -> object:
     try:
         return shlex.split(command)
     except ValueError as error:
-        raise ValueError(f"should be a command: {error}") from None
+        raise ValueError(f"must be a command: {error}") from None
 
 
 def _pattern(pattern: object) -> object:
@@ -153,7 +153,7 @@ class MCPServer(_Settings):
     @model_validator(mode="after")
     def _has_one_place(self) -> MCPServer:
         if bool(self.url) == bool(self.command):
-            raise ValueError("should have a `url` or a `command`, and not both")
+            raise ValueError("must have a `url` or a `command`, and not both")
         return self
 
     @property
@@ -167,13 +167,13 @@ class MCPServer(_Settings):
         if not self.command:
             return None
         if self.directory and not Path(self.directory).is_dir():
-            return f"there is no directory {self.directory!r}"
+            return f"directory {self.directory!r} not found"
         program, path = self.command[0], self.env.get("PATH")
         in_path = os.sep not in program
         place = program if in_path else str(Path(self.directory or "", program))
         if shutil.which(place, path=path.get_secret_value() if path else None):
             return None
-        return f"there is no program {program!r}{' in the PATH' if in_path else ''}"
+        return f"program {program!r} not found{' in the PATH' if in_path else ''}"
 
     def serves(self, key_names: Collection[str]) -> bool:
         """Return whether a caller may use the server; see `Declaration.key_names`."""
@@ -236,7 +236,7 @@ class MCPSettings(_Settings):
     def _are_labels(cls, servers: dict[str, MCPServer]) -> dict[str, MCPServer]:
         for name in servers:
             if not LABEL.fullmatch(name):
-                raise ValueError(f"{name!r} should be a name of letters, digits, '_', '-' and '.'")
+                raise ValueError(f"{name!r} must be a name of letters, digits, '_', '-' and '.'")
             if name == CALLERS_URLS:
                 raise ValueError(f"{name!r} cannot be a server's name: the right `mcp:{name}` is that to callers' URLs")
         return servers
@@ -286,14 +286,14 @@ def read_file(path: Path, environment: Mapping[str, str]) -> JSONObject:
     except OSError as error:
         raise ValueError(f"file: cannot read {str(path)!r}: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"file: {str(path)!r} is no JSON: {error}") from None
+        raise ValueError(f"file: {str(path)!r} is not JSON: {error}") from None
     servers = document.get("mcpServers", document.get("servers")) if isinstance(document, dict) else None
     if not isinstance(servers, dict):
-        raise ValueError(f"file: {str(path)!r} should have an object `mcpServers`")
+        raise ValueError(f"file: {str(path)!r} must have an object `mcpServers`")
     tables = {}
     for name, server in servers.items():
         if not isinstance(server, dict):
-            raise ValueError(f"file: `mcpServers.{name}` should be an object")
+            raise ValueError(f"file: `mcpServers.{name}` must be an object")
         if server.get("disabled") is not True and server.get("enabled") is not False:
             tables[name] = _table(_expanded(server, environment, f"mcpServers.{name}"))
     return tables

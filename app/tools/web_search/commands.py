@@ -91,14 +91,14 @@ class SearchRequest(_Fields):
 
 _UNSUPPORTED = {
     "image_query": "Image search is not available. Use `search_query`.",
-    "click": "Links are not numbered here. Use `open` with the URL of the link.",
+    "click": "Links are not numbered. Use `open` with the URL of the link.",
     "screenshot": "Screenshots are not available. Use `open`.",
     "finance": "Prices are not available as a command. Use `search_query`.",
     "weather": "The weather is not available as a command. Use `search_query`.",
     "sports": "Sports are not available as a command. Use `search_query`.",
 }
-_PAGES_OFF = "Pages cannot be opened here. Use `search_query`, whose results have text."
-_DOMAIN_CLASH = "None of the `domains` is among those that may be searched."
+_PAGES_OFF = "Pages cannot be opened. Use `search_query`; its results contain text."
+_DOMAIN_CLASH = "None of the `domains` is allowed."
 
 
 class SearchSession(Protocol):
@@ -245,12 +245,12 @@ def _time_at(offset: str) -> Outcome:
     match = _OFFSET.fullmatch(offset.strip())
     shift = timedelta(hours=int(match[2]), minutes=int(match[3] or 0)) if match else timedelta(days=2)
     if match is None or shift >= timedelta(days=1):
-        return Outcome.failed(f"{offset[:20]!r} is not an offset from UTC, such as +03:00.")
+        return Outcome.failed(f"{offset[:20]!r} is not a UTC offset. Example: +03:00.")
     now = datetime.now(UTC) + (shift if match[1] == "+" else -shift)
     return Outcome(f"The time at UTC{offset.strip().removeprefix('UTC')} is {now:%Y-%m-%d %H:%M:%S} ({now:%A}).")
 
 
 def _joined(texts: Sequence[str], max_tokens: int | None) -> str:
-    text = "\n\n".join(texts) or f"There was no command. Use `search_query`. {_REFERENCES}"
+    text = "\n\n".join(texts) or f"No command found. Use `search_query`. {_REFERENCES}"
     limit = (max_tokens or 0) * _CHARS
-    return f"{text[:limit]}\n(The rest was cut off.)" if limit and len(text) > limit else text
+    return f"{text[:limit]}\n(Truncated.)" if limit and len(text) > limit else text

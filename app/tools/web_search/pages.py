@@ -34,19 +34,19 @@ class Pages:
         The page and each redirect must be in one of the `allowed` domains; an empty list allows all.
         """
         if not url:
-            raise PageFailed("`url` should be the URL of a page.")
+            raise PageFailed("`url` must be the URL of a page.")
         if not is_in_domains(url, allowed, blocked):
-            raise PageFailed("The page is not in the domains that may be used.")
+            raise PageFailed("The page is not in an allowed domain.")
         try:
             page = await fetch(url, allowed=_patterns(allowed, self._reach), reach=self._reach, seconds=self._seconds)
         except OutboundRefused as error:
             raise PageFailed(str(error)) from None
         except TimeoutError:
-            raise PageFailed("The page did not come in time.") from None
+            raise PageFailed("The page did not load in time.") from None
         except httpx.HTTPError as error:
-            raise PageFailed(f"The server of the page does not answer: {why_no_answer(error)}.") from None
+            raise PageFailed(f"The page's server does not answer: {why_no_answer(error)}.") from None
         if not is_in_domains(str(page.url), allowed, blocked):
-            raise PageFailed("The page leads to a domain that may not be used.")
+            raise PageFailed("The page redirects to a domain that is not allowed.")
         if page.status != 200:
             raise PageFailed(f"The page cannot be read: its server answered with status {page.status}.")
         try:

@@ -93,7 +93,7 @@ PROVIDERS: dict[str, SearchAPI] = {
         results=("results",),
         text=lambda result: (result.get("content"),),
         params=lambda query: {"q": query.with_sites, "format": "json"},
-        hints={403: "its `search.formats` has to list `json`"},
+        hints={403: "its `search.formats` must list `json`"},
     ),
     "brave": SearchAPI(
         url="https://api.search.brave.com",
@@ -163,11 +163,11 @@ class HTTPSearchProvider:
         api = PROVIDERS[settings.provider]
         url = settings.url or api.url
         if url is None:
-            raise ValueError(f"url: needed for {settings.provider}: the base URL of the server")
+            raise ValueError(f"url: must be the base URL of the server for {settings.provider}")
         if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ValueError("url: should be the base URL of a server, such as http://127.0.0.1:8888")
+            raise ValueError("url: must be the base URL of a server, such as http://127.0.0.1:8888")
         if api.key_header and not key:
-            raise ValueError(f"api_key_env: needed for {settings.provider}: the variable that holds its key")
+            raise ValueError(f"api_key_env: must name the variable that contains the key for {settings.provider}")
         return cls(api, url, key, params=settings.params, timeout=settings.timeout, name=settings.provider)
 
     async def search(self, query: SearchQuery) -> Sequence[SearchResult]:

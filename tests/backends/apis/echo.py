@@ -29,7 +29,7 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     options = profile.request.model_copy(update={"content": content})
     read = read_question(question, profile, options, ConversationReader)
     if read.choice.functions:
-        raise InvalidRequest("This backend takes no tools.", param="tools")
+        raise InvalidRequest("This backend does not support tools.", param="tools")
     name_unsent(read.state)
     texts = [read.state.request.instructions, *(message["content"] for message in read.messages())]
     prompt = "\n\n".join(str(text) for text in texts if text)

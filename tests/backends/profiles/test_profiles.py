@@ -46,7 +46,7 @@ def test_default_profile_holds_for_an_unknown_server() -> None:
 
 
 def test_profile_name_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match="there is no profile 'vlm'; there are default, openai, azure"):
+    with pytest.raises(ValueError, match="profile 'vlm' not found; available: default, openai, azure"):
         load_profile("vlm")
 
 

@@ -194,10 +194,7 @@ async def test_server_that_fails_repeatedly_gets_no_requests(build: Build, three
         assert (await refusal(router)).message == "The backend 'local' answered 500: Oh no."
     error = await refusal(router)
     assert (error.status, error.headers()) == (503, {"Retry-After": "17"})
-    assert (
-        error.message
-        == "The backend 'local' gets no requests for a moment, since it failed several times: 502 server_error"
-    )
+    assert error.message == "Backend 'local' is temporarily unavailable after repeated failures: 502 server_error"
     assert len(three[0].requests) == 3
 
 

@@ -60,7 +60,7 @@ async def test_model_that_nobody_serves_is_refused_with_those_there_are(build: B
         router.profile("claude")
     error = caught.value
     assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
-    assert error.message == "No backend serves the model 'claude'. There are: fast, qwen*, gpt-*."
+    assert error.message == "No backend serves the model 'claude'. Available: fast, qwen*, gpt-*."
 
 
 async def test_alias_is_sent_as_its_model(build: Build) -> None:

@@ -424,7 +424,7 @@ def test_default_that_is_refused_is_left_out_without_a_warning(field: str) -> No
 def test_field_without_effect_on_the_answer_is_left_out_with_a_warning(field: str, called: str) -> None:
     body, warnings = without(field)
     assert body == {name: value for name, value in BODY.items() if name != field}
-    assert warnings == [f"This backend does not know '{called}', so it was left out."]
+    assert warnings == [f"This backend does not support '{called}'; it was ignored."]
 
 
 def test_parallel_tool_calls_that_is_refused_is_enforced_here() -> None:
@@ -454,7 +454,7 @@ def test_penalty_of_zero_can_be_left_out(penalty: str) -> None:
     body, warnings = without(penalty, body={**BODY, penalty: 0.0})
     assert body is not None
     assert penalty not in body
-    assert warnings == [f"This backend does not know '{penalty}', so it was left out."]
+    assert warnings == [f"This backend does not support '{penalty}'; it was ignored."]
 
 
 def test_reasoning_that_is_refused_is_left_out_of_all_messages() -> None:
@@ -486,7 +486,7 @@ def test_required_fields_of_a_message_stay(field: str) -> None:
     assert not FieldAdaptation(Profile().request, CALLER_FIELDS).adapt(BODY).drop_fields(error)
 
 
-STRICTLESS = "This backend does not know 'strict' of tools, so it was left out."
+STRICTLESS = "This backend does not support 'strict' in tools; it was ignored."
 
 
 @pytest.mark.parametrize(("strict", "told"), [(True, [STRICTLESS]), (False, [])])
@@ -559,7 +559,7 @@ def test_learned_fields_are_left_out_at_once() -> None:
     adapted = adaptation.adapt(BODY)
     assert "user" not in adapted.body
     assert "reasoning_content" not in adapted.body["messages"][1]
-    assert adapted.warnings == ["This backend does not know 'user', so it was left out."]
+    assert adapted.warnings == ["This backend does not support 'user'; it was ignored."]
     assert adaptation.adapt({"model": "m", "messages": []}).warnings == []
 
 
@@ -702,7 +702,7 @@ async def test_first_request_alone_is_sent_twice(
         assert await said_by(exchange) == "Hello"
     assert bodies(upstream) == [BODY, *[lacking("user")] * 3]
     assert [exchange.warnings for exchange in exchanges] == [
-        ["This backend does not know 'user', so it was left out."]
+        ["This backend does not support 'user'; it was ignored."]
     ] * 3
     (record,) = records_of(caplog, "app.backends")
     assert record.getMessage() == "backend: the model 'm' does not know user: left out for the next 60 minutes"
@@ -907,8 +907,8 @@ async def test_client_gets_the_answer_and_a_warning(upstream: Upstream, stream: 
             assert answer.status_code == 200
             assert "Hello" in answer.text
             assert answer.headers["x-antiphon-warning"] == (
-                "This backend does not know 'text.verbosity', so it was left out.; "
-                "This backend does not know 'prompt_cache_key', so it was left out."
+                "This backend does not support 'text.verbosity'; it was ignored.; "
+                "This backend does not support 'prompt_cache_key'; it was ignored."
             )
     assert len(upstream.requests) == 3
     assert bodies(upstream)[2] == {

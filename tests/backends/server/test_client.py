@@ -580,7 +580,7 @@ REFUSALS: dict[str, tuple[list[Step], tuple[int, str, str, str]]] = {
     ),
     "a redirect": (
         status(307, headers={"Location": "http://example.com/"}),
-        (502, "server_error", "backend_url", "The backend has no such endpoint. Is its base URL right?"),
+        (502, "server_error", "backend_url", "The backend does not have this endpoint. Check its base URL."),
     ),
 }
 

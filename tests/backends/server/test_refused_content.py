@@ -170,7 +170,7 @@ def test_keyword_of_a_strict_tool_stays_and_is_named(said: str) -> None:
     error = request.explain(refusal(said))
     assert error.param == "tools"
     assert error.message == (
-        f"{said} The keyword 'pattern' at 'properties.day.pattern' in the strict tool 'f' was not left out, "
+        f"{said} The keyword 'pattern' at 'properties.day.pattern' in the strict tool 'f' was kept, "
         "since the schema is enforced."
     )
 
@@ -198,7 +198,7 @@ def test_keyword_of_a_text_format_stays_and_is_named(fields: dict[str, Any]) -> 
     error = request.explain(refusal(KEYWORDS["llama.cpp"][0]))
     assert error.param == "text.format.schema.properties.day.pattern"
     assert error.message.endswith(
-        "The keyword 'pattern' at 'properties.day.pattern' in 'text.format.schema' was not left out, "
+        "The keyword 'pattern' at 'properties.day.pattern' in 'text.format.schema' was kept, "
         "since the schema is enforced."
     )
 

@@ -20,7 +20,7 @@ RED, BLUE = "data:image/png;base64,cmVk", "data:image/png;base64,Ymx1ZQ=="
 REFUSED = status(400, {"error": {"message": "Model does not support images."}})
 ANSWER = sse(chunk("Hello"), finish(), usage(10, 1), DONE)
 VISION = {"backend": "eyes", "model": "qwen-vl"}
-DESCRIBED = "This backend takes no images; descriptions by the model 'qwen-vl' took their place."
+DESCRIBED = "This backend does not support images; they were replaced by descriptions from the model 'qwen-vl'."
 
 
 def seen(text: str) -> list[Step]:
@@ -132,7 +132,7 @@ async def test_key_without_the_vision_model_gets_a_note(servers: Servers) -> Non
     async with servers.client(keys={"ada": {"hash": hash_of("k"), "models": ["m"]}}) as client:
         answer = await create(client, {"input": about(RED)})
     assert "the key may not use the model 'qwen-vl'" in answer.headers["x-antiphon-warning"]
-    assert servers.contents()[-1] == "What is this?\n(An image that this model cannot see.)"
+    assert servers.contents()[-1] == "What is this?\n(An image was omitted: this model cannot see it.)"
     assert servers.eyes.requests == []
 
 
@@ -148,7 +148,7 @@ async def test_failed_description_is_a_note_and_is_tried_again(servers: Servers,
         assert "a note took the place of some: the model 'qwen-vl' failed" in first.headers["x-antiphon-warning"]
         assert "secret" not in first.headers["x-antiphon-warning"]
         await create(client, {"input": about(RED)})
-    assert servers.contents()[2:] == ["What is this?\n(An image that this model cannot see.)", SENT]
+    assert servers.contents()[2:] == ["What is this?\n(An image was omitted: this model cannot see it.)", SENT]
 
 
 @pytest.fixture(params=STORES[1:])
@@ -195,7 +195,7 @@ async def test_images_beyond_the_limit_of_a_response_become_notes(servers: Serve
     values["backends"]["text"]["overrides"] = {"request.content.images": "drop"}
     async with servers.client(**values) as client:
         answer = await create(client, {"input": about(RED, BLUE)})
-    assert servers.contents() == [f"{SENT}\n(An image that this model cannot see.)"]
+    assert servers.contents() == [f"{SENT}\n(An image was omitted: this model cannot see it.)"]
     assert "at most 1 images of a response are described" in answer.headers["x-antiphon-warning"]
 
 
@@ -208,7 +208,7 @@ async def test_descriptions_end_when_the_budget_is_used_up(servers: Servers) -> 
         answer = await create(client, {"input": about(*images)})
     assert len(servers.eyes.requests) == 4  # those that are sent at once
     assert "has used its budget" in answer.headers["x-antiphon-warning"]
-    assert servers.contents()[0].count("(An image that this model cannot see.)") == 4
+    assert servers.contents()[0].count("(An image was omitted: this model cannot see it.)") == 4
 
 
 async def test_fallback_that_accepts_no_images_gets_the_description(servers: Servers) -> None:

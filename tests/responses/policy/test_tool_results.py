@@ -56,7 +56,7 @@ async def test_result_that_is_not_allowed_is_seen_by_nobody(lab: Lab, action: st
         response = await ask(backend, policy.table("input"))
     call = next(item for item in response["output"] if item["type"] == "mcp_call")
     told = backend.asked[1]["messages"][-1]["content"]
-    assert told == ("The result was withheld: Not here." if action == "refuse" else "***")
+    assert told == ("The result was blocked by a policy: Not here." if action == "refuse" else "***")
     assert (call["status"], call["output"]) == (("failed", None) if action == "refuse" else ("completed", "***"))
     assert response["status"] == "completed"
 

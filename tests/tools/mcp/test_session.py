@@ -328,8 +328,8 @@ async def test_tools_that_cannot_be_offered_are_left_out_with_a_warning(
     async with opened(tool_of({"servers": {"lab": {"url": lab.url}}}), server_label="lab") as session:
         found = names(await session.functions([], response))
     assert "add" in found and not found & {"deep", "deeper"}
-    deep = "Tools of the MCP server 'lab' whose schemas have more than 100 levels were left out: 'deep', 'deeper'."
-    assert response.warnings == ["The MCP server 'lab' lists tools without a name; left out.", deep]
+    deep = "Tools of the MCP server 'lab' whose schemas have more than 100 levels were ignored: 'deep', 'deeper'."
+    assert response.warnings == ["The MCP server 'lab' lists tools without a name; they were ignored.", deep]
 
 
 async def test_tools_that_are_deferred_wait_for_a_search(lab: Lab) -> None:
@@ -482,9 +482,9 @@ async def test_declared_servers_are_checked(lab: Lab, tmp_path: Path) -> None:
         "few": None,
         "time": None,
         "gone": "The MCP server cannot be reached.",
-        "no_program": "there is no program 'no-such-program' in the PATH",
-        "no_file": f"there is no program '{tmp_path}/server'",
-        "no_folder": f"there is no directory '{tmp_path}/folder'",
+        "no_program": "program ' not foundno-such-program' in the PATH",
+        "no_file": f"program ' not found{tmp_path}/server'",
+        "no_folder": f"directory ' not found{tmp_path}/folder'",
     }
     assert str(found["none"]).startswith(
         "`allowed_tools` has names that match none of its tools: 'serch*', which are add,"

@@ -43,17 +43,17 @@ def test_scheme_in_a_header_is_not_changed(value: str) -> None:
 @pytest.mark.parametrize(
     ("table", "problem"),
     [
-        ({"servers": {"lab": {}}}, "servers.lab: should have a `url` or a `command`"),
-        ({"servers": {"lab": {"url": "http://lab", "command": ["x"]}}}, "servers.lab: should have"),
-        ({"servers": {"lab": {"url": "lab:9000"}}}, "servers.lab.url: should be an http or https URL"),
+        ({"servers": {"lab": {}}}, "servers.lab: must have a `url` or a `command`"),
+        ({"servers": {"lab": {"url": "http://lab", "command": ["x"]}}}, "servers.lab: must have"),
+        ({"servers": {"lab": {"url": "lab:9000"}}}, "servers.lab.url: must be an http or https URL"),
         ({"servers": {"lab": {"urls": "http://lab"}}}, "servers.lab.urls: unknown key"),
-        ({"servers": {"l/b": {"url": "http://lab"}}}, "'l/b' should be a name"),
+        ({"servers": {"l/b": {"url": "http://lab"}}}, "'l/b' must be a name"),
         ({"servers": {"url": {"url": "http://lab"}}}, "'url' cannot be a server's name"),
         ({"servers": {"lab": {"url": "http://lab", "headers_env": {"A": "NONE"}}}}, "variable NONE is not set"),
         ({"servers": {"lab": {"url": "http://lab", "headers": {"A": "x\r\ny"}}}}, "servers.lab.headers"),
         ({"servers": {"lab": {"url": "http://lab", "require_approval": "maybe"}}}, "servers.lab.require_approval"),
         ({"servers": {"lab": {"url": "http://lab", "timeout": 0}}}, "servers.lab.timeout"),
-        ({"allow_urls": ["example.com"]}, "allow_urls.0: should be a URL"),
+        ({"allow_urls": ["example.com"]}, "allow_urls.0: must be a URL"),
         ({"allow_urls": "https://example.com"}, "allow_urls"),
         ({"server": {}}, "server: unknown key"),
         ({"file": "none.json"}, "file: cannot read"),
@@ -120,10 +120,10 @@ def test_table_overrides_the_file(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("{", "is no JSON"),
-        ("[]", "should have an object `mcpServers`"),
-        ('{"mcpServers": {"a": 1}}', "`mcpServers.a` should be an object"),
+        ("[]", "must have an object `mcpServers`"),
+        ('{"mcpServers": {"a": 1}}', "`mcpServers.a` must be an object"),
         ('{"mcpServers": {"a": {"command": "${NOT_THERE}"}}}', "variable NOT_THERE is not set"),
-        ('{"mcpServers": {"a": {}}}', "servers.a: should have"),
+        ('{"mcpServers": {"a": {}}}', "servers.a: must have"),
     ],
 )
 def test_file_that_is_invalid_is_named(text: str, problem: str, tmp_path: Path) -> None:

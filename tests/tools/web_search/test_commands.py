@@ -141,7 +141,7 @@ async def test_unknown_and_unsupported_commands_are_answered_in_the_text(searxng
     for words in ("is not a URL", "The weather is not available", "Links are not numbered", "The time at UTC+03:00 is"):
         assert words in answer["output"]
     assert "'noon' is not an offset" in answer["output"]
-    assert empty["output"] == "There was no command. Use `search_query`. The `ref_id` of a result is its URL."
+    assert empty["output"] == "No command found. Use `search_query`. The `ref_id` of a result is its URL."
     assert "results" not in empty
 
 
@@ -157,7 +157,7 @@ async def test_output_is_cut_to_the_tokens_of_the_request(searxng: SearXNG) -> N
     async with client_of(searxng) as client:
         answer = await run(client, {"search_query": [{"q": "x"}]}, max_output_tokens=10)
     assert len(answer["output"]) < 80
-    assert answer["output"].endswith("(The rest was cut off.)")
+    assert answer["output"].endswith("(Truncated.)")
 
 
 async def test_too_many_commands_are_refused(searxng: SearXNG) -> None:

@@ -189,7 +189,7 @@ async def test_web_search_tells_the_model_the_users_location(searxng: SearXNG) -
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda: JSONResponse({}, 403), "`search.formats` has to list `json`"),
+        (lambda: JSONResponse({}, 403), "`search.formats` must list `json`"),
         (lambda: JSONResponse({}, 500), "status 500"),
         (lambda: HTMLResponse("<html>"), "cannot be read"),
         (lambda: {"results": "none"}, None),
@@ -218,7 +218,7 @@ async def test_web_search_query_that_is_none_is_refused(searxng: SearXNG) -> Non
     async with client(searxng, searching(17), answering("?")) as (openai_client, backend):
         response = await openai_client.responses.create(model="m", input="?", tools=[{"type": "web_search"}])
     assert response.output[0].status == "failed"
-    assert "`query` should be a text" in shown(backend)
+    assert "`query` must be a text" in shown(backend)
     assert searxng.queries == []
 
 
@@ -294,7 +294,7 @@ async def test_pages_are_opened_and_searched_where_the_operator_allows_it(searxn
         ("https://example.com/missing", "status 404"),
         ("https://example.com/image", "image/png"),
         ("https://other.example.org/", "not in the domains"),
-        ("", "should be the URL"),
+        ("", "must be the URL"),
     ],
 )
 async def test_pages_that_cannot_be_shown_are_reported(
@@ -346,7 +346,7 @@ def test_matches_in_a_page_are_shown_with_their_context() -> None:
     ("table", "message"),
     [
         ({}, "url: needed for searxng"),
-        ({"url": "localhost"}, "should be the base URL"),
+        ({"url": "localhost"}, "must be the base URL"),
         ({"provider": "brave"}, "api_key_env: needed for brave"),
         ({"provider": "brave", "api_key_env": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is not set"),
         ({"provider": "bing"}, "not one of searxng, brave, tavily, exa"),

@@ -97,7 +97,7 @@ class _Reading:
         fields: JSONObject = {"stream": body.stream}
         for name, value in (body.model_extra or {}).items():
             if name in _NOT_OF_CHAT:
-                self._warnings.add(f"{label(name)} is not a parameter of Chat Completions and was left out.")
+                self._warnings.add(f"{label(name)} is not a parameter of Chat Completions and was ignored.")
             else:
                 fields[name] = value
         fields |= {name: value for name in _EXTRA if (value := getattr(body, name)) is not None}
@@ -115,11 +115,11 @@ class _Reading:
         if body.logprobs:
             fields["include"] = ["message.output_text.logprobs"]
         elif fields.pop("top_logprobs", None):
-            self._warnings.add("The parameter 'top_logprobs' was left out, because 'logprobs' is not true.")
+            self._warnings.add("The parameter 'top_logprobs' was ignored, because 'logprobs' is not true.")
         if any(modality != "text" for modality in body.modalities):
-            self._warnings.add("The parameter 'modalities' was left out: the answer is text.")
+            self._warnings.add("The parameter 'modalities' was ignored: the output is text.")
         if body.store:
-            self._warnings.add("The parameter 'store' was left out: translated chat completions are not stored.")
+            self._warnings.add("The parameter 'store' was ignored: translated chat completions are not stored.")
         if body.stream_options and body.stream_options.include_obfuscation:
             fields["stream_options"] = {"include_obfuscation": True}
         if text := self._text():
@@ -161,7 +161,9 @@ class _Reading:
     def _add_tool(self, tools: list[JSONObject], place: str, tool: Any) -> None:
         type_ = tool["type"]
         if type_ in _WITHOUT_CALLS:
-            self._warnings.add(f"Chat Completions has no calls of tools of the type {label(type_)}: left out.")
+            self._warnings.add(
+                f"Chat Completions cannot represent calls of the tool type {label(type_)}; they were dropped."
+            )
             return
         if type_ in ("function", "custom") and type_ in tool:
             place += f".{type_}"
@@ -226,7 +228,7 @@ class _Reading:
         known = _READ.get(role, _READ["user"])
         for name, value in message.items():
             if name not in known and value not in (None, [], {}, ""):
-                self._warnings.add(f"The parameter {label(f'messages[].{name}')} is not sent and was left out.")
+                self._warnings.add(f"The parameter {label(f'messages[].{name}')} is not sent and was ignored.")
 
 
 # Message fields by role that are read or can be ignored without a warning.

@@ -21,8 +21,8 @@ from app.core.types import JSONMapping, JSONObject
 from app.errors import Warnings, label
 from app.responses.encryption import FROM_SIGNATURE
 
-_NO_CITATIONS = "Citations of documents are not supported: 'citations' was left out."
-FOREIGN_THINKING = "The signature of a thinking block that this server did not make was left out."
+_NO_CITATIONS = "Document citations are not supported; 'citations' was ignored."
+FOREIGN_THINKING = "A thinking block's signature that this server did not create was dropped."
 _FAILED = ("error", "<tool_use_error>")  # prefixes that already mark a result as failed
 
 
@@ -104,7 +104,7 @@ class ItemReader:
     def _hosted_use(self, block: JSONObject) -> JSONObject | None:
         item = hosted_item(block, self._results.get(block["id"], {}))
         if item is None:
-            self._warnings.add(f"Calls of the tool {label(block['name'])} are not known and were left out.")
+            self._warnings.add(f"Calls of the unknown tool {label(block['name'])} were ignored.")
         return item
 
     def _tool_result(self, block: JSONObject) -> JSONObject:
@@ -123,7 +123,7 @@ class ItemReader:
             if block["type"] in _PARTS:
                 parts += self._parts_of(block, "input_text")
             else:
-                self._warnings.add(f"Content of type {label(block['type'])} in tool results was left out.")
+                self._warnings.add(f"Content of type {label(block['type'])} in tool results was ignored.")
         if failed:
             texts = [part for part in parts if part["type"] == "input_text"]
             if texts:
@@ -155,7 +155,7 @@ class ItemReader:
         return {"type": "message", "role": "user", "content": f"{_SUMMARY}\n\n{text}"} if text else None
 
 
-_SUMMARY = "This is a summary of the conversation so far:"
+_SUMMARY = "Summary of the conversation so far:"
 
 _ITEMS: dict[str, Callable[[ItemReader, JSONObject], JSONObject | None]] = {
     "tool_use": ItemReader._tool_use,

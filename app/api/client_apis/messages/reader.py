@@ -57,7 +57,7 @@ def read_messages(body: JSONObject, headers: Mapping[str, str]) -> ClientRequest
         reader.read(index, message)
     _name_unknown(request, warnings)
     if request.messages[-1]["role"] == "assistant":
-        warnings.add("The conversation ends with a message of the assistant; not every model continues it.")
+        warnings.add("The conversation ends with an assistant message; not every model continues it.")
     fields: JSONObject = {
         **_unknown(extra, warnings),
         **tools.fields,
@@ -92,10 +92,10 @@ _PLACES = {
 def _refuse_unsupported(extra: JSONMapping) -> None:
     """Raise `InvalidRequest` for unsupported fields that cannot be ignored without changing the answer."""
     if extra.get("thread"):
-        message = "Invalid 'thread': this server does not hold threads. Send the whole conversation, without 'thread'."
+        message = "Invalid 'thread': threads are not supported. Send the whole conversation without 'thread'."
         raise InvalidRequest(message, param="thread", code=THREAD_UNSUPPORTED)
     if extra.get("compaction"):
-        message = "Invalid 'compaction': this server does not compact conversations of the Messages API."
+        message = "Invalid 'compaction': not supported for the Messages API."
         raise InvalidRequest(message, param="compaction", code="unsupported_parameter")
 
 
@@ -113,7 +113,7 @@ def _name_unknown(request: MessagesRequest, warnings: Warnings) -> None:
     for path, known in _KNOWN_FIELDS.items():
         for name, value in json_object(getattr(request, path)).items():
             if name not in known and value is not None:
-                warnings.add(f"The parameter {label(f'{path}.{name}')} is not known here and was left out.")
+                warnings.add(f"The unknown parameter {label(f'{path}.{name}')} was ignored.")
 
 
 def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
@@ -121,7 +121,7 @@ def _unknown(extra: JSONMapping, warnings: Warnings) -> JSONObject:
     unknown = {name: value for name, value in extra.items() if name not in _IGNORED}
     for name in unknown.keys() & CreateResponse.model_fields.keys():
         del unknown[name]
-        warnings.add(f"The parameter {label(name)} is not known here and was left out.")
+        warnings.add(f"The unknown parameter {label(name)} was ignored.")
     return unknown
 
 

@@ -34,7 +34,9 @@ class ReadTools(NamedTuple):
     places: Mapping[str, str]  # see `ClientRequest`
 
 
-_NOT_DISABLED = "Single tools of an MCP server cannot be disabled, so 'configs' was left out: enable some instead."
+_NOT_DISABLED = (
+    "Single tools of an MCP server cannot be disabled; 'configs' was ignored. Enable the tools you need instead."
+)
 
 
 class _ToolReader:
@@ -57,7 +59,7 @@ class _ToolReader:
             if kind == "custom":
                 self.add(_custom(tool), place)
                 for name in sorted(tool.keys() - _FIELDS):
-                    self._warnings.add(f"The parameter {label(f'tools[].{name}')} is not known here and was left out.")
+                    self._warnings.add(f"The unknown parameter {label(f'tools[].{name}')} was ignored.")
             elif found := hosted_type(kind):
                 self.limits.append(tool.get("max_uses"))
                 if found == "web_search":
@@ -70,9 +72,7 @@ class _ToolReader:
                 self.add({"type": "function", **known(tool)}, place)
             elif kind != "mcp_toolset":
                 self._warnings.add(
-                    _UNKNOWN.get(
-                        kind.rstrip("_0123456789"), f"Tools of type {label(kind)} are not known and were left out."
-                    )
+                    _UNKNOWN.get(kind.rstrip("_0123456789"), f"Tools of unknown type {label(kind)} were ignored.")
                 )
         for declared in self.tools:
             if not declared:
@@ -103,7 +103,7 @@ def read_tools(
         fields["max_tool_calls"] = sum(limit for limit in reader.limits if isinstance(limit, int))
     elif any(reader.limits):
         warnings.add(
-            "The parameter 'max_uses' was left out: it is a limit for all tools that this server runs, or for none."
+            "The parameter 'max_uses' was ignored: it must be set for all tools that this server runs, or for none."
         )
     if choice:
         fields |= _choice(choice, tools)
@@ -229,6 +229,6 @@ _KNOWN: Mapping[str, Callable[[JSONMapping], JSONObject]] = {
     ),
 }
 _UNKNOWN = {
-    f"tool_search_tool_{way}": "The tool search was left out: all tools are offered to the model."
+    f"tool_search_tool_{way}": "The tool search was ignored: all tools are offered to the model."
     for way in ("regex", "bm25")
 }

@@ -91,7 +91,7 @@ async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits
                 continue
             fields[part.name] = fields.get(part.name, b"") + data
             if len(fields[part.name]) > MAX_FIELD:
-                raise InvalidRequest(f"Invalid '{part.name[:64]}': it is too long.", param=part.name[:64])
+                raise InvalidRequest(f"Invalid '{part.name[:64]}': must be shorter.", param=part.name[:64])
         if "purpose" not in fields:
             raise missing("purpose")
         report_unknown(request, {name: _FIELDS for name in fields if name not in _FIELDS}, limits)
@@ -107,10 +107,10 @@ def _lifetime(fields: dict[str, bytes]) -> int | None:
             raise missing(_LIFETIME)
         return None
     if anchor not in (None, b"created_at"):
-        message = "Invalid 'expires_after[anchor]': should be 'created_at'."
+        message = "Invalid 'expires_after[anchor]': must be 'created_at'."
         raise InvalidRequest(message, param="expires_after[anchor]")
     seconds = parse_whole_number(fields[_LIFETIME].decode("ascii", "replace"))
     if seconds is None or not MIN_LIFETIME <= seconds <= MAX_LIFETIME:
-        message = f"Invalid '{_LIFETIME}': should be a number from {MIN_LIFETIME} to {MAX_LIFETIME}."
+        message = f"Invalid '{_LIFETIME}': must be an integer from {MIN_LIFETIME} to {MAX_LIFETIME}."
         raise InvalidRequest(message, param=_LIFETIME)
     return seconds

@@ -73,7 +73,7 @@ def container_routes(api: ApiParts, containers: Containers) -> APIRouter:
         body = await read_body(request, CreateContainer, api.body_limits)
         minutes = body.expires_after.minutes if body.expires_after else None
         if minutes and minutes > max_minutes:
-            message = f"Invalid 'expires_after.minutes': containers of this server expire after {max_minutes} at most."
+            message = f"Invalid 'expires_after.minutes': must be at most {max_minutes} on this server."
             raise InvalidRequest(message, param="expires_after.minutes", code="invalid_value")
         container = await containers.create(
             owner,

@@ -128,7 +128,7 @@ class ResponseReader:
             if isinstance(value := part.get(name), dict):
                 return read(self, value, part)
         if names := sorted(part.keys() - {THOUGHT_SIGNATURE, "thought"}):
-            self._warn(f"Content of type {label(names[0])} of the backend is not known and was left out.")
+            self._warn(f"Content of unknown type {label(names[0])} from the backend was ignored.")
         return []
 
     def _begin(self, written: str) -> bool:
@@ -179,7 +179,7 @@ class ResponseReader:
         """Return an image as an `image_generation_call`, the only item type with an image."""
         kind, _, form = json_text(blob.get("mimeType")).partition("/")
         if kind != "image":
-            self._warn(f"Content of type {label(kind)} of the backend is not known and was left out.")
+            self._warn(f"Content of unknown type {label(kind)} from the backend was ignored.")
             return []
         if part.get("thought"):  # a draft
             return []

@@ -58,7 +58,7 @@ def _media(url: str, default: str, field: str) -> JSONObject:
     if match := _DATA_URL.match(url):
         return _inline(match[1].lower().replace("image/jpg", "image/jpeg") or default, url[match.end() :])
     if "://" not in url[:20]:
-        raise PartError("Must be a web address, or a data URL in base64.", field)
+        raise PartError("Must be a URL, or a data URL in base64.", field)
     return own_part({"fileData": {"mimeType": _guessed(url) or default, "fileUri": url}})
 
 
@@ -94,7 +94,7 @@ def _file(part: Part, options: ContentOptions) -> JSONObject:
     elif declared in ("", "application/octet-stream"):
         declared = (isinstance(name, str) and guess_type(name)[0]) or ""
     if not declared.startswith(_MEDIA):
-        raise PartError("This backend accepts only text, PDFs, images, audio and video as files.", "file_data")
+        raise PartError("This backend supports only text, PDF, image, audio and video files.", "file_data")
     return _inline(declared, data[match.end() if match else 0 :])
 
 

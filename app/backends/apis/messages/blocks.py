@@ -31,7 +31,7 @@ def _base64_image(url: str, field: str) -> JSONObject:
     match = _DATA_URL.match(url)
     media_type = match[1].lower().replace("image/jpg", "image/jpeg") if match else ""
     if match is None or media_type not in _IMAGES:
-        raise PartError("This backend takes images as JPEG, PNG, GIF or WebP: a web address, or base64 data.", field)
+        raise PartError("This backend supports images only as JPEG, PNG, GIF or WebP, as a URL or base64 data.", field)
     return {"type": "base64", "media_type": media_type, "data": url[match.end() :]}
 
 
@@ -49,13 +49,13 @@ def _file(part: Part, options: ContentOptions) -> JSONObject:
     elif data.lower().startswith("data:image/"):
         return {"type": "image", "source": _base64_image(data, "file_data")}
     else:
-        raise PartError("This backend takes no files but text, PDFs and images.", "file_data")
+        raise PartError("This backend supports only text, PDF and image files.", "file_data")
     return {"type": "document", "source": source, **({"title": name} if (name := file.get("filename")) else {})}
 
 
 def _refused(kind: str) -> Any:
     def refuse(part: Part, options: ContentOptions) -> JSONObject:
-        raise PartError(f"This backend takes no {kind}.")
+        raise PartError(f"This backend does not support {kind}.")
 
     return refuse
 

@@ -128,7 +128,7 @@ class MessageReader:
         """Return the deltas of an event."""
         read = _READ.get(str(event.get("type")))
         if read is None:
-            self._warn(f"Events of type {label(event.get('type'))} of the backend are not known and were left out.")
+            self._warn(f"Events of unknown type {label(event.get('type'))} from the backend were ignored.")
             return []
         self.begun = self.begun or event["type"] != "ping"
         return read(self, event)
@@ -177,7 +177,7 @@ class MessageReader:
             case "redacted_thinking":
                 self._length = 0
                 return [ItemStarted("reasoning")]
-        self._warn(f"Content of type {label(block.get('type'))} of the backend is not known and was left out.")
+        self._warn(f"Content of unknown type {label(block.get('type'))} from the backend was ignored.")
         return []
 
     def _piece(self, block: JSONObject, name: str, text: object) -> list[Delta]:

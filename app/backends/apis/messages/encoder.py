@@ -103,7 +103,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
             state.warnings.add(f"The parameter '{name}' is not supported by this backend and was ignored.")
     fields: dict[str, object] = {name: getattr(request, name) for name in _SAMPLING}
     if fields["temperature"] is not None and fields["top_p"] is not None:
-        state.warnings.add("This backend takes either temperature or top_p, so top_p was left out.")
+        state.warnings.add("This backend supports either temperature or top_p; top_p was ignored.")
         del fields["top_p"]
     # The server refuses white space alone; it is applied here, as all stop sequences are.
     if stop := [sequence for sequence in stop_sequences(extra) if not sequence.isspace()]:
@@ -114,7 +114,9 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     if "service_tier" in options.forward and "service_tier" in request.model_fields_set:
         fields["service_tier"] = tier = _TIERS.get(str(request.service_tier))
         if tier is None:
-            state.warnings.add("The parameter 'service_tier' has a value that this backend does not know; left out.")
+            state.warnings.add(
+                "The parameter 'service_tier' has a value that this backend does not support; it was ignored."
+            )
     return {name: value for name, value in fields.items() if value is not None}
 
 

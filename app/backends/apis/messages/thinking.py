@@ -46,7 +46,7 @@ def think(state: TranslationState, body: JSONObject) -> None:
     if "thinking" in body:  # the caller's own
         return
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
-        state.warnings.add("This backend's models do not reason where a call is forced.")
+        state.warnings.add("This backend's models do not reason when a tool call is forced.")
         body["thinking"] = {"type": "disabled"}  # some models think unless they are told not to
         return
     thinking = _budget(state, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
@@ -59,10 +59,12 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
     """Return the thinking with a budget; None if there is too little room for one, or the turn began without it."""
     room = body["max_tokens"] - 1
     if room < _LEAST:
-        state.warnings.add(f"Reasoning needs 'max_output_tokens' above {_LEAST}, so reasoning.effort was left out.")
+        state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_LEAST}; reasoning.effort was ignored.")
         return None
     if _begun_without(body["messages"]):
-        state.warnings.add("This backend's models do not begin to reason within a turn, so this answer is without.")
+        state.warnings.add(
+            "This backend's models cannot start to reason within a turn; this response has no reasoning."
+        )
         return None
     budget = min(_BUDGETS[effort], max(_LEAST, room - _ANSWER))
     return {"type": "enabled", "budget_tokens": budget}
@@ -82,4 +84,4 @@ def _begun_without(messages: Sequence[Message]) -> bool:
 
 def _without_sampling(state: TranslationState, body: JSONObject) -> None:
     if named := [name for name in _SAMPLING if body.pop(name, None) is not None]:
-        state.warnings.add(f"While the model reasons, this backend takes no {', '.join(named)}; left out.")
+        state.warnings.add(f"This backend does not support {', '.join(named)} together with reasoning; ignored.")

@@ -111,7 +111,7 @@ class ResponsesDecoder(APIDecoder):
             elif native := self._native_item_of(event):
                 deltas.append(NativeItem(native.number, event=event))
             elif type_ not in _REPEATED:
-                self._warn(f"Events of type {label(type_)} of the backend are not known and were left out.")
+                self._warn(f"Events of unknown type {label(type_)} from the backend were ignored.")
         return deltas
 
     def _piece(self, event: _Event, type_: str, kind: type[TextDelta | ReasoningDelta | ToolCallDelta]) -> list[Delta]:
@@ -195,7 +195,7 @@ class ResponsesDecoder(APIDecoder):
             return self._call(output, "")
         if output.native:
             return [NativeItem(output.number, item)]
-        self._warn(f"Items of type {label(type_)} of the backend are not known and were left out.")
+        self._warn(f"Items of unknown type {label(type_)} from the backend were ignored.")
         return []
 
     def _call(self, output: _Output, arguments: str) -> list[Delta]:

@@ -27,7 +27,7 @@ ERROR_CLASSES = {
     "context": ErrorClass(400, "invalid_request", "context_length_exceeded", "The input is too long for the model."),
     "filter": ErrorClass(400, "invalid_request", "content_filter", "The backend's content filter refused the request."),
     "model": ErrorClass(404, "not_found", "model_not_found", "The backend does not have this model."),
-    "missing": ErrorClass(404, "not_found", "not_found", "The backend found nothing there."),
+    "missing": ErrorClass(404, "not_found", "not_found", "The backend found no such object."),
     "rate": ErrorClass(429, "too_many_requests", "rate_limit_exceeded", "The backend receives too many requests."),
     # Codex shows this code to the user and does not retry.
     "quota": ErrorClass(429, "too_many_requests", "insufficient_quota", "The backend's quota is used up."),
@@ -37,7 +37,9 @@ ERROR_CLASSES = {
     "timeout": ErrorClass(504, "server_error", "timeout", "The backend did not answer in time."),
     "model_error": ErrorClass(502, "model_error", "model_error", "The model's answer could not be used."),
     "failure": ErrorClass(502, "server_error", "server_error", "The backend failed."),
-    "url": ErrorClass(502, "server_error", "backend_url", "The backend has no such endpoint. Is its base URL right?"),
+    "url": ErrorClass(
+        502, "server_error", "backend_url", "The backend does not have this endpoint. Check its base URL."
+    ),
     # The key is this server's, so its caller can do nothing about it ...
     "key": ErrorClass(502, "server_error", "backend_auth", "The backend rejected this server's API key."),
     "forbidden": ErrorClass(502, "server_error", "backend_auth", "The backend does not permit this request."),

@@ -84,7 +84,7 @@ class Bubblewrap:
         pythons = (settings.python,) if settings.python else ("/usr/bin/python3", "/usr/local/bin/python3")
         python = next((path for path in pythons if os.access(path, os.X_OK)), None)
         if self._program is None:
-            raise SandboxUnavailable(f"there is no bwrap: {_HELP}")
+            raise SandboxUnavailable(f"bwrap not found: {_HELP}")
         if python is None:
             raise SandboxUnavailable(f"there is no {' or '.join(pythons)}: containers need a Python under /usr")
         self._python = python

@@ -78,7 +78,7 @@ def read_text(path: Path, filename: str) -> str:
     # Lone surrogates cannot be stored, and SQLite text ends at a NUL.
     text = "".join(parts).encode("utf-8", "replace").decode().replace("\0", "")
     if not text.strip():
-        raise UnreadableFile("invalid_file", "There is no text in the file.")
+        raise UnreadableFile("invalid_file", "The file contains no text.")
     return text
 
 
@@ -110,7 +110,7 @@ def _decoded(path: Path) -> str:
         # Text in an old encoding has few control characters, binary data has many.
         controls = sum(data[:65536].count(bytes([code])) for code in range(32) if code not in b"\t\n\r\f\x1b")
         if controls * 100 > len(data[:65536]):
-            raise UnreadableFile("unsupported_file", "The file is of a type that cannot be read as text.") from None
+            raise UnreadableFile("unsupported_file", "Files of this type cannot be read as text.") from None
         return data.decode("cp1252", "replace")
 
 

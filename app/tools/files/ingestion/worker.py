@@ -238,7 +238,7 @@ class Ingestion:
                 await _check_limits(account, begun=True)
                 embedded = await self._repeated(job, partial(self._embeddings.documents, batch, account))
                 if size and len(embedded[0]) != size:
-                    raise EmbeddingsUnavailable("The backend gives vectors of different lengths.")
+                    raise EmbeddingsUnavailable("The backend returned vectors of different lengths.")
                 size = len(embedded[0])
                 await asyncio.to_thread(out.writelines, embedded)
         return size

@@ -192,5 +192,5 @@ def sqlite_path(url: str) -> Path:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:
-        raise ValueError("should be a file, such as sqlite:///files.db (relative) or sqlite:////var/lib/files.db")
+        raise ValueError("must be a file, such as sqlite:///files.db (relative) or sqlite:////var/lib/files.db")
     return Path(path).expanduser()

@@ -177,7 +177,7 @@ class VectorStores:
         """Return a page of a store's files, or of a batch's; raises `NotFound`."""
         store = await self._store(owner, store_id)
         if status is not None and status not in FILE_STATUSES:
-            raise InvalidRequest(f"Invalid 'filter': should be one of {', '.join(FILE_STATUSES)}.", param="filter")
+            raise InvalidRequest(f"Invalid 'filter': must be one of {', '.join(FILE_STATUSES)}.", param="filter")
         if batch_id is not None:
             await self._batch(store, batch_id)
         files, more = await self._records.files(store, page, status, batch_id)

@@ -60,7 +60,7 @@ class Sizes(_Body):
     @model_validator(mode="after")
     def _overlap_fits(self) -> Sizes:
         if self.chunk_overlap_tokens * 2 > self.max_chunk_size_tokens:
-            raise ValueError("chunk_overlap_tokens should not exceed half of max_chunk_size_tokens")
+            raise ValueError("chunk_overlap_tokens must not exceed half of max_chunk_size_tokens")
         return self
 
 
@@ -128,7 +128,7 @@ class CreateBatch(_Body):
     @model_validator(mode="after")
     def _has_files(self) -> CreateBatch:
         if (self.file_ids is None) is (self.files is None):
-            raise ValueError("send either 'file_ids' or 'files'")
+            raise ValueError("must contain either 'file_ids' or 'files'")
         return self
 
     def entries(self) -> list[AddFile]:

@@ -262,7 +262,7 @@ def test_foreign_signatures_are_dropped_with_a_warning() -> None:
     )
     reasoning, _ = request.fields["input"]
     assert reasoning == {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
-    assert request.warnings == ["The signature of a thinking block that this server did not make was left out."]
+    assert request.warnings == ["A thinking block's signature that this server did not create was dropped."]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def collect_figures() -> None:
             if sum(map(len, images)) + len(encoded) <= _MAX_IMAGE_BYTES:
                 images.append(encoded)
             else:
-                print("(a figure was left out: it is too large)", file=sys.stderr)
+                print("(A figure was omitted because it is too large.)", file=sys.stderr)
     pyplot.close("all")
 
 
