@@ -81,7 +81,7 @@ class ServerClient:
         except httpx.TimeoutException:
             raise ServerError(f"The server at {self.url} did not answer in time.") from None
         except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-            message = f"'{self.url!r}' is not a base URL. Expected something like http://127.0.0.1:8080/v1"
+            message = f"{self.url!r} is not a base URL. Expected something like http://127.0.0.1:8080/v1"
             raise ServerError(message) from None
         except httpx.RemoteProtocolError:
             raise ServerError(f"The connection to {self.url} was lost, or the server does not speak HTTP.") from None

@@ -122,7 +122,7 @@ async def test_chat_without_a_server_says_how_to_start_one(tmp_path: Path) -> No
 async def test_chat_with_empty_input_says_that_there_is_no_message(input: str, tmp_path: Path) -> None:
     status, output, errors = await typed(tmp_path, "chat", "--url", "http://127.0.0.1:9/v1", input=input)
     assert (status, output) == (2, "")
-    assert errors.startswith("There is no message")
+    assert errors.startswith("No message")
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ async def test_chat_with_empty_input_says_that_there_is_no_message(input: str, t
     [
         ("error", "answered with status 500"),
         ("refused", "Out of order. (503 server_error)"),
-        ("text", "its answer is no JSON"),
-        ("strange", "its answer has no list of models"),
+        ("text", "its response is not JSON"),
+        ("strange", "its response has no list of models"),
         ("none", "lists no models. Name one: --model NAME"),
     ],
 )
@@ -159,4 +159,4 @@ async def test_chat_at_a_server_without_a_list_of_models_says_why(path: str, wor
 
 async def test_chat_at_what_is_no_url_says_what_would_be_one(tmp_path: Path) -> None:
     status, _, errors = await typed(tmp_path, "chat", "--url", "localhost:8080", "Hi.")
-    assert (status, "must be such as http://127.0.0.1:8080/v1" in errors) == (1, True)
+    assert (status, "Expected something like http://127.0.0.1:8080/v1" in errors) == (1, True)

@@ -262,12 +262,12 @@ async def test_compaction_of_another_server_is_told_to_the_model_and_the_caller(
     async with serving(ANSWER) as (http, backend):
         answer = await post(http, input=[FOREIGN, user("When do we launch?")])
         assert answer.status_code == 200
-        assert "compaction of another server cannot be read" in answer.headers["x-antiphon-warning"]
+        assert "compaction from another server cannot be read" in answer.headers["x-antiphon-warning"]
         assert told(backend) == [("user", NOTE), ("user", "When do we launch?")]
 
         again = await post(http, input="And then?", previous_response_id=answer.json()["id"])
         assert told(backend)[0] == ("user", NOTE)
-        assert "compaction of another server" in again.headers["x-antiphon-warning"]
+        assert "compaction from another server" in again.headers["x-antiphon-warning"]
         items = await http.get(
             f"/responses/{answer.json()['id']}/input_items", headers={"authorization": "Bearer alice"}
         )
@@ -424,7 +424,7 @@ async def test_truncation_auto_drops_the_oldest_turns_until_it_fits(refusal: Any
     assert (response["status"], response["truncation"]) == ("completed", "auto")
     assert len(backend.asked) == 3
     assert told(backend) == [("system", "In French.\n\nBe brief."), ("user", "three")]
-    assert "its oldest 3 items were left out" in answer.headers["x-antiphon-warning"]
+    assert "its oldest 3 items were dropped" in answer.headers["x-antiphon-warning"]
 
 
 async def test_truncation_auto_takes_the_limit_from_the_backends_error() -> None:
@@ -484,7 +484,7 @@ async def test_compaction_of_too_long_a_conversation_drops_its_oldest_turns() ->
     assert compacted.status_code == 200
     assert [text for _, text in told(backend)] == ["two " * 200, "three", LAUNCH[1]["content"], PROMPT]
     assert [item["type"] for item in compacted.json()["output"]] == ["message", "message", "message", "compaction"]
-    assert "left out" in compacted.headers["x-antiphon-warning"]
+    assert "dropped" in compacted.headers["x-antiphon-warning"]
 
 
 # include: ["reasoning.encrypted_content"]

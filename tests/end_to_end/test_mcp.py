@@ -270,7 +270,7 @@ async def test_mcp_functions_beyond_the_backends_limit_are_not_offered(upstream:
         request = {"model": "m", "input": "Hi.", "tools": [MCP]}
         answer = await client.post("/responses", json=request)
     assert len(offered(upstream)) == 128
-    assert "functions were left out" in answer.headers["x-antiphon-warning"]
+    assert "functions of hosted tools were left out" in answer.headers["x-antiphon-warning"]
 
 
 SEARCH = {"type": "tool_search"}
@@ -564,9 +564,9 @@ async def test_mcp_server_that_no_caller_may_name_is_refused(upstream: Upstream,
 @pytest.mark.parametrize(
     ("fields", "param", "words"),
     [
-        ({}, "server_label", "knows no MCP server named 'lab'"),
-        ({"connector_id": "lab"}, "connector_id", "knows no MCP server named 'lab'"),
-        ({"server_label": ""}, "server_label", "needs a label"),
+        ({}, "server_label", "MCP server 'lab' not found"),
+        ({"connector_id": "lab"}, "connector_id", "MCP server 'lab' not found"),
+        ({"server_label": ""}, "server_label", "must have 1 to 128 characters"),
     ],
 )
 async def test_mcp_server_that_is_unknown_is_the_same_error_whatever_is_declared(
@@ -595,7 +595,7 @@ async def test_server_url_that_is_not_allowed_is_refused(upstream: Upstream, too
         answer = await client.post("/v1/responses", json={"model": "m", "input": "Hi.", "tools": [tool]})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (400, "tools[0].server_url")
-    assert "only calls MCP servers that its operator" in error["message"]
+    assert "calls only MCP servers that its operator" in error["message"]
     assert upstream.requests == []
 
 

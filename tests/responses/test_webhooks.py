@@ -298,7 +298,7 @@ async def test_webhook_survives_kill_9(receiver: Receiver, place: Place) -> None
     ("table", "problem"),
     [
         ({"url": "ftp://x", "secret": SECRET}, "http or https"),
-        ({"url": "https://me:pw@x/", "secret": SECRET}, "no user or password"),
+        ({"url": "https://me:pw@x/", "secret": SECRET}, "must not contain a user or a password"),
         ({"url": "https://x", "secret": "whsec_short"}, "whsec_"),
         ({"url": "https://x", "secret": "k" * 32}, "whsec_"),
         ({"url": "https://x"}, "either `secret` or `secret_env`"),

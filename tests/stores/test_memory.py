@@ -74,7 +74,7 @@ async def test_record_beyond_the_bound_is_refused_and_evicts_nothing() -> None:
     await store.put("a:1", "resp_1", b"1")
     await store.put("a:2", "resp_2", b"2")
 
-    with pytest.raises(StoreUnavailable, match="larger than the response store may be"):
+    with pytest.raises(StoreUnavailable, match="larger than the response store allows"):
         await store.put("a:3", "resp_3", bytes(10_000))
 
     assert await store.all("a:1") == {"resp_1": b"1"}
@@ -88,7 +88,7 @@ async def test_chain_beyond_the_bound_is_refused_and_keeps_its_records() -> None
     for number in (1, 2, 3):
         await store.put("a:1", f"resp_{number}", b"%d" % number)
 
-    with pytest.raises(StoreUnavailable, match="larger than the response store may be"):
+    with pytest.raises(StoreUnavailable, match="larger than the response store allows"):
         await store.put("a:1", "resp_4", b"4")
     await store.put("a:1", "resp_3", b"new")
 

@@ -420,7 +420,7 @@ async def test_containers_beyond_the_limit_keep_their_files(place: Place) -> Non
         await place.respond(runs("2"))
     again = await place.respond(runs("open('kept').read()"), previous_response_id=first.id)
     assert logs(again.output[0]) == "'content'\n"
-    assert place.shown().startswith("The Python process was started anew: the variables of earlier calls are lost")
+    assert place.shown().startswith("The Python process was restarted. The variables of earlier calls are lost")
     assert again.output[0].container_id == first.output[0].container_id
 
 

@@ -162,7 +162,7 @@ async def test_skills_are_bounded_in_number(place: Place) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
         await place.respond(tools=[shell(*[LETTERS] * 17)])
     assert refusal.value.param == "tools[0].environment.skills"
-    with pytest.raises(openai.BadRequestError, match="two skills"):
+    with pytest.raises(openai.BadRequestError, match="must not contain the skill"):
         await place.respond(tools=[shell(LETTERS, LETTERS)])
 
 

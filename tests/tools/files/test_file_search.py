@@ -187,7 +187,7 @@ async def test_file_search_that_finds_nothing_says_so(place: Place) -> None:
     place.backend.scripts = [asks("quantum"), says("Nothing.")]
     response = await place.respond(include=["file_search_call.results"])
     assert (response.output[0].status, response.output[0].results) == ("completed", [])
-    assert "Nothing in the files" in place.shown()
+    assert "No passages match" in place.shown()
 
 
 @pytest.mark.parametrize(

@@ -457,7 +457,7 @@ async def test_declared_server_gets_the_operators_headers_or_the_callers_token(
 
 async def test_server_for_other_keys_is_not_found() -> None:
     tool = tool_of({"servers": {"lab": {"url": "http://127.0.0.1:9/mcp", "keys": ["team-a"]}}})
-    with pytest.raises(InvalidRequest, match="knows no MCP server"):
+    with pytest.raises(InvalidRequest, match="not found on this server"):
         tool.open(declaration("0" * 32, server_label="lab"))
 
 
@@ -507,14 +507,15 @@ async def test_programs_that_do_not_exist_are_known_before_the_server_starts(tmp
         "own": {"command": "server", "env": {"PATH": str(tmp_path)}},
         "here": {"command": "./server", "directory": str(tmp_path)},
     }
-    missing = "there is no program"
     assert await tool_of({"servers": servers}).prepare() == [
-        f"servers.typo: {missing} 'no-such-program' in the PATH",
-        f"servers.own: {missing} 'server' in the PATH",
-        f"servers.here: {missing} './server'",
+        "servers.typo: program 'no-such-program' not found in the PATH",
+        "servers.own: program 'server' not found in the PATH",
+        "servers.here: program './server' not found",
     ]
     program.touch(mode=0o755)
-    assert await tool_of({"servers": servers}).prepare() == [f"servers.typo: {missing} 'no-such-program' in the PATH"]
+    assert await tool_of({"servers": servers}).prepare() == [
+        "servers.typo: program 'no-such-program' not found in the PATH"
+    ]
 
 
 async def test_program_that_does_not_exist_is_said_to_be_missing() -> None:

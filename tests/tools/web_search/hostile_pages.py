@@ -46,10 +46,12 @@ PAGES = {
     # What is looked for.
     "one letter, and many of it": Page(lambda: b"a" * SIZE, "of at most 1000 characters", TEXT, "a" * 8000),
     "one letter, and others at the end": Page(
-        lambda: b"a" * SIZE, "not in the page", TEXT, "a" * 500 + "b" + "a" * 499
+        lambda: b"a" * SIZE, "not found in the page", TEXT, "a" * 500 + "b" + "a" * 499
     ),
-    "one letter, and another at the beginning": Page(lambda: b"a" * SIZE, "not in the page", TEXT, "b" + "a" * 999),
-    "periods": Page(lambda: b"ab" * (SIZE // 2), "not in the page", TEXT, "ab" * 499 + "ba"),
+    "one letter, and another at the beginning": Page(
+        lambda: b"a" * SIZE, "not found in the page", TEXT, "b" + "a" * 999
+    ),
+    "periods": Page(lambda: b"ab" * (SIZE // 2), "not found in the page", TEXT, "ab" * 499 + "ba"),
     "letters that grow when folded": Page(lambda: "ß".encode() * (SIZE // 2), "ßßß", TEXT, "ßß"),
     "a capital letter with a dot": Page(lambda: ("İ" * 1000 + "needle").encode(), "İneedle", TEXT, "İNEEDLE"),
     "a pattern of an expression": Page(lambda: b"(a+)+$" * 1000, "(a+)+$", TEXT, "(a+)+$"),

@@ -115,7 +115,7 @@ async def test_pages_stay_closed_without_access_to_the_web(searxng: SearXNG, pag
     commands = {"open": [{"ref_id": "https://example.org"}], "find": [{"ref_id": "https://a.example", "pattern": "x"}]}
     async with client_of(searxng) as client:
         answer = await run(client, commands, settings={"external_web_access": access})
-    assert answer["output"].count("Pages cannot be opened here.") == 2
+    assert answer["output"].count("Pages cannot be opened.") == 2
     assert page == []
 
 
