@@ -165,7 +165,7 @@ def test_settings_prints_what_a_dotenv_file_may_hold(tmp_path: Path) -> None:
         (["--store-url", "mysql://:hush@localhost"], "ANTIPHON_STORE_URL: must begin with memory://, "),
         (["--store-url", "redis://:hush@localhost/0?hush=1"], "ANTIPHON_STORE_URL: "),
         (["--backend-url", "localhost:8000"], "ANTIPHON_BACKEND_URL: must be an http or https URL"),
-        (["--host", "0.0.0.0"], "ANTIPHON_API_KEYS: must hold at least one key"),
+        (["--host", "0.0.0.0"], "ANTIPHON_API_KEYS: must contain at least one key"),
         (["--workers", "2"], "ANTIPHON_STORE_URL: must be a store that 2 workers can share"),
         (["--config", "nowhere.toml"], "ANTIPHON_CONFIG: cannot read 'nowhere.toml'"),
         (["--port", "many"], "Invalid value for '--port'"),
@@ -471,14 +471,14 @@ def test_check_reaches_every_mcp_server(tmp_path: Path) -> None:
     checked = run(tmp_path, "check", ANTIPHON_MCP=json.dumps(servers))
     assert checked.returncode == 1
     assert "ok    tool      mcp time: works, 2 tools: get_current_time, convert_time" in checked.stdout
-    assert "fail  tool      mcp typo: program ' not foundno-such-program' in the PATH" in checked.stdout
+    assert "fail  tool      mcp typo: program 'no-such-program' not found in the PATH" in checked.stdout
     assert "fail  tool      mcp gone: The MCP server cannot be reached." in checked.stdout
     assert "hush" not in checked.stdout + checked.stderr
 
 
 def test_serve_says_that_the_program_of_an_mcp_server_does_not_exist(tmp_path: Path) -> None:
     with served(tmp_path, "--mcp", "typo=no-such-program --fast"):
-        assert "tools.mcp: servers.typo: program ' not foundno-such-program' in the PATH" in log_of(tmp_path)
+        assert "tools.mcp: servers.typo: program 'no-such-program' not found in the PATH" in log_of(tmp_path)
 
 
 def test_check_with_several_invalid_tools_names_each_and_checks_the_others(tmp_path: Path) -> None:

@@ -149,5 +149,5 @@ def test_prompt_file_that_is_invalid_is_named(folder: Path, name: str, text: str
 
 
 def test_prompt_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="folder .* not found"):
+    with pytest.raises(SettingsError, match=r"folder .* not found"):
         read_prompts(tmp_path / "none")

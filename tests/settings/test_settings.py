@@ -368,7 +368,7 @@ def test_errors_show_no_value(place: Place) -> None:
 def test_open_server_beyond_loopback_is_refused(place: Place) -> None:
     place.variables(ANTIPHON_HOST="0.0.0.0")
     (problem,) = problems()
-    assert problem.startswith("ANTIPHON_API_KEYS: must hold at least one key, since ANTIPHON_HOST=0.0.0.0 can be")
+    assert problem.startswith("ANTIPHON_API_KEYS: must contain at least one key, because ANTIPHON_HOST=0.0.0.0 is")
     assert "ANTIPHON_ALLOW_OPEN=true" in problem
 
 

@@ -185,7 +185,7 @@ async def test_code_by_a_server_that_is_not_the_callers_is_left_out(runner: Runn
 @pytest.mark.parametrize(
     ("tools", "message"),
     [
-        ({"code_interpreter": {"provider": "mcp:lab"}}, "no MCP server 'lab'"),
+        ({"code_interpreter": {"provider": "mcp:lab"}}, "MCP server 'lab' not found"),
         (tables("http://127.0.0.1:9/mcp", disk="1MiB"), "disk: unknown key"),
     ],
 )

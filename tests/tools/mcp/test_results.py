@@ -58,16 +58,16 @@ def test_result_images_are_shown_to_the_model(block: dict[str, Any]) -> None:
     ("sizes", "shown", "words"),
     [
         ([10] * MAX_IMAGES, MAX_IMAGES, None),
-        ([10] * (MAX_IMAGES + 3), MAX_IMAGES, "[3 images of this result are not shown"),
-        ([MAX_IMAGE_CHARS, 10], 1, "[1 images of this result are not shown"),
-        ([MAX_IMAGE_CHARS // 2, MAX_IMAGE_CHARS, 10], 2, "[1 images of this result are not shown"),
+        ([10] * (MAX_IMAGES + 3), MAX_IMAGES, "[3 images of this result were omitted"),
+        ([MAX_IMAGE_CHARS, 10], 1, "[1 images of this result were omitted"),
+        ([MAX_IMAGE_CHARS // 2, MAX_IMAGE_CHARS, 10], 2, "[1 images of this result were omitted"),
     ],
 )
 def test_result_images_beyond_the_bounds_are_not_shown(sizes: list[int], shown: int, words: str | None) -> None:
     outcome = outcome_of({"content": [{**IMAGE, "data": "a" * size} for size in sizes]}, PLAIN, 10_000)
     assert isinstance(outcome.output, list) and len(outcome.output) == 1 + shown
     assert outcome.output[0]["text"] == outcome.fields["output"]
-    assert ("not shown" in str(outcome.fields["output"])) is bool(words) and (words or "") in str(
+    assert ("were omitted" in str(outcome.fields["output"])) is bool(words) and (words or "") in str(
         outcome.fields["output"]
     )
 

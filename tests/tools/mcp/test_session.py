@@ -482,9 +482,9 @@ async def test_declared_servers_are_checked(lab: Lab, tmp_path: Path) -> None:
         "few": None,
         "time": None,
         "gone": "The MCP server cannot be reached.",
-        "no_program": "program ' not foundno-such-program' in the PATH",
-        "no_file": f"program ' not found{tmp_path}/server'",
-        "no_folder": f"directory ' not found{tmp_path}/folder'",
+        "no_program": "program 'no-such-program' not found in the PATH",
+        "no_file": f"program '{tmp_path}/server' not found",
+        "no_folder": f"directory '{tmp_path}/folder' not found",
     }
     assert str(found["none"]).startswith(
         "`allowed_tools` has names that match none of its tools: 'serch*', which are add,"

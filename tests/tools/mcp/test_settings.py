@@ -119,7 +119,7 @@ def test_table_overrides_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ("[]", "must have an object `mcpServers`"),
         ('{"mcpServers": {"a": 1}}', "`mcpServers.a` must be an object"),
         ('{"mcpServers": {"a": {"command": "${NOT_THERE}"}}}', "variable NOT_THERE is not set"),

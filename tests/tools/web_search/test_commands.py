@@ -140,7 +140,7 @@ async def test_unknown_and_unsupported_commands_are_answered_in_the_text(searxng
         empty = await run(client, {})
     for words in ("is not a URL", "The weather is not available", "Links are not numbered", "The time at UTC+03:00 is"):
         assert words in answer["output"]
-    assert "'noon' is not an offset" in answer["output"]
+    assert "'noon' is not a UTC offset" in answer["output"]
     assert empty["output"] == "No command found. Use `search_query`. The `ref_id` of a result is its URL."
     assert "results" not in empty
 
