@@ -325,7 +325,7 @@ async def test_reload_at_sighup_applies_limits_to_open_websockets(
     [
         ("[backends.local\n", "antiphon.toml: "),
         ('[backends.local]\nurl = "localhost"\n', "backends.local.url: must be an http or https URL"),
-        ('[backends.local]\nurl = "http://a/v1"\nfallbacks = ["b"]\n', "there is no backend 'b'"),
+        ('[backends.local]\nurl = "http://a/v1"\nfallbacks = ["b"]\n', "backend 'b' not found"),
         ('[backends.local]\nbackend = "no.such:Backend"\n', "cannot import"),
     ],
 )

@@ -391,7 +391,7 @@ def test_server_with_identities_counts_as_one_with_keys() -> None:
         ("[auth.jwt]\nissuer = 'i'\naudience = 'a'\njwks_file = 'f'\nalgorithms = ['none']", "auth.jwt.algorithms.0: "),
         ("[auth.jwt]\nissuer = 'i'\naudience = 'a'\njwks_url = 'ftp://x'", "auth.jwt.jwks_url: must be an http"),
         ("[auth.jwt]\nissuer = 'i'\naudience = 'a'\njwks_url = 'http://u:p@x/'", "must not contain a user"),
-        ("[auth.jwt]\nissuer = 'i'\naudience = 'a'\njwks_file = 'f'\nkey = 'team'", "there is no table [keys.team]"),
+        ("[auth.jwt]\nissuer = 'i'\naudience = 'a'\njwks_file = 'f'\nkey = 'team'", "table [keys.team] not found"),
         ("[auth.proxy]\naddresses = ['*']\nheader = 'X-E'", "auth.proxy.addresses.0: must be an address"),
         ("[auth.proxy]\naddresses = []\nheader = 'X-E'", "auth.proxy.addresses: "),
         ("[auth.proxy]\naddresses = ['::1']\nheader = 'Authorization'", "auth.proxy.header: must be the name"),

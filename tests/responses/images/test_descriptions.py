@@ -74,7 +74,7 @@ async def create(client: httpx.AsyncClient, body: Mapping[str, Any], **headers: 
     return answer
 
 
-SENT = "What is this?\n(Description of an image, written by another model: A red square.)"
+SENT = "What is this?\n(Image description by another model: A red square.)"
 
 
 async def test_refused_image_is_described_and_the_next_turn_sends_the_same_text(servers: Servers) -> None:
@@ -145,7 +145,7 @@ async def test_failed_description_is_a_note_and_is_tried_again(servers: Servers,
     servers.eyes.say(failure)
     async with servers.client() as client:
         first = await create(client, {"input": about(RED)})
-        assert "a note took the place of some: the model 'qwen-vl' failed" in first.headers["x-antiphon-warning"]
+        assert "some were replaced by a note: the model 'qwen-vl' failed" in first.headers["x-antiphon-warning"]
         assert "secret" not in first.headers["x-antiphon-warning"]
         await create(client, {"input": about(RED)})
     assert servers.contents()[2:] == ["What is this?\n(An image was omitted: this model cannot see it.)", SENT]
