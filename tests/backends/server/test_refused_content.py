@@ -171,7 +171,7 @@ def test_keyword_of_a_strict_tool_stays_and_is_named(said: str) -> None:
     assert error.param == "tools"
     assert error.message == (
         f"{said} The keyword 'pattern' at 'properties.day.pattern' in the strict tool 'f' was kept, "
-        "since the schema is enforced."
+        "because the schema is enforced."
     )
 
 
@@ -199,7 +199,7 @@ def test_keyword_of_a_text_format_stays_and_is_named(fields: dict[str, Any]) -> 
     assert error.param == "text.format.schema.properties.day.pattern"
     assert error.message.endswith(
         "The keyword 'pattern' at 'properties.day.pattern' in 'text.format.schema' was kept, "
-        "since the schema is enforced."
+        "because the schema is enforced."
     )
 
 
