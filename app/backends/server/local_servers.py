@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import httpx
+if TYPE_CHECKING:
+    import httpx
 
 PORTS = {"Ollama": 11434, "vLLM": 8000, "llama.cpp": 8080, "LM Studio": 1234}
 _OWNERS = {"vllm": "vLLM", "llamacpp": "llama.cpp", "sglang": "SGLang"}  # `owned_by` of models, by server
@@ -23,6 +24,8 @@ class LocalServer(NamedTuple):
 
 async def find_local_servers(own_port: int, ports: dict[str, int] | None = None) -> list[LocalServer]:
     """Return the servers that list models at a default port of a known server, other than this server itself."""
+    import httpx  # on first use, since its import takes long
+
     candidates = [(name, port) for name, port in (ports or PORTS).items() if port != own_port]
     async with httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False) as http:
         found = await asyncio.gather(*(_ask(http, name, port) for name, port in candidates))
@@ -30,6 +33,8 @@ async def find_local_servers(own_port: int, ports: dict[str, int] | None = None)
 
 
 async def _ask(http: httpx.AsyncClient, name: str, port: int) -> LocalServer | None:
+    import httpx
+
     url = f"http://127.0.0.1:{port}/v1"
     try:
         answer = await http.get(f"{url}/models")
