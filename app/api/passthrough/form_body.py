@@ -72,7 +72,7 @@ class ModelField(FormReader):
             self.value += data
             if len(self.value) > MAX_MODEL:
                 raise InvalidRequest(
-                    "Invalid 'model': must not be longer than a model name.",
+                    f"Invalid 'model': must be at most {MAX_MODEL} bytes long.",
                     param="model",
                     code="string_above_max_length",
                 )

@@ -69,7 +69,7 @@ class ContextLoader:
         try:
             turns = [*await self._conversation_before(turns[0], owner, response_id), *turns]
         except PreviousResponseNotFound:
-            message = f"The conversation of response '{response_id}' not found: it was deleted or has expired."
+            message = f"Conversation of response '{response_id}' not found: it was deleted or has expired."
             raise NotFound(message, param="response_id") from None
         *earlier, turn = turns
         past = await run_in_thread_if_large(Past.of, earlier)

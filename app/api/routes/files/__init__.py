@@ -91,7 +91,8 @@ async def _upload(request: Request, files: Files, owner: str, limits: BodyLimits
                 continue
             fields[part.name] = fields.get(part.name, b"") + data
             if len(fields[part.name]) > MAX_FIELD:
-                raise InvalidRequest(f"Invalid '{part.name[:64]}': must be shorter.", param=part.name[:64])
+                message = f"Invalid '{part.name[:64]}': must be at most {MAX_FIELD} bytes long."
+                raise InvalidRequest(message, param=part.name[:64])
         if "purpose" not in fields:
             raise missing("purpose")
         report_unknown(request, {name: _FIELDS for name in fields if name not in _FIELDS}, limits)
