@@ -222,7 +222,7 @@ async def test_mcp_results_that_are_too_long_are_cut(upstream: Upstream, lab: La
         httpx.AsyncClient(base_url=f"{url}/v1") as client,
     ):
         called = only(await respond(client), "mcp_call")
-    assert len(called["output"]) == 1000 and "cut off" in called["output"]
+    assert len(called["output"]) == 1000 and "truncated" in called["output"]
     assert told(upstream) == [called["output"]]
 
 

@@ -315,7 +315,7 @@ async def test_result_that_is_too_long_is_cut(lab: Lab) -> None:
         await http.post("/responses", json=body())
     content = backend.asked[1]["messages"][-1]["content"]
     assert len(content) < 1100
-    assert "cut off" in content
+    assert "truncated" in content
 
 
 async def test_result_with_an_image_is_shown_now_and_in_the_next_turn(lab: Lab) -> None:
