@@ -37,4 +37,4 @@ async def test_endpoint_that_is_not_configured_names_the_setting(method: str, pa
 async def test_endpoint_that_does_not_exist_is_a_404(path: str) -> None:
     async with antiphon(**OFF) as url, httpx.AsyncClient(base_url=url, trust_env=False) as client:
         answer = await client.get(path)
-    assert answer.json()["error"]["message"] == f"There is no GET {path} here."
+    assert answer.json()["error"]["message"] == f"GET {path} not found."

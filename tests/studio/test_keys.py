@@ -139,7 +139,7 @@ async def test_refused_field_is_named_in_the_dialog_and_focused(browser: Browser
         await dialog.get_by_label("Name").fill("alice")
         await dialog.get_by_label("Money a day").fill("5")
         await dialog.get_by_role("button", name="Create").click()
-        await expect(dialog.get_by_role("alert")).to_contain_text("money needs prices")
+        await expect(dialog.get_by_role("alert")).to_contain_text("money requires prices")
         await page.keyboard.press("Escape")
         await expect(dialog).to_have_count(0)
         await expect(page.get_by_role("button", name="New key")).to_be_focused()

@@ -147,8 +147,8 @@ class PostgresFiles(FilePlace):
             "DROP INDEX antiphon_store_files_by_queue; DROP TABLE antiphon_turns;"
             "ALTER TABLE antiphon_store_files DROP COLUMN queue, DROP COLUMN key;"
             "CREATE INDEX antiphon_store_files_to_read ON antiphon_store_files (number) WHERE status = 'in_progress';"
-            "DROP TABLE antiphon_multipart_uploads; DROP TABLE antiphon_upload_parts;"
-            "DROP TABLE antiphon_request_batches; DROP TABLE antiphon_batch_requests; DROP TABLE antiphon_objects;"
+            "DROP TABLE antiphon_objects; DROP TABLE antiphon_multipart_uploads; DROP TABLE antiphon_upload_parts;"
+            "DROP TABLE antiphon_request_batches; DROP TABLE antiphon_batch_requests;"
             "UPDATE antiphon_files_schema SET version = 1"
         )
 

@@ -254,7 +254,7 @@ async def test_image_declaration_that_is_invalid_is_a_400(
     ("table", "message"),
     [
         ({}, "'default' has no URL"),
-        ({"backend": "other"}, "no backend 'other'"),
+        ({"backend": "other"}, "backend 'other' not found"),
         ({"backend": "default", "size": 1}, "size"),
     ],
 )

@@ -90,7 +90,7 @@ async def test_input_file_that_was_deleted_does_not_end_its_conversation(place: 
     answer = await place.client.responses.with_raw_response.create(
         model="m", input="Again.", previous_response_id=first.id
     )
-    assert "not available" in place.content(0)
+    assert "no longer available" in place.content(0)
     assert id in answer.headers["x-antiphon-warning"]
 
 

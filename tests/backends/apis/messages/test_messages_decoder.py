@@ -100,5 +100,5 @@ def test_content_of_an_unknown_type_is_left_out_with_one_warning_for_each_type()
     deltas, decoder = decoded(b"".join(map(frame, sent)), [])
     assert TextDelta(["Hi."]) in deltas
     assert decoder.warnings == [
-        f"Content of unknown type '{type_}' of the backend was ignored." for type_ in ("hologram", "smell")
+        f"Content of unknown type '{type_}' from the backend was ignored." for type_ in ("hologram", "smell")
     ]
