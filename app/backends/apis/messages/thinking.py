@@ -71,15 +71,26 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
 
 
 def _begun_without(messages: Sequence[Message]) -> bool:
-    """Return whether the last message has results of calls, in a turn whose first message has no thinking block."""
+    """
+    Return whether the last message has results of calls, in a turn whose first message has no thinking block.
+
+    A user message with results and text, such as the summary of a compaction, may begin a turn or continue one. Servers
+    differ, so neither turn may have begun without thinking.
+    """
     first: Any = None
+
+    def without() -> bool:
+        return first is not None and first["type"] not in THINKING_BLOCKS
+
     for message in reversed(messages):
         content: Any = message["content"]
         if message["role"] == "assistant":
             first = content[0]
         elif all(block["type"] != "tool_result" for block in content):
             break
-    return first is not None and first["type"] not in THINKING_BLOCKS
+        elif any(block["type"] != "tool_result" for block in content) and without():
+            break
+    return without()
 
 
 def _without_sampling(state: TranslationState, body: JSONObject) -> None:

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import orjson
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.backends.apis.messages.encoder import to_messages_request
@@ -48,7 +48,23 @@ def encoded(request: dict[str, Any], profile: Profile) -> EncodedQuestion | None
         return None
 
 
+# A summary between the results of calls and the next call begins a turn without thinking.
+SUMMARIZED = [
+    {"type": "reasoning", "id": "rs_1", "summary": None, "content": None},
+    {"type": "web_search_call", "id": "ws_1", "action": None},
+    {"type": "compaction", "id": "cmp_1", "encrypted_content": "x"},
+    {"type": "custom_tool_call", "call_id": "a", "name": "patch", "input": "{}"},
+]
+
+
 @given(requests, profiles, efforts, limits, st.booleans())
+@example(
+    {"model": "m", "input": SUMMARIZED, "tools": []},
+    CLAUDE.override({"request.thinking_budget": ["*"]}),
+    "minimal",
+    None,
+    False,
+)
 def test_every_conversation_is_refused_or_sent_as_the_server_takes_it(
     request: dict[str, Any], profile: Profile, effort: str | None, limit: int | None, marked: bool
 ) -> None:
