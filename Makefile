@@ -116,6 +116,7 @@ test-clients: $(VENV)/test.stamp ## run real clients against it; ARGS="-k codex"
 lint: $(VENV)/test.stamp $(CLIENTS)/studio.stamp workflows ## ruff and Biome: format and lint; schemas of the workflows and the Compose file
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python .ci/prose.py check
 	$(BIOME) check --error-on-warnings
 
 workflows: $(VENV)/test.stamp

@@ -86,9 +86,9 @@ def _begun_without(messages: Sequence[Message]) -> bool:
         content: Any = message["content"]
         if message["role"] == "assistant":
             first = content[0]
-        elif all(block["type"] != "tool_result" for block in content):
-            break
-        elif any(block["type"] != "tool_result" for block in content) and without():
+            continue
+        results = [block["type"] == "tool_result" for block in content]
+        if not any(results) or (not all(results) and without()):
             break
     return without()
 
