@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from app.errors import APIError
+from app.runtime.outbound import RequestFailed, send_request
 from app.runtime.tasks import end
 
 if TYPE_CHECKING:
@@ -177,18 +178,11 @@ def key_url(url: str, http: httpx.AsyncBaseTransport) -> Callable[[], Awaitable[
 
         request = httpx.Request("GET", url, headers={"Accept": "application/json", "User-Agent": "antiphon"})
         try:
-            async with asyncio.timeout(FETCH_TIMEOUT):
-                response = await http.handle_async_request(request)
-                try:
-                    source = await response.aread()
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            raise KeySetError(f"no answer within {FETCH_TIMEOUT:g} seconds") from None
-        except Exception as error:  # of the transport, or of the guard around it
-            raise KeySetError(f"{type(error).__name__}: {error}".rstrip(": ")) from None
+            response = await send_request(http, request, FETCH_TIMEOUT)
+        except RequestFailed as failure:
+            raise KeySetError(f"{failure}: {failure.__cause__ or ''}".rstrip(": ")) from None
         if response.status_code != 200:
             raise KeySetError(f"HTTP {response.status_code}")
-        return source
+        return response.content
 
     return load

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from app.core.types import JSONObject
 from app.core.types.request import Response
 from app.errors import StoreUnavailable
+from app.runtime.outbound import RequestFailed, send_request
 from app.runtime.tasks import end, wait_for_event
 from app.stores import Change, Store
 
@@ -209,13 +210,9 @@ class Webhooks:
         }
         request = httpx.Request("POST", endpoint.url, headers=headers, content=body)
         try:
-            async with asyncio.timeout(TIMEOUT):
-                response = await self._http.handle_async_request(request)
-                await response.aclose()
-        except TimeoutError:
-            return f"no answer within {TIMEOUT:g} seconds"
-        except Exception as error:  # of the transport, or of the guard around it
-            return type(error).__name__
+            response = await send_request(self._http, request, TIMEOUT, read=False)
+        except RequestFailed as error:
+            return str(error)
         return "" if response.is_success else f"HTTP {response.status_code}"
 
 

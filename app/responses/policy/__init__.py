@@ -18,6 +18,7 @@ import orjson
 from app.core.bounded_json import dumps
 from app.core.types.frozen import frozen
 from app.errors import APIError
+from app.runtime.outbound import send_request
 from app.runtime.tasks import end
 from app.runtime.threads import run_in_thread_if_large
 
@@ -157,20 +158,10 @@ class PolicyHooks:
         content = await run_in_thread_if_large(dumps, body)
         headers = {"Content-Type": "application/json", "User-Agent": "antiphon"}
         request = httpx.Request("POST", self._urls[body["direction"]], headers=headers, content=content)
-        try:
-            async with asyncio.timeout(self._timeout):
-                response = await self._http.handle_async_request(request)
-                try:
-                    answer = await response.aread()
-                finally:
-                    await response.aclose()
-        except TimeoutError:
-            raise ValueError(f"no answer within {self._timeout:g} seconds") from None
-        except Exception as error:  # of the transport, or of the guard around it
-            raise ValueError(type(error).__name__) from None
+        response = await send_request(self._http, request, self._timeout)
         if response.status_code != 200:
             raise ValueError(f"HTTP {response.status_code}")
-        return await run_in_thread_if_large(parsed_decision, answer)
+        return await run_in_thread_if_large(parsed_decision, response.content)
 
 
 def parsed_decision(answer: bytes) -> Decision:

@@ -1,0 +1,37 @@
+"""Single HTTP requests to services of the operator: webhook receivers, identity providers, policy services."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class RequestFailed(ValueError):
+    """A request got no response. The message is a reason without addresses or content."""
+
+
+async def send_request(
+    http: httpx.AsyncBaseTransport, request: httpx.Request, seconds: float, *, read: bool = True
+) -> httpx.Response:
+    """
+    Send a request and return its closed response, with the body unless `read` is False.
+
+    `http` limits the size of answers and follows no redirects; `seconds` limits the whole exchange.
+    Raises `RequestFailed`; its cause is the transport's error, if there is one.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            response = await http.handle_async_request(request)
+            try:
+                if read:
+                    await response.aread()
+            finally:
+                await response.aclose()
+    except TimeoutError:
+        raise RequestFailed(f"no answer within {seconds:g} seconds") from None
+    except Exception as error:  # of the transport, or of the guard around it
+        raise RequestFailed(type(error).__name__) from error
+    return response
