@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from app.backends.apis import Post
 from app.backends.server.errors.classification import ERROR_CLASSES
-from app.core.types import JSONMapping
+from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 if TYPE_CHECKING:
@@ -20,19 +20,29 @@ ABSENT = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
 class EndpointTokenizer:
     """Counts the tokens of prompts at a URL, until the server turns out not to have it."""
 
+    total = "input_tokens"  # the field of the answer with the count
+
     def __init__(self, url: httpx.URL, fields: Sequence[str]) -> None:
         """`fields` are those of a request that determine its prompt."""
-        self._url: httpx.URL | None = url
+        self._url = url
         self._fields = fields
+        self._absent = False
 
     async def count(self, body: JSONMapping, post: Post) -> int | None:
-        if self._url is None:
+        if self._absent:
             return None
         try:
-            answer = await post(self._url, {name: body[name] for name in self._fields if name in body})
+            answer = await post(self.url(body), self.prompt(body))
         except BackendError as error:
-            if error.code in ABSENT:
-                self._url = None
+            self._absent = self._absent or error.code in ABSENT
             return None
-        count = answer.get("input_tokens") if isinstance(answer, dict) else None
+        count = answer.get(self.total) if isinstance(answer, dict) else None
         return count if isinstance(count, int) else None
+
+    def url(self, body: JSONMapping) -> httpx.URL:
+        """Return the endpoint for a request; raises `BackendError` if it has none."""
+        return self._url
+
+    def prompt(self, body: JSONMapping) -> JSONObject:
+        """Return the fields to send."""
+        return {name: body[name] for name in self._fields if name in body}

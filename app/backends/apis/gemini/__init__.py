@@ -7,13 +7,13 @@ from app.backends.apis.gemini.decoder import GeminiDecoder
 from app.backends.apis.gemini.encoder import GEMINI_CALLER_FIELDS, to_gemini
 from app.backends.apis.gemini.errors import error_with_field
 from app.backends.apis.gemini.models import listed_model
-from app.backends.apis.gemini.token_counting import GeminiTokenizer
+from app.backends.apis.gemini.token_counting import gemini_tokenizer
 
 GEMINI_CODEC = Codec(
     to_gemini,
     GeminiDecoder,
     GEMINI_CALLER_FIELDS,
-    GeminiTokenizer,
+    gemini_tokenizer,
     known_error=error_with_field,
     models_path="/models?pageSize=1000",  # 50 otherwise
     listed_model=listed_model,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.backends.apis import APIS, Post
-from app.backends.apis.token_counting import ABSENT
+from app.backends.apis import APIS, NoTokenCounting, TokenCounting
+from app.backends.apis.token_counting import EndpointTokenizer
 from app.backends.server.endpoints import model_url
 from app.core.profile import Profile
 from app.core.types import JSONMapping, JSONObject
-from app.errors import BackendError
 
 if TYPE_CHECKING:
     import httpx
@@ -17,32 +16,29 @@ if TYPE_CHECKING:
 _PROMPT = ("contents", "systemInstruction", "tools")
 
 
-class GeminiTokenizer:
-    """Counts prompt tokens at one server."""
+def gemini_tokenizer(base: httpx.URL, profile: Profile) -> TokenCounting:
+    """Return the tokenizer of a server, whose path for answers has to be that of a method."""
+    generate = (profile.transport.path or APIS["gemini"].path).partition("?")[0]
+    model, method, _ = generate.partition(":streamGenerateContent")
+    return GeminiTokenizer(base, f"{model}:countTokens", profile) if method else NoTokenCounting(base, profile)
 
-    def __init__(self, base: httpx.URL, profile: Profile) -> None:
-        generate = (profile.transport.path or APIS["gemini"].path).partition("?")[0]
-        model, method, _ = generate.partition(":streamGenerateContent")
-        self._path = f"{model}:countTokens" if method else None
-        self._wrapped = model.startswith("/models/")  # AI Studio ignores other fields outside the wrapper
-        self._base = base
+
+class GeminiTokenizer(EndpointTokenizer):
+    """Counts prompt tokens at one server; the model is in the URL."""
+
+    total = "totalTokens"
+
+    def __init__(self, base: httpx.URL, path: str, profile: Profile) -> None:
+        super().__init__(base, _PROMPT)
+        self._path = path
         self._profile = profile
 
-    async def count(self, body: JSONMapping, post: Post) -> int | None:
-        if self._path is None:
-            return None
-        try:
-            url = model_url(self._base, self._path, body.get("model"), self._profile)
-            answer = await post(url, self._request(body))
-        except BackendError as error:
-            if error.code in ABSENT:
-                self._path = None
-            return None
-        count = answer.get("totalTokens") if isinstance(answer, dict) else None
-        return count if isinstance(count, int) else None
+    def url(self, body: JSONMapping) -> httpx.URL:
+        return model_url(self._url, self._path, body.get("model"), self._profile)
 
-    def _request(self, body: JSONMapping) -> JSONObject:
-        prompt = {name: body[name] for name in _PROMPT if name in body}
-        if not self._wrapped:
+    def prompt(self, body: JSONMapping) -> JSONObject:
+        prompt = super().prompt(body)
+        if not self._path.startswith("/models/"):
             return prompt
+        # AI Studio ignores other fields outside the wrapper.
         return {"generateContentRequest": {"model": f"models/{body.get('model')}", **prompt}}
