@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import secrets
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated
@@ -26,11 +27,16 @@ from app.core.prices import NANO, Price
 from app.settings.loading import variable
 from app.settings.validation import Bytes, check_header_value
 
-KEY_PREFIX = "sk-antiphon-"  # of keys that `antiphon key new` creates; logs redact strings with this prefix
+KEY_PREFIX = "sk-antiphon-"  # of generated keys; logs redact strings with this prefix
 
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
 # The excluded names stand for keys without a table, in logs and usage.
 _NAME = re.compile(r"(?!(?:anonymous|unnamed|other|key_[0-9a-f]{8})$)[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
+
+
+def generate_key() -> str:
+    """Return a new random key."""
+    return f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
 
 
 def check_key_name(name: str) -> str:

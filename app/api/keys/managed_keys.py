@@ -27,7 +27,7 @@ from app.core.prices import NANO
 from app.core.types import JSONObject
 from app.errors import InvalidRequest, NotFound, PermissionDenied, StoreBusy, StoreUnavailable
 from app.runtime.tasks import end
-from app.settings.keys import KEY_PREFIX, KeySettings
+from app.settings.keys import KeySettings, generate_key
 from app.stores.keys import KeyChange, KeySnapshot, Secret, StoredKey, StoredKeys
 
 logger = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ class ManagedKeys:
 
     async def create(self, actor: KeyAccess, body: CreateKey) -> tuple[ListedKey, str]:
         """Create a key and return it with its secret; raises `InvalidRequest`."""
-        secret, now = _new_secret(), int(self._clock())
+        secret, now = generate_key(), int(self._clock())
         key = StoredKey(f"key_{secrets.token_hex(12)}", body.name, body.name, created_at=now)
         key = self._updated(replace(key, secrets=[Secret(digest_of(secret))]), body)
 
@@ -204,7 +204,7 @@ class ManagedKeys:
         self, actor: KeyAccess, key_id: str, body: RotateKey, version: str | None
     ) -> tuple[ListedKey, str]:
         """Add a new secret; the current secret works until the grace period ends, an earlier one no longer."""
-        secret = _new_secret()
+        secret = generate_key()
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
             key = self._changeable(snapshot, key_id, None, version)
@@ -282,10 +282,6 @@ def _change_of(snapshot: KeySnapshot, key_id: str) -> KeyChange:
     if (change := snapshot.last_changes().get(key_id)) is None:
         raise NotFound(f"Key with id '{key_id}' not found.")
     return change
-
-
-def _new_secret() -> str:
-    return f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
 
 
 def _key_of_settings(name: str, table: KeySettings) -> StoredKey:

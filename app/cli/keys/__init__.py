@@ -68,10 +68,9 @@ def make_key(
     The key itself is shown once, on standard error, so that `antiphon key new NAME >> antiphon.toml` adds the table.
     """
     import getpass
-    import secrets
 
     from app.core.access import digest_of, hash_of
-    from app.settings.keys import KEY_PREFIX, check_key_name, key_table
+    from app.settings.keys import check_key_name, generate_key, key_table
 
     try:
         check_key_name(name)
@@ -86,7 +85,7 @@ def make_key(
             raise typer.Exit(2)
         owner = owner or digest_of(key)[:32]  # the owner of the objects that it has stored so far
     else:
-        key = f"{KEY_PREFIX}{secrets.token_urlsafe(32)}"
+        key = generate_key()
         typer.echo(f"The key of {name}, which is not shown again:\n\n  {key}\n", err=True)
         typer.echo(f"{_instructions(name)}\n", err=True)
     fields = {"owner": owner} if owner else {}
