@@ -1,8 +1,9 @@
 // What the server does now: backends, running responses, containers and vector stores.
 
-import { getJson, send } from "./lib/api.js";
+import { getJson } from "./lib/api.js";
+import { cancelResponse } from "./lib/cancel.js";
 import { askForKey } from "./lib/dialog.js";
-import { announce, button, byId, h } from "./lib/dom.js";
+import { button, byId, h } from "./lib/dom.js";
 import { bytes, card, dataTable, tiles } from "./lib/tables.js";
 import { count, plain, seconds, shortId, when } from "./lib/text.js";
 import { Watch } from "./lib/watch.js";
@@ -159,12 +160,7 @@ export class Now {
   }
 
   async #cancel(id) {
-    try {
-      await send("POST", `responses/${id}/cancel`, {});
-      announce("Cancelled.");
-    } catch (error) {
-      announce(error.message);
-    }
+    await cancelResponse(id);
     this.watch.again();
   }
 }

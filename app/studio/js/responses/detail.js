@@ -1,6 +1,7 @@
 // One response: question and answer, figures, where its time went, its thread, both requests, and its JSON.
 
 import { getJson, send, stream } from "../lib/api.js";
+import { cancelResponse } from "../lib/cancel.js";
 import { confirmed } from "../lib/dialog.js";
 import { announce, button, copyButton, h, icon, schedule } from "../lib/dom.js";
 import { LiveResponse } from "../lib/live.js";
@@ -191,7 +192,7 @@ export class Detail {
         runs
           ? null
           : h("a", { class: "button", href: `#/compare/${response.id}` }, icon("columns-2"), "Run with another model"),
-        runs && response.background ? button("Cancel", () => this.#cancel(response.id)) : null,
+        runs && response.background ? button("Cancel", () => cancelResponse(response.id)) : null,
         button([icon("trash-2"), "Delete"], () => this.#delete(response.id), { class: "danger" }),
       ].filter(Boolean),
     );
@@ -242,15 +243,6 @@ export class Detail {
     } catch (error) {
       if (error.name !== "AbortError" && this.id === response.id)
         this.live.append(h("p", { class: "note" }, plain(error.message)));
-    }
-  }
-
-  async #cancel(id) {
-    try {
-      await send("POST", `responses/${id}/cancel`, {});
-      announce("Cancelled.");
-    } catch (error) {
-      announce(error.message);
     }
   }
 
