@@ -2,6 +2,7 @@
 What tests share.
 
 Running Antiphon
+    settings_file   refuses invalid settings files
     serving         the application on a real socket, in this process
     sockets         a WebSocket client that checks every event
     routes          the methods and paths of all routes

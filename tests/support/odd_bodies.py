@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import httpx
 from hypothesis import strategies as st
 
+from app.api.client_apis import ClientRequest
+from app.api.client_apis.translation import create_request
+from app.errors import InvalidRequest
 from app.main import create_app
 from tests.support.build import delta, finish
 from tests.support.scripted import Scripted
@@ -76,3 +79,24 @@ async def answers_to_odd_bodies(path: str, body: Any, step: int) -> AsyncIterato
         for place in [*places(body)][::step]:
             for other in OTHERS:
                 yield (place, other), await client.post(path, content=json.dumps(changed(body, place, other)))
+
+
+def refused_or_read(read: Callable[[Any, dict[str, str]], ClientRequest], body: Any) -> None:
+    """Check that a client API reads a body or refuses it, and does not change it."""
+    before = copy.deepcopy(body)
+    try:
+        create_request(read(body, {}))
+    except InvalidRequest as error:
+        assert error.status == 400 and error.message
+    assert body == before
+
+
+async def refused_or_answered(path: str, body: Any, *, stream: bool, refusal: str) -> None:
+    """Check that no change in a body is an internal error; `refusal` is the error type of refused bodies."""
+    statuses = set()
+    async for change, answer in answers_to_odd_bodies(path, {**body, "stream": stream}, 2 if stream else 4):
+        assert answer.status_code < 500, (change, answer.text)
+        statuses.add(answer.status_code)
+        if answer.status_code != 200:
+            assert answer.json()["error"]["type"] == refusal
+    assert statuses == {200, 400}

@@ -23,12 +23,12 @@ from app.core.access import hash_of
 from app.errors import InvalidToken, PermissionDenied
 from app.main import create_app
 from app.responses import Caller
-from app.settings import SettingsError, load_settings
 from app.settings.keys import KeySettings, check_key_name
 from app.stores.memory import MemoryStore
 from tests.support.build import delta
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
+from tests.support.settings_file import refusal_of
 from tests.support.sockets import dial, hear_out, send
 from tests.support.tokens import AUDIENCE, ISSUER, Signer, key_server, key_set
 from tests.support.upstream import DONE, Upstream, chunk, finish, sse, usage
@@ -402,13 +402,7 @@ def test_server_with_identities_counts_as_one_with_keys() -> None:
 def test_table_that_is_invalid_is_named(
     toml: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "antiphon.toml"
-    path.write_text(toml)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANTIPHON_CONFIG", str(path))
-    with pytest.raises(SettingsError) as refusal:
-        load_settings()
-    assert problem in str(refusal.value)
+    assert problem in refusal_of(toml, tmp_path, monkeypatch)
 
 
 def test_name_of_callers_without_a_table_is_no_key_name() -> None:

@@ -15,12 +15,12 @@ import pytest
 
 from app.cli.check import reach
 from app.main import create_app
-from app.settings import SettingsError, load_settings
 from tests.support.build import call, delta, finish
 from tests.support.laws import check as check_laws
 from tests.support.policy import ALLOW, PolicyServer, message, policy_server, refuse, refuses, replace, texts
 from tests.support.scripted import Scripted
 from tests.support.serving import serving, settings
+from tests.support.settings_file import refusal_of
 from tests.support.sockets import dial, hear_out, send
 from tests.support.upstream import HANG, reply, status
 
@@ -429,10 +429,4 @@ async def test_check_reports_the_policy_service(capsys: pytest.CaptureFixture[st
 def test_hook_table_that_is_invalid_is_named(
     toml: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "antiphon.toml"
-    path.write_text(toml)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ANTIPHON_CONFIG", str(path))
-    with pytest.raises(SettingsError) as refusal:
-        load_settings()
-    assert problem in str(refusal.value)
+    assert problem in refusal_of(toml, tmp_path, monkeypatch)
