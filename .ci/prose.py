@@ -61,8 +61,10 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the text of each docstring, comment or Markdown paragraph."""
     source = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        for paragraph in re.sub(r"```.*?```", "", source, flags=re.DOTALL).split("\n\n"):
-            yield source.find(paragraph[:40]), paragraph.replace("|", " ")
+        line = 1
+        for paragraph in re.split(r"(\n\n)", re.sub(r"```.*?```", _without_text, source, flags=re.DOTALL)):
+            yield line, paragraph.replace("|", " ")
+            line += paragraph.count("\n")
         return
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(ast.parse(source)):
@@ -74,6 +76,11 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     for token in comments:
         if not re.match(r"#\s*(type:|noqa|pragma|!)", token.string):
             yield token.start[0], token.string.lstrip("# ")
+
+
+def _without_text(block: re.Match[str]) -> str:
+    """Keep the lines of a code block, so that later paragraphs keep their line numbers."""
+    return "\n" * block[0].count("\n")
 
 
 def sentences(text: str) -> Iterator[str]:
