@@ -420,7 +420,7 @@ def usage(
     api_key: ServerKey = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show what keys have used and what it cost: one's own key, or all of them with an admin's."""
+    """Show per-key usage and cost: one's own key, or all of them with an admin's."""
     from rich.console import Console
 
     from app.cli.usage import show_usage

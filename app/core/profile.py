@@ -161,7 +161,7 @@ class ResponseOptions(_Options):
     """How the server's answers differ from OpenAI's."""
 
     think_tags: Literal["off", "auto", "implicit_open"] | ThinkTagOptions = "off"
-    # Tool calls in the text, between the delimiters of the model's template. auto: those of all known models.
+    # Tool calls in the text, between the delimiters of the model's template. auto: delimiters of all known models.
     call_marks: Literal["off", "auto"] = "off"
     # Template tokens to remove from the name of a call, if there is no function of that name: gpt-oss sends
     # `get_weather<|channel|>json`, GLM `get_weather</arg_value>`; Kimi and Gemini add a namespace.

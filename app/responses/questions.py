@@ -139,7 +139,7 @@ class Questions:
         upstream: Mapping[str, Upstream] | None = None,
         **fields: Any,
     ) -> Question:
-        """Return a question about these items, by default those of the conversation; `fields` are those of it."""
+        """Return a question about these items, by default the conversation; `fields` are the question's."""
         context = self._context
         return Question(
             request,

@@ -1,4 +1,4 @@
-"""Single HTTP requests to services of the operator: webhook receivers, identity providers, policy services."""
+"""Single HTTP requests to the operator's services: webhook receivers, identity providers, policy services."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ async def send_request(
     """
     Send a request and return its closed response, with the body unless `read` is False.
 
-    `http` limits the size of answers and follows no redirects; `seconds` limits the whole exchange.
-    Raises `RequestFailed`; its cause is the transport's error, if there is one.
+    `http` must limit answer sizes and follow no redirects; `seconds` limits the whole exchange.
+    Raises `RequestFailed`, caused by the transport's error unless the time ran out.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -32,6 +32,6 @@ async def send_request(
                 await response.aclose()
     except TimeoutError:
         raise RequestFailed(f"no answer within {seconds:g} seconds") from None
-    except Exception as error:  # of the transport, or of the guard around it
+    except Exception as error:  # from the transport, or from the guard around it
         raise RequestFailed(type(error).__name__) from error
     return response

@@ -70,8 +70,7 @@ TOOLS: dict[str, str] = {
     "web_search": "app.tools.web_search:WebSearchTool",
 }
 
-# Types whose declarations name what they are for: one whose name is not known is an error, where other types of tools
-# that this server does not have are left out.
+# Types whose declarations name a server. An unknown name is an error; other unknown types are dropped.
 NAMED_TYPES = frozenset({"mcp"})
 
 OutcomeStatus: TypeAlias = Literal["completed", "incomplete", "failed"]

@@ -32,7 +32,7 @@ _ANSWER = {"200": {"description": "The backend's answer, byte for byte", "conten
 
 
 def passthrough_operations(prefix: str, *, translated_only: bool = False) -> dict[str, dict[str, object]]:
-    """Return the operations, as paths of an OpenAPI document; `translated_only`: those of client APIs alone."""
+    """Return the operations, as paths of an OpenAPI document; `translated_only`: only client APIs."""
     paths = [path for path in _OPERATIONS if not translated_only or path in _TRANSLATED]
     return {f"{prefix}{path}": {"post": _operation(path)} for path in paths}
 

@@ -20,7 +20,7 @@ ABSENT = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
 class EndpointTokenizer:
     """Counts the tokens of prompts at a URL, until the server turns out not to have it."""
 
-    total = "input_tokens"  # the field of the answer with the count
+    total = "input_tokens"  # the answer's field with the count
 
     def __init__(self, url: httpx.URL, fields: Sequence[str]) -> None:
         """`fields` are those of a request that determine its prompt."""
@@ -40,7 +40,7 @@ class EndpointTokenizer:
         return count if isinstance(count, int) else None
 
     def url(self, body: JSONMapping) -> httpx.URL:
-        """Return the endpoint for a request; raises `BackendError` if it has none."""
+        """Return the endpoint for a request; raises `BackendError`."""
         return self._url
 
     def prompt(self, body: JSONMapping) -> JSONObject:

@@ -70,7 +70,7 @@ class Router(Backend):
 
     def renew(self, served: Mapping[str, BackendConfig]) -> None:
         """
-        Replace the backends. Those whose settings are unchanged keep their connections and their state.
+        Replace the backends. Backends with unchanged settings keep their connections and state.
 
         If a backend cannot be built, nothing changes, and the error is raised.
         """

@@ -118,7 +118,7 @@ class FieldAdaptation:
         """
         Return the request without the fields that this server is known to reject.
 
-        `descriptions` are those of `Question`, and `preferences` those of `CreateResponse`; raises `ImagesUndescribed`
+        `descriptions` come from `Question`, `preferences` from `CreateResponse`; raises `ImagesUndescribed`
         if a description is missing.
         """
         return AdaptedRequest(self, body, self._rejected(str(body.get("model"))), descriptions, preferences)

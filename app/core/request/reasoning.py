@@ -57,8 +57,8 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
     """
     Return the reasoning of an item, by the backend's field names.
 
-    `upstream` has the fields that the backend sent. For items of other servers there is only the item's own content,
-    or else its summary; so for those whose fields are bound to their server.
+    `upstream` has the fields that the backend sent. Items from other servers, or with fields bound to their server, use
+    their own content, or else their summary.
     """
     if upstream:
         if BOUND not in upstream and all(upstream.values()):

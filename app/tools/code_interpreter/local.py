@@ -267,7 +267,7 @@ class LocalContainers(Containers):
         return sandbox
 
     async def _fill(self, container: LocalContainer, sandbox: Sandbox) -> None:
-        """Write a container's files into its new sandbox: those that it had, or those that are mounted."""
+        """Write a container's saved or mounted files into its new sandbox."""
         if container.saved:
             try:
                 await container.saved.restore(sandbox)

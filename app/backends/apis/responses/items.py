@@ -67,7 +67,7 @@ def input_items(
     """
     Return the items to send, oldest first.
 
-    `items` are those of the conversation, with all calls as function calls but for those that stay what they are.
+    `items` are the conversation. All calls are function calls, except calls that stay as they are.
     `places` has the index of each in the request's own input, negative for earlier turns. Raises `InvalidRequest` for
     content that cannot be sent.
     """

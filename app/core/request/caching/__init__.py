@@ -96,7 +96,7 @@ def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) ->
 
 def _ends(messages: Sequence[Message]) -> list[int]:
     """
-    Return the positions of the messages that end a part of the prompt: of those of the system, and of the history.
+    Return the positions of the last system message and of the messages that end the history.
 
     Where the last message adds many blocks, so does the one that was the last of the request before.
     """
