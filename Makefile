@@ -66,13 +66,6 @@ endef
 
 # The tests of `make quick`.
 QUICK := tests/core tests/stores/test_contract.py tests/test_layers.py
-# For each interpreter named below, its own answer: a shim can exist for a version that is not installed.
-define find_compat_python
-for python in $(or $(COMPAT_PYTHON),python3.13 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.13.*/bin/python "$$(uv python find 3.13 2>/dev/null)"); do \
-	if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then break; fi; \
-	python=; \
-done
-endef
 
 .PHONY: compat-unit help serve check test quick test-clients lint fmt types unit studio bench bench-peers conformance conformance-peers compiled smoke load soak env-example pictures vendor lock audit wheel docker clean \
 	workflows compat test-machine chart chart-push docker-smoke docker-push dist dist-smoke dist-publish release-check release-page
@@ -97,13 +90,15 @@ quick: lint types ## lint, types, and the tests of the core and of the stores' c
 
 # A second version of Python, in an environment of its own. Without COMPAT_PYTHON it is skipped where that version is missing.
 compat: ## the tests of `make quick` with another Python; COMPAT_PYTHON=python3.14 to choose it
-	@$(find_compat_python); \
+	@if [ -n "$(COMPAT_PYTHON)" ]; then \
+		python="$(COMPAT_PYTHON)"; "$$python" --version >/dev/null || exit 1; \
+	else \
+		$(call look_for_python,13); \
+	fi; \
 	if [ -n "$$python" ]; then \
 		$(MAKE) --no-print-directory VENV=.venv-compat PYTHON="$$python" compat-unit; \
-	elif [ -n "$(COMPAT_PYTHON)" ]; then \
-		echo "$(COMPAT_PYTHON) not found." >&2; exit 1; \
 	else \
-		echo "Python 3.13 not found: skipped the tests with a second version."; \
+		echo "Python 3.13 or later not found: skipped the tests with a second version."; \
 	fi
 
 compat-unit: $(VENV)/test.stamp
