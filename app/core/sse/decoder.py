@@ -1,8 +1,8 @@
 """
-Decode the events of a model server's stream.
+Decode events from a model server's stream.
 
-Is lenient where backends break the framing (`framing.py`) and what is in it: they send nulls, lists, bare words and
-unpaired surrogates in place of chunks, and events without separators. Our own events are encoded in `encoder.py`.
+Accepts invalid framing and content: backends send nulls, lists, bare words and unpaired surrogates instead of chunks,
+and events without separators. `encoder.py` encodes our own events.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from app.errors import BackendError
 
 _TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in one piece."
 
-END: RawEvent = {"object": "done"}  # in place of an event, for `data: [DONE]`
+END: RawEvent = {"object": "done"}  # represents `data: [DONE]`
 
-_PLAIN = b"data: {"  # the beginning of nearly all events
+_PLAIN = b"data: {"  # the start of nearly all events
 
-# Not JSON, but Python servers send it. The spec writes -9999.0 for "very unlikely".
+# Not JSON, but sent by Python servers. The spec writes -9999.0 for "very unlikely".
 _CONSTANTS = {"-Infinity": -9999.0}
 
 
 def _float(text: str) -> float | None:
-    number = float(text)  # `-1e999` is another way to write `-Infinity`
+    number = float(text)  # `-1e999` is another form of `-Infinity`
     return number if math.isfinite(number) else _CONSTANTS.get("-Infinity" if number < 0 else "Infinity")
 
 
 class EventDecoder:
     """
-    Decodes the body of one event stream, fed in pieces of any size.
+    Decodes an event stream's body, fed in pieces of any size.
 
         decoder = EventDecoder()
         for data in reads:
             events += decoder.decode(data)
         events += decoder.end()
 
-    How the bytes are cut makes no difference to the events. `decode` raises `BackendError` for an event that is too
-    long (see `EventFramer`) or has too many values. What follows `END` is ignored.
+    The events do not depend on how the bytes are split. `decode` raises `BackendError` for an event that is too long
+    (see `EventFramer`) or has too many values. Events after `END` are ignored.
     """
 
     def __init__(self, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
         """
-        With `repeats`, events that differ from an earlier one only in their text are returned as a `RepeatedEvent`.
+        With `repeats`, events that differ from an earlier event only in their text are returned as a `RepeatedEvent`.
 
-        `named`: the events are those of an API that names them, and are returned with their name as `type`.
+        `named`: the API names its events, and each is returned with its name as `type`.
         """
         self._named = named
         self._read = _event if named else _chunk
@@ -61,7 +61,7 @@ class EventDecoder:
         self._repeats = repeats
 
     def decode(self, data: bytes) -> list[ServerEvent]:
-        """Return the chunks whose events end in `data`; `END` is the last one of the stream."""
+        """Return the events that end in `data`; `END` is the last in a stream."""
         if self._done or not data:
             return []
         chunks = self._events(self._framer.feed(data))
@@ -70,21 +70,20 @@ class EventDecoder:
         return chunks
 
     def end(self) -> list[ServerEvent]:
-        """Return the chunks left when the body ends: its last event may lack the blank line."""
+        """Return the remaining events when the body ends, possibly without a final blank line."""
         chunks = [] if self._done else self._events(self._framer.end())
         return chunks if self._done else [*chunks, *self._joiner.release()]
 
     def _events(self, block: bytes | None) -> list[ServerEvent]:
-        """Decode the events of a block that the framer returns."""
         if not block:
             return []
         events = block.split(b"\n\n") if b"\n\n" in block else [block]
-        if is_large := len(block) > MAX_VALUES:  # shorter ones cannot have too many
+        if is_large := len(block) > MAX_VALUES:  # shorter blocks cannot have too many values
             for event in events:
                 check_piece(event)
-        # If no event has a second line, each plain one is a whole frame and need not be split.
+        # If no event has a second line, each plain event is a whole frame and need not be split.
         plain = b"\n" not in b"".join(events) and not self._joiner.pending
-        del block  # a large one is freed before its events are parsed
+        del block  # free a large block before parsing its events
         chunks: list[ServerEvent] = []
         at = 0
         while at < len(events) and not self._done:
@@ -99,7 +98,7 @@ class EventDecoder:
                 try:
                     chunk = orjson.loads(text)
                 except orjson.JSONDecodeError:
-                    plain = False  # from here on a surrogate may be pending
+                    plain = False  # from here on a surrogate can be pending
                     del text
                     chunks += self._frame(b"", [event[6:]])
                     continue
@@ -126,7 +125,7 @@ class EventDecoder:
                 data.append(value.removeprefix(b" "))
             elif field == b"event":
                 name = value.strip() if value.strip() != b"message" else b""  # the default name
-            elif field == b"error":  # in place of `data`
+            elif field == b"error":  # instead of `data`
                 name, data = field, [value]
             elif line.lstrip()[:1] in (b"{", b"["):  # JSON without `data:`, or on the line after it
                 data.append(line)
@@ -150,12 +149,12 @@ class EventDecoder:
             chunk = self._read(name, value)
         try:
             return [] if chunk is None else self._joiner.join(chunk)
-        except RecursionError:  # hundreds of levels; a chunk has a few
+        except RecursionError:  # hundreds of levels; real chunks have a few
             return []
 
 
 def _two_lines(event: bytes) -> RawEvent | None:
-    """Return the value of an event with its name and its data in a line each; None for any other event."""
+    """Return the value of an event with a name line and a data line; None for any other event."""
     if not event.startswith(b"event: ") or event.count(b"\n") != 1:
         return None
     _, found, data = event.partition(b"\ndata: {")
@@ -169,14 +168,14 @@ def _two_lines(event: bytes) -> RawEvent | None:
 
 
 def check_piece(data: bytes) -> None:
-    """Raise `BackendError` for an event or a document with too many JSON values to be parsed."""
+    """Raise `BackendError` if an event or document has too many JSON values to parse."""
     try:
         check_values(data)
     except TooManyValues as error:
         raise BackendError(_TOO_MANY_VALUES) from error
 
 
-_SHORT = 12  # bytes; `[DONE]` in all its spellings is shorter
+_SHORT = 12  # bytes; all spellings of `[DONE]` are shorter
 _BORDER = re.compile(rb"data: ?(?=[{\[])|(?<=[}\]])\s*(?=\{)")
 
 
@@ -184,14 +183,14 @@ def _parts(text: bytes, lines: list[bytes]) -> list[bytes]:
     """
     Split a frame that cannot be parsed as a whole.
 
-    Some servers omit the blank lines between events, or the line ends; some write `data: data: `, and some stop in the
-    middle of a chunk and continue with the next.
+    Some servers omit blank lines between events, or line ends; some write `data: data: `; some stop in the middle of a
+    chunk and continue with the next.
     """
     return lines if len(lines) > 1 else _BORDER.split(text)
 
 
 def _chunk(name: bytes, value: object) -> RawEvent | None:
-    """Return the frame as a chunk, or None for anything else: a ping, a list of ids, a bare word, broken JSON."""
+    """Return the frame as a chunk; None for anything else: a ping, a list of ids, a bare word, broken JSON."""
     if isinstance(value, list) and value and isinstance(value[0], dict) and "error" in value[0]:
         value = value[0]  # an error in a list
     if name == b"error":
@@ -202,7 +201,7 @@ def _chunk(name: bytes, value: object) -> RawEvent | None:
 
 
 def _event(name: bytes, value: object) -> RawEvent | None:
-    """Return the frame of an API that names its events, with the name as `type`, which some servers leave out."""
+    """Return the frame of an API with named events, adding the name as `type` if the server omits it."""
     if not isinstance(value, dict):
         return {"type": "error", "error": value or "unknown error"} if name == b"error" else None
     if name and not isinstance(value.get("type"), str):
@@ -211,7 +210,7 @@ def _event(name: bytes, value: object) -> RawEvent | None:
 
 
 def _loads(text: bytes) -> Any:
-    """Parse JSON that orjson refuses (broken UTF-8, unpaired surrogates, NaN); anything else is returned as text."""
+    """Parse JSON that orjson rejects (broken UTF-8, unpaired surrogates, NaN); return anything else as text."""
     try:
         return _lenient(text)
     except (ValueError, RecursionError):
@@ -224,7 +223,7 @@ def _lenient(data: bytes) -> Any:
 
 
 def encodable(value: object) -> Any:
-    """Return a JSON value with unpaired surrogates replaced by U+FFFD."""
+    """Replace unpaired surrogates in a JSON value with U+FFFD."""
     return _SurrogateJoiner().walk((), value, {})
 
 
@@ -236,15 +235,15 @@ class _SurrogateJoiner:
     Joins surrogate pairs that are split between chunks.
 
     JavaScript gateways cut strings between the two surrogates of a character (`"\\ud83d"`, then `"\\ude00"`). A high
-    surrogate at the end of a delta's string is pending until the next chunk with choices. If the low one does not
-    follow, it is replaced by U+FFFD. Every string that is returned can be encoded.
+    surrogate at the end of a delta's string stays pending until the next chunk with choices. If no low surrogate
+    follows, U+FFFD replaces it. Every returned string can be encoded.
     """
 
     def __init__(self) -> None:
         self.pending: dict[_Path, str] = {}
 
     def join(self, chunk: RawEvent) -> list[RawEvent]:
-        """Return the chunk with its strings joined, after replacements for surrogates that it does not continue."""
+        """Return the joined chunk, after replacements for pending surrogates that it does not complete."""
         if not chunk.get("choices"):
             return [self.walk((), chunk, {})]
         waiting, self.pending = self.pending, {}
@@ -257,7 +256,7 @@ class _SurrogateJoiner:
         return [*map(_replacement, waiting)]
 
     def walk(self, path: _Path, value: object, waiting: dict[_Path, str]) -> Any:
-        """Return a value that can be encoded, its strings prefixed with the `waiting` surrogate of their path."""
+        """Return an encodable value; each string is prefixed with the pending surrogate for its path."""
         if isinstance(value, str):
             if first := waiting.pop(path, ""):
                 value = _SURROGATE_PAIR.sub(_character, first + value[:1]) + value[1:]
@@ -283,7 +282,7 @@ def _whole(text: str) -> str:
         return text
     if "?" in text:
         return _SURROGATE.sub("\ufffd", text)
-    return text.encode(errors="replace").decode().replace("?", "\ufffd")  # takes a tenth of the time
+    return text.encode(errors="replace").decode().replace("?", "\ufffd")  # ten times faster
 
 
 def _character(pair: re.Match[str]) -> str:
@@ -296,7 +295,7 @@ def _place(position: int, value: object) -> int:
 
 
 def _replacement(path: _Path) -> RawEvent:
-    """Return a chunk with U+FFFD in the one place that the path names."""
+    """Return a chunk with U+FFFD at a path."""
     value: Any = "\ufffd"
     for step in reversed(path):
         if isinstance(step, str):

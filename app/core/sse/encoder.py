@@ -1,5 +1,3 @@
-"""Encode events as server-sent events."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -13,9 +11,9 @@ COMMENT = b": keepalive\n\n"
 
 
 def encode_sse(events: EventBatch | Iterable[Event]) -> bytes:
-    """Encode events as server-sent events, to be sent in one write."""
+    """Encode events as server-sent events, for a single write."""
     entries = events.entries if isinstance(events, EventBatch) else [*events]
-    if len(entries) == 1 and isinstance(entry := entries[0], tuple):  # as in most batches of a stream
+    if len(entries) == 1 and isinstance(entry := entries[0], tuple):  # most batches in a stream
         return entry[0].sse(entry[1], entry[2])
     encoded: list[bytes] = []
     for entry in entries:

@@ -1,5 +1,5 @@
 """
-The framing of server-sent events: which bytes belong together, whatever the events mean.
+Frame server-sent events: split the byte stream into events.
 
 Follows the WHATWG specification ("9.2.6 Interpreting an event stream").
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from app.errors import BackendError
 
-# Bytes that are buffered of one event, or of an answer that is one document. Real ones, with an image or audio, have a
-# few million.
+# Limit for a buffered event, or for an answer in a single document. Real events with images or audio have a few million
+# bytes.
 MAX_EVENT_BYTES = 32 * 1024 * 1024
 TOO_LONG = f"The backend sent more than {MAX_EVENT_BYTES // 1024**2} MiB in one piece."
 
@@ -19,17 +19,16 @@ _BLOCK = 1024 * 1024  # bytes
 
 class EventFramer:
     """
-    Collects the bytes of a stream, fed in pieces of any size, until events are complete.
+    Buffers a stream, fed in pieces of any size, until events are complete.
 
-    The cost is linear. Lines may be long, but where an event has not ended after `MAX_EVENT_BYTES` bytes, `feed` raises
-    `BackendError`.
+    The cost is linear. Lines can be long, but `feed` raises `BackendError` if an event exceeds `MAX_EVENT_BYTES`.
     """
 
     def __init__(self) -> None:
-        self._pieces: list[bytes] = []  # of the incomplete event, with line ends as LF
-        self._buffered = 0  # bytes of them
-        self._unmerged = 0  # bytes that came since some of them were merged
-        self._after_cr = False  # the last byte was a CR, whose LF may come with the next read
+        self._pieces: list[bytes] = []  # incomplete event, with LF line ends
+        self._buffered = 0  # bytes in `_pieces`
+        self._unmerged = 0  # bytes since the last merge
+        self._after_cr = False  # the last byte was a CR; the next read can begin with its LF
         self._begun = False
 
     @property
@@ -38,7 +37,10 @@ class EventFramer:
         return not (self._pieces or self._after_cr)
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return the events that end in `data`, with LF as line ends and blank lines between them; None if none do."""
+        """
+        Return the events that end in `data`, separated by blank lines, with LF line ends; None without a complete
+        event.
+        """
         if self._after_cr or b"\r" in data:
             data = self._newlines(data)
         cut = data.rfind(b"\n\n")
@@ -61,7 +63,7 @@ class EventFramer:
         return self._without_mark(block)
 
     def end(self) -> bytes:
-        """Return the last event, which may lack the blank line, at the end of the stream."""
+        """Return the last event, possibly without a blank line, at the end of the stream."""
         block = b"".join(self._pieces)
         self._pieces.clear()
         return self._without_mark(block)
@@ -79,7 +81,7 @@ class EventFramer:
             raise BackendError(TOO_LONG)
 
     def _merge(self) -> None:
-        """Join small pieces to a block that is returned to the system when it is freed."""
+        """Join small pieces to a large block, which the allocator returns to the system when freed."""
         self._unmerged = 0
         small: list[bytes] = []
         while self._pieces and len(self._pieces[-1]) < _BLOCK:
@@ -95,7 +97,7 @@ class EventFramer:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _without_mark(self, block: bytes) -> bytes:
-        """Return the first block of a stream without a byte order mark, and any other as it is."""
+        """Remove the byte order mark from the first block of a stream."""
         if self._begun:
             return block
         self._begun = True

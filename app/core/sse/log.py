@@ -1,4 +1,4 @@
-"""Read encoded server-sent events, as an event log stores them."""
+"""Read server-sent events from an event log."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import orjson
 from app.core.dialects import Dialect
 from app.core.types.request import Event
 
-# Encoded JSON has no line breaks, so a blank line ends a frame.
+# Encoded JSON does not contain line breaks, so a blank line ends a frame.
 _END = b"\n\n"
-# The begin of an event, since only there are two fields in two lines; with `^` it takes many times as long.
+# Matches `event:` followed by `data:`, which only occurs at the start of an event. Anchoring with `^` is much slower.
 _REASONING = re.compile(
     rb'event: response\.reasoning(?:_text)?\.(delta|done)\ndata: \{"type":"response\.reasoning(?:_text)?\.\1"'
 )
 
 
 def decode_events(data: bytes) -> list[Event]:
-    """Decode encoded events."""
     return [orjson.loads(frame.partition(b"\ndata: ")[2]) for frame in data.split(_END) if frame]
 
 
 def events_after(data: bytes, first: int, after: int) -> bytes:
-    """Return the events after sequence number `after`; `first` is that of the first event in `data`."""
+    """Return the events after sequence number `after`; `first` is the first sequence number in `data`."""
     skipped = after - first + 1
     return data if skipped <= 0 else data.split(_END, skipped)[-1]
 
 
 def translate_dialect(data: bytes, dialect: Dialect) -> bytes:
-    """Return encoded events with the names of their types in a dialect, whichever they have now."""
+    """Return encoded events with their event types renamed for a dialect."""
     row = dialect.both[0]
     names = {b"delta": row.delta.encode(), b"done": row.done.encode()}
 

@@ -1,12 +1,11 @@
 """
-Decode events that differ from an earlier one only in their text.
+Decode events that differ from an earlier event only in their text.
 
-Nearly all events of a stream are the same bytes except for one JSON string, a piece of the answer's text. An
-`EventPattern` is the bytes around that string, learned from an event that was parsed. In later events with the same
-surroundings only the string is parsed, at a fraction of the cost.
+Nearly all events in a stream are identical except for a JSON string with a piece of the answer's text. An
+`EventPattern` holds the bytes around that string, learned from a parsed event. In later events with the same
+surrounding bytes only the string is parsed, at a fraction of the cost.
 
-The result is always that of parsing the whole event: a match is the event from which the pattern was learned, with
-another JSON string.
+The result always equals parsing the whole event, because a match is the learned event with another JSON string.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ import orjson
 from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 
-RawEvent: TypeAlias = JSONObject  # the JSON of an event, as the server sends it
+RawEvent: TypeAlias = JSONObject  # an event's JSON, as the server sends it
 
-# Returns the delta for repeated events, given their texts; None if the texts are to be ignored.
+# Returns the delta for repeated events, given their texts; None if the texts are ignored.
 ReadTexts: TypeAlias = Callable[[list[str]], Delta | None]
 
-# Returns an event's text field and the function that reads its texts in later events; None if the event has no text or
-# another relevant field.
+# Returns an event's text field and the reader for its texts in later events; None if the event has no text or another
+# relevant field.
 FindText: TypeAlias = Callable[[RawEvent], tuple[str, ReadTexts] | None]
 
 
 class RepeatedEvent:
-    """Consecutive events that differ from an earlier one only in their `texts`."""
+    """Consecutive events that differ from an earlier event only in `texts`."""
 
     __slots__ = ("read", "texts")
 
@@ -43,33 +42,33 @@ class RepeatedEvent:
 ServerEvent: TypeAlias = RawEvent | RepeatedEvent
 
 
-# Bytes as numbers: `in` tries first whether its operand is one, which takes long to find out for bytes.
+# As integers, because `in` with a bytes operand first tries to convert it to an integer, which is slow.
 _LINE_END, _BACKSLASH = b"\n\\"
 
-# Consecutive patterns without a match, after which no more are learned: some servers add random padding to chunks.
+# Consecutive patterns without a match before learning stops: some servers add random padding to chunks.
 _ATTEMPTS = 4
 
 
 class RepeatDecoder:
-    """Learns the pattern of one stream's events, and decodes the events that match it."""
+    """Learns the event pattern of a stream, and decodes matching events."""
 
     def __init__(self, find_text: FindText) -> None:
         self._find_text = find_text
         self._pattern: EventPattern | None = None
         self._attempts = _ATTEMPTS
-        self.enabled = False  # whether `match_frame` may match: the next byte of the stream begins an event
+        self.enabled = False  # whether `match_frame` can match: the next byte begins an event
 
     def learn(self, event: bytes, parsed: RawEvent) -> None:
-        """Learn from an event that was parsed, if it has a text and no other relevant field."""
+        """Learn from a parsed event, if it has a text and no other relevant field."""
         if self._attempts and (pattern := pattern_of(event, parsed, self._find_text)):
             self._pattern = pattern
             self._attempts -= 1
 
     def match(self, events: Sequence[bytes], start: int = 0) -> RepeatedEvent | None:
         """
-        Decode the events from index `start` on, up to the first that does not match; None if there are none.
+        Decode events from index `start` up to the first mismatch; None if the first does not match.
 
-        Each event is one line.
+        Each event is a single line.
         """
         pattern = self._pattern
         if pattern is None:
@@ -89,12 +88,12 @@ class RepeatDecoder:
         return RepeatedEvent(pattern.read, texts)
 
     def match_frame(self, frame: bytes) -> Delta | None:
-        """Return the delta of a read that is one event with the blank line after it; None if it does not match."""
+        """Return the delta for a read with exactly one event and its blank line; None without a match."""
         pattern = self._pattern
         if pattern is None or not self.enabled:
             return None
         value = frame.removeprefix(pattern.frame_head).removesuffix(pattern.frame_tail)
-        # Several events have line ends between them, as JSON has not within a string.
+        # Several events are separated by line ends, which JSON strings cannot contain.
         if len(value) + pattern.frame_size != len(frame) or _LINE_END in value:
             return None
         try:
@@ -108,9 +107,9 @@ class RepeatDecoder:
 
 
 def _parsed(strings: list[bytes]) -> list[str]:
-    """Parse JSON strings without their quotes, up to the first that is invalid or empty."""
+    """Parse JSON strings without quotes, up to the first invalid or empty string."""
     joined = b'","'.join(strings)
-    # If there are no other quotes than these, they can be parsed all at once.
+    # Without other quotes and escapes, parse all strings at once.
     if joined.count(b'"') == 2 * (len(strings) - 1) and _BACKSLASH not in joined and b"" not in strings:
         try:
             texts: list[str] = orjson.loads(b'["%b"]' % joined)
@@ -131,29 +130,29 @@ def _parsed(strings: list[bytes]) -> list[str]:
 
 
 class EventPattern:
-    """The bytes around the text of an event, and how the text is read."""
+    """The bytes around an event's text, and the reader for the text."""
 
     __slots__ = ("frame_head", "frame_size", "frame_tail", "head", "read", "tail")
 
     def __init__(self, head: bytes, tail: bytes, read: ReadTexts) -> None:
-        """Each event begins with `head` and ends with `tail`; the quotes of the JSON string belong to them."""
+        """Events begin with `head` and end with `tail`, which include the JSON string's quotes."""
         self.head, self.tail, self.read = head, tail, read
-        # The bytes around the string with its quotes, in an event with the blank line after it.
+        # The bytes around the quoted string, in an event with its blank line.
         self.frame_head, self.frame_tail = head[:-1], tail[1:] + b"\n\n"
         self.frame_size = len(self.frame_head) + len(self.frame_tail)
 
 
 def pattern_of(event: bytes, parsed: RawEvent, find_text: FindText) -> EventPattern | None:
     """
-    Return the pattern of an event that was parsed.
+    Return the pattern of a parsed event.
 
-    None if the event has no text, or another relevant field, or if its text is not easy to locate.
+    None if the event has no text or another relevant field, or if the text is hard to locate.
     """
     found = find_text(parsed)
     if found is None or b"\\" in event:
         return None
     field, read = found
-    # In JSON without a backslash, a name in quotes with a colon behind it is the name of a member.
+    # In JSON without backslashes, a quoted name followed by a colon is a member name.
     name = b'"%b"' % field.encode()
     before, colon, value = event.partition(name + b":")
     if not colon or event.count(name) != 1:

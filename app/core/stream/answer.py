@@ -1,9 +1,9 @@
 """
-One answer of a model, from the bytes of its body to events.
+Translate a model's answer from body bytes to events.
 
-An `AnswerDecoder` turns the bytes into deltas, by the server's API, and an `Answer` turns the deltas into events. Both
-are synchronous, without a clock or sockets: `app.backends.server.answer` receives the bytes, and
-`app.responses.generate` delivers the events.
+An API-specific `AnswerDecoder` turns bytes into deltas, and an `Answer` turns deltas into events. Both are synchronous,
+without clock or sockets: `app.backends.server.answer` receives the bytes, and `app.responses.generate` delivers the
+events.
 """
 
 from __future__ import annotations
@@ -17,72 +17,72 @@ from app.core.types import JSONObject
 from app.core.types.deltas import Delta
 from app.errors import BackendError
 
-# Returns the error that a part of an answer reports, if any: `{"error": ...}`, in the forms of all servers.
+# Returns the error reported in part of an answer, if any: `{"error": ...}`, in all servers' forms.
 ErrorIn: TypeAlias = Callable[[JSONObject], BackendError | None]
 
 
 class AnswerDecoder(Protocol):
     """
-    Decodes the body of one answer into deltas (`app.core.types.deltas`), fed in pieces of any size.
+    Decodes an answer's body, fed in pieces, into deltas (`app.core.types.deltas`).
 
-    It is synchronous and has no clock. What it finds besides deltas is in its attributes.
+    It is synchronous and has no clock. Its attributes hold all results except the deltas.
     """
 
     done: bool  # whether the server has marked the end of the answer
-    finished: bool  # whether there was a finish reason, after which a connection that breaks does no harm
-    resumed: bool  # whether there was output after a finish reason: some gateways send one with every delta
-    empty: bool  # whether the body has ended without a delta
-    failure: BackendError | None  # the error that the body reports, or that it is no answer; it follows the deltas
-    warnings: list[str]  # a sentence for each thing that was left out of the answer
+    finished: bool  # whether a finish reason was received; afterwards a broken connection is harmless
+    resumed: bool  # whether output followed a finish reason: some gateways send a finish reason with every delta
+    empty: bool  # whether the body ended without a delta
+    failure: BackendError | None  # the reported error, or why the body is not an answer; it follows the deltas
+    warnings: list[str]  # a sentence for each omitted part of the answer
 
     @property
     def continuation(self) -> JSONObject | None:
-        """The request that has the server go on, if the body ended with a pause; None if the answer is over."""
+        """The request that continues a paused answer; None if the answer is over."""
         ...
 
     def resume(self) -> None:
-        """Prepare for the body of the answer to `continuation`."""
+        """Prepare for the response to `continuation`."""
         ...
 
     def decode(self, data: bytes) -> list[Delta]:
-        """Return the deltas that are complete with the next bytes."""
+        """Return the deltas completed by these bytes."""
         ...
 
     def end(self) -> list[Delta]:
-        """Return the remaining deltas, at the end of the body."""
+        """Return the remaining deltas at the end of the body."""
         ...
 
     def cut(self) -> list[Delta]:
-        """Return what was held back, if the body breaks off; an incomplete event is lost."""
+        """Return the held deltas when the connection breaks; an incomplete event is lost."""
         ...
 
 
-Tap: TypeAlias = Callable[[Sequence[Delta]], None]  # is shown deltas
+Tap: TypeAlias = Callable[[Sequence[Delta]], None]  # observes deltas
 
 
 class Answer:
     """
-    The answer to one query: deltas go in as they are received, and events come out.
+    Turns the deltas of one model query into events.
 
-    `taps` are shown the deltas before they are read, for observers.
+    `taps` observe the deltas before they are read.
     """
 
-    over = False  # whether no more deltas are wanted
+    over = False  # whether further deltas are unwanted
 
     def __init__(self, reader: DeltaReader) -> None:
         self.reader = reader
-        self.begun = False  # whether there was a delta; until then another server may answer in place of this one
+        self.begun = False  # whether a delta was received; before that, another server can answer instead
         self.taps: list[Tap] = []
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
-        """Take the next deltas; return whether more may follow at once."""
+        """Process the next deltas; return whether more can follow at once."""
         if not self.begun:
             self.begun = True
             self.begin()
         for tap in self.taps:
             tap(deltas)
         reader, reads = self.reader, self.reader.reads
-        for delta in deltas:  # not by `feed`: a call less for each read of a slow stream
+        for delta in deltas:  # not `feed`, to save a call per read of a slow stream
             reads[type(delta)](reader, delta)
         return self.deliver()
 
@@ -91,12 +91,12 @@ class Answer:
         return self.reader.builder.take()
 
     def begin(self) -> None:
-        """Prepare for the first deltas. To be overridden."""
+        """Prepare for the first deltas. Override as needed."""
 
     def deliver(self) -> bool:
         """
-        Pass the events on that there are now; return whether more may follow at once.
+        Deliver the new events; return whether more deltas can follow at once.
 
-        To be overridden: here they wait for `events`.
+        Override as needed: by default the events wait for `events`.
         """
         return True

@@ -1,5 +1,3 @@
-"""Write an answer's deltas to an `EventBuilder`."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +28,7 @@ from app.core.types.deltas import (
     UsageReported,
 )
 
-# Endings of incomplete answers.
+# The reasons for incomplete answers.
 _ENDINGS = {
     FinishReason.LENGTH: "max_output_tokens",
     FinishReason.CONTENT_FILTER: "content_filter",
@@ -40,7 +38,7 @@ _ENDINGS = {
 
 class DeltaReader:
     """
-    Reads one answer's deltas. Afterwards, `ended` reports how the answer ended.
+    Passes an answer's deltas to the builder. Afterwards, `ended` reports how the answer ended.
 
     `logprobs`: whether the caller requested them. `finish_required`: whether the server ends every complete answer with
     a finish reason.
@@ -57,19 +55,19 @@ class DeltaReader:
     ) -> None:
         self.builder = builder
         self.calls = ToolCalls(builder, rules, limits or CallLimits())
-        self._first = len(builder.response["output"])  # index of this answer's first item
+        self._first = len(builder.response["output"])  # this answer's first output index
         self.finish_reason: FinishReason | None = None
         self.usage: JSONObject | None = None
-        self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer has ended without usage
+        self.prompt_estimate: int | None = None  # tokens of a large prompt, if the answer ended without usage
         self.service_tier: str | None = None
-        self.done = False  # whether the server has marked the end of the stream
+        self.done = False  # whether the server marked the end of the stream
         self._logprobs = logprobs
         self._finish_required = finish_required
         self._native: dict[int, OpenNativeItem] = {}  # by `NativeItem.number`
-        self._sources: list[CitedSource] = []  # cited before there is any text
+        self._sources: list[CitedSource] = []  # cited before the first text
 
     def feed(self, deltas: Iterable[Delta]) -> None:
-        """Process the next deltas, in order."""
+        """Process deltas in order."""
         for delta in deltas:
             self.reads[type(delta)](self, delta)
 
@@ -141,7 +139,7 @@ class DeltaReader:
         self.usage = delta.usage
 
     def finished(self, delta: Finished) -> None:
-        # Some servers send several reasons. The first other than `stop` is the most specific.
+        # Some servers send several reasons. The first one other than `stop` is the most specific.
         if self.finish_reason in (None, FinishReason.STOP):
             self.finish_reason = delta.reason
             self.builder.stop_sequence = delta.stop_sequence
@@ -150,7 +148,7 @@ class DeltaReader:
         self.done = True
 
     def _cite(self) -> None:
-        """Annotate the message with the whole answer's sources, if the message exists already."""
+        """Annotate the message, once it exists, with the whole answer's sources."""
         output = self.builder.response["output"]
         if output and output[-1]["type"] == "message":
             for source in self._sources:
@@ -159,17 +157,17 @@ class DeltaReader:
 
     @property
     def has_output(self) -> bool:
-        """Whether the answer has output so far."""
         return len(self.builder.response["output"]) > self._first
 
     @property
     def ended(self) -> str | None:
         """
-        How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`; None: the stream broke off.
+        How the answer ended: `completed`, `max_output_tokens`, `content_filter`, `error`, or None if the stream broke
+        off.
 
         A compaction without text ends with `no_summary`.
 
-        Content overrules the finish reason: a call with incomplete arguments was truncated, even if the reason is
+        Content overrides the finish reason: a call with incomplete arguments was truncated, even if the reason is
         `stop`. An empty stream is not an answer.
         """
         complete = self.done and self.has_output and not self._finish_required
@@ -179,7 +177,7 @@ class DeltaReader:
         return "max_output_tokens" if ending == "completed" and self.calls.cut else ending
 
     def end(self, *, cut: bool) -> None:
-        """End the calls, after the last delta; `cut`: whether the answer was truncated or failed."""
+        """End the calls after the last delta; `cut`: whether the answer was truncated or failed."""
         self.calls.end(cut=cut)
 
     # The method for each delta type.
@@ -202,5 +200,5 @@ class DeltaReader:
     }
 
 
-# An annotation without a position in the text.
+# An annotation without a text position.
 _WHOLE_ANSWER: JSONObject = {"type": "url_citation", "url": "", "start_index": 0, "end_index": 0, "title": ""}

@@ -1,8 +1,8 @@
 """
-Build the events of one response.
+Build a response's events.
 
-`EventBuilder` takes the model's output piece by piece and builds the matching Responses events. It updates the response
-resource at the same time, and does no I/O:
+`EventBuilder` receives model output in pieces, builds the Responses events, and updates the response resource, without
+I/O:
 
     builder = EventBuilder(response)
     builder.start()
@@ -11,7 +11,7 @@ resource at the same time, and does no I/O:
     builder.end()
     events = builder.take()
 
-An event is a plain dict and never changes after `take`.
+Events are plain dicts, and never change after `take`.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from app.core.types.deltas import REASONING_CONTENT
 from app.core.types.request import Item, Response
 from app.errors import APIError
 
-# The fields that the backend sent for an item, under the backend's own names, to be sent back to it unchanged.
+# The fields that the backend sent for an item, under the backend's names, to be sent back unchanged.
 Upstream: TypeAlias = JSONObject
 
-# Statuses whose terminal event has another name. The spec and OpenAI have no `response.cancelled`, and clients reject
-# or ignore unknown events. All of them handle `response.incomplete` as the end of a truncated output.
+# Terminal events that do not match the status. Neither the spec nor OpenAI defines `response.cancelled`, and clients
+# reject or ignore unknown events. All clients handle `response.incomplete` as truncated output.
 TERMINAL_EVENTS = {"cancelled": "response.incomplete"}
 
-# Notes that later turns need: what the model was shown of a hosted call, and what sessions have noted.
+# Notes needed in later turns: hosted call outputs as shown to the model, and session state.
 _NEEDED = frozenset({"output", "arguments", "session"})
 
 
 class EventBuilder:
     """
-    The state machine of one response.
+    The state machine of a response.
 
-    At most one message or reasoning item is open at a time; it is closed as soon as the model writes something else.
-    Several tool calls may be open at once, also next to such an item: backends may interleave their arguments. The open
-    item and calls are the whole state.
+    At most one message or reasoning item is open at a time; any other output closes it. Several tool calls can be open
+    at once, also in addition to such an item, because backends can interleave arguments. The open item and calls are
+    the whole state.
     """
 
     def __init__(
@@ -71,42 +71,40 @@ class EventBuilder:
     ) -> None:
         """
         `reasoning` lists the forms in which raw reasoning is shown. `new_id` creates an id from a prefix. `encryption`
-        makes the `encrypted_content` of reasoning items; without it there is none. The builder continues
-        from `state`.
+        creates the `encrypted_content` of reasoning items; without it they have none. The builder continues from
+        `state`.
         """
         state = state or OpenOutput()
         self.response = response
         self.new_id = new_id
-        self.upstream: dict[
-            str, Upstream
-        ] = {}  # by the id of the item; values may be callables: see `resolve_upstream`
+        self.upstream: dict[str, Upstream] = {}  # by item id; values can be callables: see `resolve_upstream`
         self.failure: APIError | None = None
-        self.stop_sequence: str | None = None  # the one that ended the text, if known
-        self.framework_events = False  # whether the caller has requested `antiphon:*` events
+        self.stop_sequence: str | None = None  # the matched sequence, if known
+        self.framework_events = False  # whether the caller requested `antiphon:*` events
         self._reasoning = reasoning
         self._clock = clock
         self._encryption = encryption
         self._events = EventBatch()
-        self._closed = len(response.get("instructions") or ())  # characters in the response, but for open items
+        self._closed = len(response.get("instructions") or ())  # characters in the response, except in open items
         self._sequence_number = state.sequence_number
         self._open = state.open
         self._calls = state.calls
         self.running = state.running
         self._native: list[OpenNativeItem] = []
-        self._last_reasoning: str | None = None  # the id of the output's last reasoning item
+        self._last_reasoning: str | None = None  # item id
         self._citations: Citations | None = None
-        self._phase: str | None = None  # of the next message
-        self._held_logprobs: list[Any] = []  # of text that is held back because it may be a citation mark
+        self._phase: str | None = None  # for the next message
+        self._held_logprobs: list[Any] = []  # for held text, which can be the start of a citation mark
 
     def take(self) -> EventBatch:
-        """Return the events built since the last call."""
+        """Return the events built since the last call, and forget them."""
         events, self._events = self._events, EventBatch()
         return events
 
     # The status of the response.
 
     def queue(self) -> None:
-        """Mark the response as queued for the background."""
+        """Set the status `queued`, for a background response."""
         self.response["status"] = "queued"
         self._emit("response.created", response=self._snapshot())
         self._emit("response.queued", response=self._snapshot())
@@ -117,33 +115,33 @@ class EventBuilder:
         return bool(self._sequence_number) and self.response["status"] != "queued"
 
     def start(self) -> None:
-        """Mark the response as in progress."""
+        """Set the status `in_progress`."""
         self.response["status"] = "in_progress"
         if not self._sequence_number:
             self._emit("response.created", response=self._snapshot())
         self._emit("response.in_progress", response=self._snapshot())
 
     def complete(self) -> None:
-        """Close everything that is open and mark the response as completed."""
+        """Close all open output, and set the status `completed`."""
         self.close()
         self.response.update({"status": "completed", "completed_at": int(self._clock())})
 
     def incomplete(self, reason: str) -> None:
-        """End the response early, for a `reason` such as `max_output_tokens`; open items become incomplete."""
+        """End the response early, for example with `reason` `max_output_tokens`; open items become incomplete."""
         self.close("incomplete")
         self.response.update({"status": "incomplete", "incomplete_details": {"reason": reason}})
 
     def cancel(self) -> None:
-        """Mark the response as cancelled; one that has failed stays failed, because `error` was emitted."""
+        """Set the status `cancelled`. A failed response stays failed, because `error` was emitted."""
         self.close("incomplete")
         if self.failure is None:
             self.response.update({"status": "cancelled", "incomplete_details": None})
 
     def fail(self, error: APIError) -> None:
         """
-        Mark the response as failed, even if it was completed but has not ended yet.
+        Set the status `failed`, even after `complete`, if the response has not ended yet.
 
-        The `error` event has its fields both nested, as in the spec, and flat, as at OpenAI. Some clients read only
+        The `error` event has its fields both nested, as in the spec, and flat, as at OpenAI. Some clients only read
         `response.failed`, which follows.
         """
         self.close("incomplete")
@@ -156,28 +154,27 @@ class EventBuilder:
         )
 
     def end(self) -> None:
-        """Emit the terminal event: the last one, after `complete`, `incomplete`, `cancel` or `fail`."""
+        """Emit the terminal event, after `complete`, `incomplete`, `cancel` or `fail`."""
         status = self.response["status"]
         self._emit(TERMINAL_EVENTS.get(status, f"response.{status}"), response=self._snapshot())
 
     def keepalive(self) -> None:
-        """Emit a keepalive, for clients whose idle timer ignores SSE comments."""
+        """Emit a keepalive, for clients with an idle timer that ignores SSE comments."""
         self._emit("keepalive")
 
     # The output of the model.
 
     def cite(self, sources: Mapping[str, JSONMapping]) -> None:
-        """From now on, annotate text that cites these sources, which are keyed by number or URL."""
+        """Annotate later text that cites these sources, keyed by number or URL."""
         if self._citations is None:
             self._citations = Citations()
         self._citations.add(sources)
 
     def text(self, *deltas: str, logprobs: list[Any] | None = None) -> None:
-        """Write text, with one event per delta; `logprobs` are those of its tokens, if the caller requested them."""
+        """Write text, with one event per delta; `logprobs` belong to its tokens, if the caller requested them."""
         self.texts(deltas, logprobs)
 
     def texts(self, deltas: Sequence[str], logprobs: list[Any] | None = None) -> None:
-        """Write text, as `text` does."""
         if self._citations is None or (not logprobs and not self._held_logprobs and self._citations.skip(deltas)):
             self._write(TEXT, deltas, logprobs)
             return
@@ -194,7 +191,7 @@ class EventBuilder:
                 self.annotation(piece)
 
     def _flush_held(self) -> None:
-        """Write the text that was held back; the text part ends here."""
+        """Write the held text at the end of a text part."""
         if self._citations is not None:
             self._write_cited(self._citations.end())
 
@@ -208,18 +205,17 @@ class EventBuilder:
             self._open = OpenItem(self._add(item), item, ())
 
     def begin_part(self) -> None:
-        """Begin another part of the open item, which is added with its first text."""
+        """Begin another part in the open item; the part is added with its first text."""
         self._flush_held()
         if self._open:
             self._close_parts(self._open)
             self._open.rows = ()
 
     def refusal(self, *deltas: str) -> None:
-        """Write a refusal."""
         self._write(REFUSAL, deltas)
 
     def annotation(self, annotation: JSONObject) -> None:
-        """Annotate the open text part; an empty one is opened if there is none."""
+        """Annotate the open text part, or a new, empty part."""
         self._annotate(self._open_for(TEXT).parts[0], annotation)
 
     def _annotate(self, part: OpenPart, annotation: JSONObject) -> None:
@@ -229,19 +225,20 @@ class EventBuilder:
         self._emit("response.output_text.annotation.added", **part.where, annotation_index=index, annotation=annotation)
 
     def reasoning(self, *deltas: str, source: str = REASONING_CONTENT) -> None:
-        """Write reasoning; `source` is the backend's field that it came in."""
+        """Write reasoning; `source` is the backend field with the text."""
         self._write(self._reasoning, deltas).source = source
 
     def reasoning_summary(self, *deltas: str) -> None:
-        """Write a summary that the backend made of its reasoning, which is shown as one whatever was asked for."""
+        """Write a reasoning summary from the backend, always shown as a summary."""
         self._write(SUMMARY_REASONING, deltas)
 
     def reasoning_upstream(self) -> Upstream:
         """
-        Return the backend's fields of the current reasoning item; fields may be added until the response ends.
+        Return the backend fields for the current reasoning item; fields can be added until the response ends.
 
-        The current item is the open one, else the last one (signatures may come late), else a new one: some backends
-        send a signature without reasoning text. What is encrypted cannot change, so it is never an earlier one then.
+        The current item is the open one, otherwise the last (signatures can arrive late), otherwise a new one: some
+        backends send a signature without reasoning text. Encrypted items are immutable, so with encryption only the
+        open item or a new one is used.
         """
         if self._encryption:
             item_id = (self._open_reasoning or self._open_for(self._reasoning)).item["id"]
@@ -250,7 +247,7 @@ class EventBuilder:
         return self.upstream.setdefault(item_id, {})
 
     def message_upstream(self) -> Upstream:
-        """Return the backend's fields of the open message; fields may be added until it closes."""
+        """Return the backend fields for the open message; fields can be added until it closes."""
         return self.upstream.setdefault(self._open_for(TEXT).item["id"], {})
 
     @property
@@ -258,8 +255,8 @@ class EventBuilder:
         return self._open if self._open and self._open.item["type"] == "reasoning" else None
 
     def call(self, call_id: str, binding: ToolBinding, **upstream: object) -> OpenCall:
-        """Open a call of a function; `upstream` are the other fields that the backend sent with it."""
-        if upstream and self._encryption and binding.kind.call_id:  # those of hosted calls go with the result
+        """Open a function call; `upstream` are the backend's other fields for it."""
+        if upstream and self._encryption and binding.kind.call_id:  # a hosted call's fields are sent with its result
             self._encrypt_with_reasoning(self._encryption, call_id, upstream)
         self.close_item()
         kind = binding.kind
@@ -283,7 +280,7 @@ class EventBuilder:
         return call
 
     def arguments(self, call: OpenCall, *deltas: str) -> None:
-        """Write arguments of an open call."""
+        """Write arguments to an open call."""
         call.pieces += deltas
         if call.kind.delta:
             if call.delta is None:
@@ -293,10 +290,10 @@ class EventBuilder:
 
     def close_call(self, call: OpenCall, status: str = "completed") -> None:
         """
-        Close a call that the model has finished; the status of one that was cut off is `incomplete`.
+        Close a call after its arguments; with status `incomplete` if it was truncated.
 
-        A completed hosted call stays in `running` until `end_call`. An item that is added only when complete is added
-        now, or never.
+        A completed hosted call stays in `running` until `end_call`. An item added only when complete is added now, or
+        never.
         """
         self._calls.remove(call)
         kind, item, written = call.kind, call.item, call.written
@@ -323,11 +320,11 @@ class EventBuilder:
     # Hosted tools.
 
     def run_call(self, call: OpenCall) -> None:
-        """Emit the events that mark the start of a hosted call's run."""
+        """Emit the events for the start of a hosted call's run."""
         self._emit_each(call, call.kind.running)
 
     def add_item(self, kind: ItemType, fields: JSONMapping) -> OpenCall:
-        """Add an item that a tool creates besides its calls; it is open until `end_call`."""
+        """Add a tool's item that is not a call; it is open until `end_call`."""
         self.close_item()
         status = {"status": "in_progress"} if kind.has_status else {}
         item = with_fields({"type": kind.type, "id": self.new_id(kind.prefix)}, {**kind.empty, **fields, **status})
@@ -337,13 +334,13 @@ class EventBuilder:
         return call
 
     def progress(self, call: OpenCall, name: str, fields: JSONMapping) -> None:
-        """Emit a progress event of a running call or an added item; does nothing after its end."""
+        """Emit a progress event for a running call or an added item; ignored after its end."""
         if call in self.running:
             event_type = call.kind.progress[name]
             self._emit(event_type, item_id=call.item["id"], output_index=call.index, **fields)
 
     def end_call(self, call: OpenCall, status: str, fields: JSONMapping) -> None:
-        """End a running call or an added item with these final fields; does nothing if it has ended already."""
+        """End a running call or an added item with its final fields; ignored if already ended."""
         if call not in self.running:
             return
         self.running.remove(call)
@@ -353,10 +350,10 @@ class EventBuilder:
         item = with_fields(call.item, {**call.kind.final(call.written), **fields})
         self._done(call.index, {**item, "status": status} if call.kind.has_status else item)
 
-    # Items of tools that only the backend has.
+    # Items of a backend's own tools.
 
     def add_native_item(self, item: JSONMapping) -> OpenNativeItem:
-        """Add an item of a backend's tool unchanged, except for its id."""
+        """Add a native item unchanged, except for its id."""
         self.close_item()
         added = with_fields({"type": item["type"], "id": self.new_id(id_prefix(item["type"]))}, _without_id(item))
         native = OpenNativeItem(self._add(added), added)
@@ -364,7 +361,7 @@ class EventBuilder:
         return native
 
     def native_event(self, native: OpenNativeItem, event: JSONMapping) -> None:
-        """Emit an event about an item of a backend's tool; does nothing after its end."""
+        """Emit an event about a native item; ignored after its end."""
         if native in self._native:
             ours = {"item_id": native.item["id"], "output_index": native.index}
             self._note_closed(_length(event))
@@ -373,7 +370,7 @@ class EventBuilder:
             )
 
     def end_native_item(self, native: OpenNativeItem, item: JSONMapping, upstream: Upstream) -> None:
-        """End an item of a backend's tool; `upstream` are fields to send back with it."""
+        """End a native item; `upstream` are fields to send back with it."""
         if native in self._native:
             self._native.remove(native)
             if upstream:
@@ -381,10 +378,10 @@ class EventBuilder:
             self._note_closed(_length(item))
             self._done(native.index, with_fields(native.item, _without_id(item)))
 
-    # Items that have ended elsewhere.
+    # Items finished elsewhere.
 
     def add_finished(self, item: Item, events: Iterable[tuple[str, JSONObject]]) -> None:
-        """Add a finished item with all its events, by types and fields: see `replay.item_events`."""
+        """Add a finished item with its events, as types and fields (see `replay.item_events`)."""
         self.close_item()
         self.response["output"].append(item)
         for event_type, fields in events:
@@ -393,9 +390,9 @@ class EventBuilder:
 
     def encrypt_calls(self, item_ids: Iterable[str]) -> None:
         """
-        Add what later turns need of hosted calls and lists, and their items lack, in an encrypted reasoning item.
+        Add an encrypted reasoning item with hosted calls' fields that later turns need and their items lack.
 
-        It is for clients that store the items themselves; without encryption this does nothing.
+        This serves clients that store items themselves. Without encryption it does nothing.
         """
         if self._encryption is None:
             return
@@ -407,20 +404,20 @@ class EventBuilder:
             self._add_encrypted(self._encryption)
 
     def _encrypt_with_reasoning(self, encryption: ReasoningEncryption, call_id: str, upstream: Upstream) -> None:
-        """Encrypt the fields of a call with the reasoning before it, or with a reasoning item of their own."""
+        """Encrypt a call's fields with the preceding reasoning, or in a separate reasoning item."""
         encryption.hold(call_id, upstream)
         if not self._open_reasoning:
             self._add_encrypted(encryption)
 
     def _add_encrypted(self, encryption: ReasoningEncryption) -> None:
-        """Add a reasoning item that only has `encrypted_content`."""
+        """Add a reasoning item with only `encrypted_content`."""
         self._close_open("completed")
         item: Item = {"type": "reasoning", "id": self.new_id("rs"), "summary": [], "status": "in_progress"}
         index = self._add(item)
         self._done(index, {**item, "status": "completed", "encrypted_content": encryption.content({})})
 
     def begin_step(self, kind: str) -> str | None:
-        """Emit `antiphon:step_started`; returns the id of the step for `end_step`, None without `framework_events`."""
+        """Emit `antiphon:step_started`; return the step id for `end_step`, or None without `framework_events`."""
         if not self.framework_events:
             return None
         step_id = self.new_id("step")
@@ -428,22 +425,20 @@ class EventBuilder:
         return step_id
 
     def end_step(self, step_id: str | None, kind: str) -> None:
-        """Emit `antiphon:step_completed`."""
         if step_id:
             self.framework("step_completed", step_id=step_id, kind=kind)
 
     def framework(self, event_type: str, **fields: object) -> None:
-        """Emit an `antiphon:*` event; does nothing for callers that do not include `antiphon:events`."""
+        """Emit an `antiphon:*` event, if the caller included `antiphon:events`."""
         if self.framework_events:
             self._emit(f"antiphon:{event_type}", source="framework", **fields)
 
     def close_item(self) -> None:
-        """Close the open message or reasoning item, if any."""
         self._flush_held()
         self._close_open("completed")
 
     def close(self, status: str = "completed") -> None:
-        """Close all open items and calls with this status."""
+        """Close all open items and calls with a status."""
         while self._calls:
             self.close_call(self._calls[0], status)
         while self.running:
@@ -457,7 +452,7 @@ class EventBuilder:
         self._close_open(status)
 
     def partial_output(self) -> list[Any]:
-        """Return the output so far: the items, then the texts of open parts and calls."""
+        """Return the current output: items, then the texts of open parts and calls."""
         parts = (part.text for part in (self._open.parts if self._open else ()))
         return [*self.response["output"], *parts, *(call.written for call in (*self._calls, *self.running))]
 
@@ -473,7 +468,7 @@ class EventBuilder:
             self._emit(event_type, item_id=call.item["id"], output_index=call.index)
 
     def _note_closed(self, length: int) -> None:
-        """Note that items have grown by some characters, whose events follow."""
+        """Count characters that were added to items, before their events are emitted."""
         self._closed += length
         self._events.characters += length
 
@@ -503,7 +498,7 @@ class EventBuilder:
             self._events.entries.append((part.delta, self._sequence_number, deltas))
             self._sequence_number += len(deltas)
             return open_
-        # With two parts, each delta is an event of the first, then of the second.
+        # With two parts, each delta is an event for the first, then for the second.
         for texts in (deltas,) if len(rows) == 1 else [(delta,) for delta in deltas]:
             for part in open_.parts:
                 part.pieces += texts
@@ -517,7 +512,7 @@ class EventBuilder:
         return open_
 
     def _open_for(self, rows: tuple[PartType, ...]) -> OpenItem:
-        """Return the open item if it takes these parts; otherwise close it and open one that does."""
+        """Return the open item if its parts match; otherwise close it and open a new one."""
         if rows is not TEXT:
             self._flush_held()
         open_ = self._open
@@ -571,12 +566,12 @@ class EventBuilder:
         self._done(open_.index, item)
 
     def _upstream_of(self, open_: OpenItem) -> Upstream:
-        """Return the backend's fields of an open item; the text so far is one of them."""
+        """Return an open item's backend fields, including its current text."""
         fields = self.upstream.get(open_.item["id"], {})
         return {open_.source: open_.parts[0].text, **fields} if open_.source else fields
 
 
-_HEAD = frozenset({"type", "sequence_number"})  # of events
+_HEAD = frozenset({"type", "sequence_number"})
 
 
 def _without_id(item: JSONMapping) -> JSONObject:
@@ -584,15 +579,15 @@ def _without_id(item: JSONMapping) -> JSONObject:
 
 
 def _length(fields: JSONMapping) -> int:
-    """Return the characters of the texts in an item or an event, such as the data of an image."""
+    """Return the characters in an item's or event's strings, for example image data."""
     return sum(len(value) for value in fields.values() if isinstance(value, str))
 
 
 def _interruption(kind: ItemType) -> JSONObject:
-    """Return the fields of an interrupted item besides its status."""
+    """Return an interrupted item's fields other than its status."""
     return kind.error("The response ended before this call was complete.") if kind.interrupted == "failed" else {}
 
 
 def resolve_upstream(upstream: Upstream) -> Upstream:
-    """Return a backend's fields, with each callable (a value that was still being assembled) replaced by its result."""
+    """Return backend fields with each callable (a value still being assembled) replaced by its result."""
     return {name: value() if callable(value) else value for name, value in upstream.items()}

@@ -1,7 +1,7 @@
 """
-The table of content kinds: their fields and their events.
+The table of content kinds: their fields and events.
 
-A new kind is a new row here; tool calls are rows of `app.core.items`.
+To add a kind, add a row. Tool calls are rows in `app.core.items`.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from app.core.types.hosted import HostedFunction
 
 
 class PartType(NamedTuple):
-    """One kind of streamed text: a part of a message or of a reasoning item."""
+    """A kind of streamed text: a message part or a reasoning part."""
 
-    item: str  # type of the item that contains it
-    prefix: str  # of that item's id
-    empty: JSONMapping  # other fields of the item when it is added
-    type: str  # type of the part
-    field: str  # the part's field with its text
+    item: str  # the containing item's type
+    prefix: str  # the item id's prefix
+    empty: JSONMapping  # the item's other fields when it is added
+    type: str  # the part's type
+    field: str  # the part's text field
     list: str  # the item's list that contains the part
-    position: str  # the events' field with its index in that list
+    position: str  # the events' field for the index in `list`
     part_added: str
     delta: str
     done: str
     part_done: str
-    done_fields: tuple[str, ...]  # the fields of the part that the `done` event repeats
-    extra: tuple[str, ...] = ()  # lists that every part of this kind has
-    delta_fields: JSONMapping = MappingProxyType({})  # of each delta event, besides its text
+    done_fields: tuple[str, ...]  # the part's fields that the `done` event repeats
+    extra: tuple[str, ...] = ()  # the part's fields that are lists
+    delta_fields: JSONMapping = MappingProxyType({})  # the delta events' fields other than the text
 
 
 class ToolBinding(NamedTuple):
-    """How the call of a function that was sent to the backend appears to the client."""
+    """How a function call from the backend appears to the client."""
 
     kind: ItemType
-    fields: JSONMapping  # of the item: `name`, and `namespace` where the tool has one
-    # The function that the server runs; None for a call that the client runs, or has to approve first.
+    fields: JSONMapping  # the item's `name` and, if the tool has one, `namespace`
+    # The function for the server to run; None if the client runs the call, or must approve it first.
     hosted: HostedFunction | None = None
 
 
@@ -88,10 +88,10 @@ _SUMMARY = _REASONING._replace(
     done="response.reasoning_summary_text.done",
     part_done="response.reasoning_summary_part.done",
 )
-# The spec has `response.reasoning.*`; OpenAI has these names, and its SDKs reject unknown ones.
+# The spec's names are `response.reasoning.*`. OpenAI uses these names, and its SDKs reject unknown ones.
 _OPENAI_REASONING = _REASONING._replace(delta="response.reasoning_text.delta", done="response.reasoning_text.done")
 
-# The parts that a piece of text is written to: raw reasoning may be shown in two forms.
+# The parts for each kind of text: raw reasoning can be shown in two forms.
 TEXT = (_TEXT,)
 REFUSAL = (_REFUSAL,)
 CONTENT_REASONING = (_REASONING,)

@@ -1,4 +1,4 @@
-"""What the model is still writing: parts of messages and of reasoning, and calls."""
+"""Output that the model is still writing: message parts, reasoning parts, and calls."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from app.core.types.request import Item
 
 @dataclass(slots=True)
 class OpenPart:
-    """A part of a message or of a reasoning item that the model is still writing."""
+    """A message part or reasoning part that the model is still writing."""
 
     row: PartType
-    where: JSONObject  # item_id, output_index, and the part's index: the head of each of its events
+    where: JSONObject  # item_id, output_index, and the part's index: the first fields in each of its events
     delta: DeltaFields = field(init=False)
     pieces: list[str] = field(default_factory=list)  # joined once, at the end
-    extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs so far
+    extra: dict[str, list[Any]] = field(default_factory=dict)  # annotations and logprobs
 
     def __post_init__(self) -> None:
         self.delta = DeltaFields(self.row.delta, self.where, self.row.delta_fields)
 
     @property
     def text(self) -> str:
-        """The text so far; it takes the place of its pieces, so that a large one is in memory once."""
+        """The current text. It replaces its pieces, to hold a large text in memory only once."""
         text = "".join(self.pieces)
         self.pieces = [text]
         return text
 
     def content(self) -> JSONObject:
-        """Return a copy of the part in its current state."""
         extra = {name: [*values] for name, values in self.extra.items()}
         return {"type": self.row.type, self.row.field: self.text, **extra}
 
@@ -46,12 +45,12 @@ class OpenItem:
     item: Item
     rows: tuple[PartType, ...]
     parts: list[OpenPart] = field(default_factory=list)
-    source: str | None = None  # the backend's field that the text of a reasoning item came in
+    source: str | None = None  # the backend's field with the reasoning text
 
 
 @dataclass(slots=True)
 class OpenNativeItem:
-    """An unfinished item of a tool that only the backend has."""
+    """An unfinished item from a backend's own tool."""
 
     index: int
     item: Item
@@ -60,22 +59,22 @@ class OpenNativeItem:
 @dataclass(slots=True)
 class OpenCall:
     """
-    A tool call whose arguments are incomplete, or a hosted call that has not ended.
+    A tool call with incomplete arguments, or a running hosted call.
 
-    `index` is None until the item is added to the output: see `ItemType.added_when_complete`.
+    `index` is None until the item is added to the output (`ItemType.added_when_complete`).
     """
 
     index: int | None
     item: Item
     kind: ItemType
     binding: ToolBinding | None = None
-    call_id: str = ""  # the id that the backend uses
-    delta: DeltaFields | None = None  # of its arguments' delta events, from the first on
+    call_id: str = ""  # the backend's id
+    delta: DeltaFields | None = None  # for the arguments' delta events, set with the first
     pieces: list[str] = field(default_factory=list)
 
     @property
     def written(self) -> str:
-        """The text of the arguments so far, in the form in which the item stores it; see `OpenPart.text`."""
+        """The current argument text, in the item's stored form (see `OpenPart.text`)."""
         text = "".join(self.pieces)
         self.pieces = [text]
         return text
@@ -83,9 +82,9 @@ class OpenCall:
 
 @dataclass(slots=True)
 class OpenOutput:
-    """How far the events of a response are, and what is open in it."""
+    """The open items of a response, and its next sequence number."""
 
-    sequence_number: int = 0  # of the next event
+    sequence_number: int = 0
     open: OpenItem | None = None
     calls: list[OpenCall] = field(default_factory=list)
-    running: list[OpenCall] = field(default_factory=list)  # complete hosted calls, and items that tools have added
+    running: list[OpenCall] = field(default_factory=list)  # complete hosted calls, and items added by tools

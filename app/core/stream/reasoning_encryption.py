@@ -1,4 +1,4 @@
-"""The `encrypted_content` of reasoning items: what the backend sent for them, for clients that store the items."""
+"""The `encrypted_content` of reasoning items: provider fields for clients that store the items."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from collections.abc import Callable
 
 from app.core.types import JSONMapping, JSONObject
 
-# The field of encrypted reasoning with what the backend sent, and its name in content of earlier versions.
+# The key for the provider fields in encrypted content, and its name in content from earlier versions.
 UPSTREAM, EARLIER_UPSTREAM = "upstream", "said"
 
 
 class ReasoningEncryption:
     """
-    Encrypts what the backend sent for the reasoning items, calls and messages of one response.
+    Encrypts the provider fields of one response's reasoning items, calls and messages.
 
-    Fields that a backend sends with a tool call or a message, such as signatures, must be sent back as well, but
-    clients store no such fields. They are encrypted with the reasoning before the call, or with a separate reasoning
-    item; fields of a message only with reasoning after it.
+    Fields such as signatures on a tool call or a message must be sent back to the backend, but clients do not store
+    them. A call's fields are encrypted with the preceding reasoning, or in a separate reasoning item; a message's
+    fields only with reasoning that follows.
     """
 
     def __init__(self, encrypt: Callable[[JSONObject], str]) -> None:
-        """`encrypt` returns JSON content in encrypted form."""
+        """`encrypt` serializes and encrypts a JSON value."""
         self._encrypt = encrypt
-        self._calls: dict[str, JSONMapping] = {}  # fields of calls that are not encrypted yet, by id
+        self._calls: dict[str, JSONMapping] = {}  # fields not yet encrypted, by call id or item id
 
     def hold(self, call_id: str, fields: JSONMapping) -> None:
-        """Keep the fields of a call or a message (by its item id), to be encrypted with the next content."""
+        """Store the fields of a call or a message (by its item id) for the next encrypted content."""
         self._calls[call_id] = fields
 
     @property
     def holds(self) -> bool:
-        """Whether there are fields of calls that are not encrypted yet."""
+        """Whether fields are waiting for encryption."""
         return bool(self._calls)
 
     def content(self, fields: JSONMapping) -> str:
-        """Return the `encrypted_content` of an item with these fields, and with those of calls that were kept."""
+        """Return `encrypted_content` for an item with these fields and all waiting fields."""
         calls, self._calls = self._calls, {}
         return self._encrypt({UPSTREAM: fields, "calls": calls} if calls else {UPSTREAM: fields})

@@ -1,7 +1,7 @@
 """
-Join fragments of reasoning that have to be sent back as a whole.
+Join streamed reasoning fragments, which servers expect back whole.
 
-Servers send them in `reasoning_details` or in `thinking_blocks`.
+The fields are `reasoning_details` and `thinking_blocks`.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Iterator
 from app.core.json_values import json_objects, json_text
 from app.core.types import JSONObject
 
-_JOINED = ("text", "summary", "data")  # the fields that are sent in pieces
+_JOINED = ("text", "summary", "data")  # the fields that arrive in pieces
 
 
 class ReasoningDetails:
     """
-    Merges the fragments of a stream; calling it returns the details.
+    Merges streamed fragments; calling it returns the details.
 
-    Fragments with the same index and type form one detail: their texts are joined, and the signature, which comes with
-    the last one, belongs to the whole.
+    Fragments with the same index and type form a detail: their texts are joined, and the signature, sent with the last
+    fragment, covers the whole detail.
     """
 
     def __init__(self) -> None:
         self._details: dict[tuple[int | str, str], JSONObject] = {}
 
     def feed(self, fragments: list[object]) -> None:
-        """Add the fragments of one delta."""
+        """Add the fragments of a delta."""
         for fragment in json_objects(fragments):
             index, item_id, type_ = (fragment.get(name) for name in ("index", "id", "type"))
-            if not isinstance(index, int):  # then the same id means the same detail; without an id each is its own
+            if not isinstance(index, int):  # without an index, an equal id means the same detail
                 index = item_id if item_id and isinstance(item_id, str) else len(self._details)
             key = (index, str(type_))
             detail = self._details.setdefault(key, {})
@@ -44,7 +44,6 @@ class ReasoningDetails:
                     detail.setdefault(name, None)
 
     def __call__(self) -> list[JSONObject]:
-        """Return the details."""
         return [
             {name: "".join(value) if name in _JOINED and value else value for name, value in detail.items()}
             for detail in self._details.values()
@@ -52,24 +51,24 @@ class ReasoningDetails:
 
     @staticmethod
     def texts(fragments: list[object]) -> Iterator[str]:
-        """Return the readable texts and summaries of fragments, without encrypted data."""
+        """Return the readable texts and summaries, without encrypted data."""
         texts = (json_text(each.get(name)) for each in json_objects(fragments) for name in ("text", "summary"))
         return filter(None, texts)
 
 
 class ThinkingBlocks:
     """
-    Merges the fragments of thinking blocks; calling it returns the blocks.
+    Merges fragments of thinking blocks; calling it returns the blocks.
 
-    A signature ends a block; a redacted fragment is a block of its own.
+    A signature ends a block. A redacted fragment is a separate block.
     """
 
     def __init__(self) -> None:
         self._blocks: list[JSONObject] = []
-        self._open = False  # whether the next fragment may belong to the last block
+        self._open = False  # whether the next fragment can belong to the last block
 
     def feed(self, fragments: list[object]) -> None:
-        """Add the fragments of one delta."""
+        """Add the fragments of a delta."""
         for fragment in json_objects(fragments):
             is_thinking = fragment.get("type") == "thinking"
             if not (is_thinking and self._open):
@@ -81,7 +80,7 @@ class ThinkingBlocks:
             self._open = is_thinking and not fragment.get("signature")
 
     def __call__(self) -> list[JSONObject]:
-        """Return the blocks; those without a signature are left out, because the server would reject them."""
+        """Return the blocks, except unsigned ones, which the server would reject."""
         return [
             {**block, "thinking": "".join(block["thinking"])} if block.get("type") == "thinking" else block
             for block in self._blocks
@@ -90,11 +89,11 @@ class ThinkingBlocks:
 
     @staticmethod
     def texts(fragments: list[object]) -> Iterator[str]:
-        """Return the readable texts of fragments."""
+        """Return the readable texts."""
         return filter(None, (json_text(each.get("thinking")) for each in json_objects(fragments)))
 
 
-# By the names of the fields in which they are received and sent back.
+# By the backend's field name, received and sent back.
 FRAGMENTS: dict[str, type[ReasoningDetails] | type[ThinkingBlocks]] = {
     "reasoning_details": ReasoningDetails,
     "thinking_blocks": ThinkingBlocks,

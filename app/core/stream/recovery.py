@@ -1,8 +1,8 @@
 """
-Restore an `EventBuilder` from the stored events of another one.
+Restore an `EventBuilder` from stored events.
 
-A process may die while it generates a response. Another process can then restore the builder from the events and end
-the response properly: open items are closed, and the sequence numbers continue.
+If a process dies during generation, another process restores the builder and ends the response properly: it closes open
+items and continues the sequence numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROWS = (
     *event_types.OPENAI_CONTENT_REASONING,
     *event_types.SUMMARY_REASONING,
 )
-# The dialect of a part without a delta is unknown: the spec's is assumed, whose rows take precedence here.
+# A part without deltas does not reveal its dialect: the spec's is assumed, so its rows take precedence.
 _BY_TYPE: dict[str, PartType] = {row.type: row for row in reversed(_ROWS)}
 _BY_DELTA: dict[str, PartType] = {row.delta: row for row in _ROWS}
 _CALLS = {
@@ -40,10 +40,10 @@ _ARGUMENTS_DONE = {row.done for row in _CALLS.values() if row.done and row.hoste
 
 def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuilder:
     """
-    Return a builder with the state that results from the events of another one.
+    Return a builder in the state after these events.
 
-    `response` is the resource as it was stored, when the response began; its output comes from the events.
-    Without events, the builder queues it.
+    `response` is the resource as first stored; its output comes from the events. Without events, the builder queues the
+    response.
     """
     state = _Recovered()
     for event in events:
@@ -57,7 +57,7 @@ def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuild
 
 @dataclass
 class _Recovered(OpenOutput):
-    """The state after the events that were applied."""
+    """The state after the applied events."""
 
     started: bool = False
     output: list[Item] = field(default_factory=list)
@@ -92,7 +92,7 @@ class _Recovered(OpenOutput):
                 self._part_at(event).extra["annotations"].append(event["annotation"])
 
     def _restore(self, call: OpenCall, fields: JSONObject) -> None:
-        """Set the fields that an event implies; the arguments are complete by then, and the call may be running."""
+        """Set fields implied by an event. The arguments are then complete, so the call can be running."""
         call.item = with_fields(call.item, fields)
         if call in self.calls:
             self.calls.remove(call)
@@ -105,7 +105,7 @@ class _Recovered(OpenOutput):
         self.output.append(item)
         if kind := _CALLS.get(item["type"]):
             (self.calls if kind.field else self.running).append(OpenCall(index, item, kind))
-        elif self.open is None:  # an item of an unknown type must not replace a known one
+        elif self.open is None:  # an unknown item type must not replace a known one
             self.open = OpenItem(index, item, ())
 
     def _item_done(self, index: int, item: Item) -> None:
@@ -117,7 +117,7 @@ class _Recovered(OpenOutput):
             self.open = None
 
     def _texts_at(self, index: int) -> JSONObject:
-        """Return the texts of an item so far: the log may have its end without those that were in deltas."""
+        """Return an item's current texts, which the logged `done` event may omit if they were sent as deltas."""
         if self.open and self.open.index == index:
             return {name: parts for name in ("summary", "content") if (parts := list_field(self.open.item, name))}
         calls = [call for call in (*self.calls, *self.running) if call.index == index]

@@ -1,4 +1,4 @@
-"""Build the events of a finished response again, for a caller that requests its stream later."""
+"""Rebuild a finished response's events, for a caller that requests its stream later."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from app.core.types.request import Event, Item, Response
 
 _PART_LISTS = ("summary", "content")
 
-_Events: TypeAlias = Iterator[tuple[str, JSONObject]]  # types and fields, without sequence numbers
+_Events: TypeAlias = Iterator[tuple[str, JSONObject]]  # event types and fields, without sequence numbers
 
 
 def replayed_events(response: Response, reasoning: tuple[PartType, ...]) -> EventBatch:
     """
-    Return the events of a response that has ended, with one delta for each part and each call.
+    Return the events of a finished response, with one delta per part and per call.
 
     `reasoning` lists the parts in which the caller's dialect shows raw reasoning.
     """
     batch = EventBatch()
-    characters = len(response.get("instructions") or ()) * 3  # the first two events and the last one
+    characters = len(response.get("instructions") or ()) * 3  # repeated in the first two events and the last
     for number, (event_type, fields) in enumerate(_events(response, reasoning)):
         batch.entries.append(cast(Event, {"type": event_type, "sequence_number": number, **fields}))
-        characters += 2 * len(fields.get("delta", ()))  # in the end of the item and of the response
+        characters += 2 * len(fields.get("delta", ()))  # repeated when the item and the response end
     batch.characters = characters
     return batch
 
@@ -48,9 +48,9 @@ def _events(response: Response, reasoning: tuple[PartType, ...]) -> _Events:
 
 def item_events(index: int, item: Item, reasoning: tuple[PartType, ...]) -> _Events:
     """
-    Yield the events of a finished item at an index of the output: their types and fields, without sequence numbers.
+    Yield a finished item's events: types and fields, without sequence numbers.
 
-    `reasoning` lists the parts in which raw reasoning is shown.
+    `index` is the item's output index. `reasoning` lists the parts in which raw reasoning is shown.
     """
     if item["type"] in ("message", "reasoning"):
         rows = {row.type: row for row in (*TEXT, *REFUSAL, *SUMMARY_REASONING, *reasoning)}

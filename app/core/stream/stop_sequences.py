@@ -1,4 +1,4 @@
-"""Stop sequences: they end an answer here, whether or not the model server knows them."""
+"""Enforce stop sequences, including for model servers without support for them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from app.core.types.deltas import (
 
 
 def stop_sequences(parameters: JSONMapping | None) -> list[str]:
-    """Return the valid stop sequences (`stop`) in a request's unvalidated extra fields."""
+    """Return the valid stop sequences (`stop`) from a request's unvalidated extra fields."""
     stop = parameters.get("stop") if parameters else None
     return [entry for entry in (stop if isinstance(stop, list) else [stop]) if isinstance(entry, str) and entry]
 
 
 class StopSequences:
     """
-    Finds the first complete stop sequence in text, which is fed in pieces of any size.
+    Finds the first complete stop sequence in text fed in pieces.
 
-    A possible beginning of a sequence is held back.
+    A possible start of a sequence is held back.
     """
 
     def __init__(self, sequences: Sequence[str]) -> None:
@@ -36,7 +36,7 @@ class StopSequences:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Return the text to write: without a match all but a possible beginning, else the text before the match."""
+        """Return text to write: without a match all except a possible start, otherwise the text before the match."""
         text = self._held + text
         found = [(at + len(sequence), at, sequence) for sequence in self._sequences if (at := text.find(sequence)) >= 0]
         if found:
@@ -73,7 +73,7 @@ class StoppingReader(DeltaReader):
     """Reads an answer up to the first stop sequence in its text."""
 
     def __init__(self, sequences: Sequence[str], *rules: Any, **options: Any) -> None:
-        """`rules` and `options` are passed to `DeltaReader`."""
+        """Pass `rules` and `options` to `DeltaReader`."""
         super().__init__(*rules, **options)
         self._stop = StopSequences(sequences)
         self._held_logprobs: list[Any] = []
@@ -101,7 +101,6 @@ class StoppingReader(DeltaReader):
         super().end(cut=cut)
 
     def flush(self) -> None:
-        """Write the held text."""
         if held := self._stop.flush():
             logprobs, self._held_logprobs = self._held_logprobs, []
             super().text(TextDelta([held], logprobs))
@@ -116,7 +115,7 @@ class StoppingReader(DeltaReader):
 
 
 def _within(logprobs: Sequence[JSONMapping], text: str) -> list[Any]:
-    """Return the log probabilities whose tokens start within a text."""
+    """Return the log probabilities for tokens that start within a text."""
     kept, length = [], 0
     for entry in logprobs:
         if length >= len(text):

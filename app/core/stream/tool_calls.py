@@ -1,9 +1,9 @@
 """
-Assemble the tool calls of an answer from their deltas.
+Assemble tool calls from their deltas.
 
-Nothing identifies a tool call reliably: `index` may be missing, constant, or shifted; `id` may be missing, late, empty,
-repeated, or new on every fragment; names come late or in pieces; arguments come whole, in pieces, or twice. These rules
-handle every server seen so far.
+Nothing identifies a tool call reliably: `index` can be missing, constant, or shifted; `id` can be missing, late, empty,
+repeated, or new on every fragment; names arrive late or in pieces; arguments arrive whole, in pieces, or twice. These
+rules handle every server seen so far.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from app.core.types.deltas import ToolCallDelta
 from app.core.types.frozen import frozen
 
 MAX_CALL_ID = 64  # characters, by the spec
-ORIGINAL_ID = "original_id"  # the upstream field that stores a longer id
-EARLIER_ID = "said_id"  # its name in turns that earlier versions stored
+ORIGINAL_ID = "original_id"  # the upstream field for a longer id
+EARLIER_ID = "said_id"  # its name in turns from earlier versions
 
 
 @dataclass(slots=True)
 class _Assembly:
-    """One call, assembled from its fragments."""
+    """A call assembled from its fragments."""
 
     id: str | None = None
     name: str = ""
     extra: JSONObject = field(default_factory=dict)
-    begun: bool = False  # whether there are arguments
-    pieces: list[str] = field(default_factory=list)  # of the arguments, as the backend sends them, until it is opened
+    begun: bool = False  # whether arguments have arrived
+    pieces: list[str] = field(default_factory=list)  # the backend's argument pieces, until the call is opened
     reader: ArgumentsReader = field(default_factory=ObjectReader)
-    empty: bool = False  # the arguments so far are an empty object, which is not emitted yet
+    empty: bool = False  # the arguments are an empty object, not emitted yet
     open: OpenCall | None = None
     ended: bool = False  # opened and closed
-    suppressed: bool = False  # not permitted, so nothing of it is emitted
+    suppressed: bool = False  # not permitted, so never emitted
 
     @property
     def closed(self) -> bool:
         return self.empty or self.reader.closed
 
     def equals(self, arguments: str) -> bool:
-        """Return whether the arguments so far are these: those of an open call, as far as they are shown."""
+        """Compare with the current arguments; for an open call, with the emitted form."""
         if self.open is None:
             return arguments == "".join(self.pieces)
         if _is_empty(arguments):
@@ -60,13 +60,11 @@ class _Assembly:
 
 @frozen
 class CallRules:
-    """What the calls of an answer may be; this holds whatever the backend does."""
+    """Rules for an answer's calls, enforced regardless of the backend."""
 
-    bindings: Mapping[str, ToolBinding] = field(
-        default_factory=dict
-    )  # of the functions, by the backend's names for them
-    allowed: frozenset[str] | None = None  # the functions that the model may call; None: any
-    parallel: bool = True  # whether there may be a second call
+    bindings: Mapping[str, ToolBinding] = field(default_factory=dict)  # functions, by the backend's names
+    allowed: frozenset[str] | None = None  # functions the model may call; None: any
+    parallel: bool = True  # whether a second call is allowed
     name_noise: Sequence[re.Pattern[str]] = ()  # matches characters that models add around names
 
 
@@ -75,18 +73,18 @@ ANY_CALLS = CallRules()
 
 @frozen
 class CallLimits:
-    """What is left for the calls of an answer after those before it in the response."""
+    """Remaining limits for an answer's calls, after earlier calls in the response."""
 
-    forbidden: Collection[str] = frozenset()  # functions that may not be called any more
-    hosted: int | None = None  # how many calls the server still runs; None: any number
-    ids: set[str] = field(default_factory=set)  # of the response's calls so far; those of the answer are added
+    forbidden: Collection[str] = frozenset()  # functions that can no longer be called
+    hosted: int | None = None  # how many more calls the server runs; None: unlimited
+    ids: set[str] = field(default_factory=set)  # all call ids in the response, updated with this answer's
 
 
 class ToolCalls:
     """
     Assembles calls from their deltas, and writes them to the builder.
 
-    Calls that the rules or the limits do not allow are suppressed.
+    Calls not allowed by the rules or limits are suppressed.
     """
 
     def __init__(self, builder: EventBuilder, rules: CallRules, limits: CallLimits) -> None:
@@ -97,24 +95,22 @@ class ToolCalls:
         self._calls: list[_Assembly] = []
         self._by_index: dict[int, _Assembly] = {}
         self._hosted_left = limits.hosted
-        self.has_pending_empty = False  # whether a call has an empty object that real arguments may still replace
+        self.has_pending_empty = False  # whether a call's empty object can still be replaced by real arguments
 
     def __bool__(self) -> bool:
         return bool(self._calls)
 
     @property
     def cut(self) -> bool:
-        """Whether an open call has incomplete arguments."""
         return any(call.reader.cut(open_.pieces, broken=False) for call, open_ in self._open())
 
     def _open(self) -> Iterator[tuple[_Assembly, OpenCall]]:
-        """Yield the calls that were opened and have not ended."""
         for call in self._calls:
             if call.open and not call.ended:
                 yield call, call.open
 
     def feed(self, delta: ToolCallDelta) -> None:
-        """Process a piece of a call."""
+        """Process a fragment of a call."""
         pieces = iter(delta.arguments or ("",))
         call = self._find(delta.index, delta.id, delta.name, delta.arguments[0] if delta.arguments else "")
         if delta.provider_fields:
@@ -147,7 +143,7 @@ class ToolCalls:
                 self._finish(call)
 
     def settle(self) -> None:
-        """Accept empty objects as arguments: no real ones have followed."""
+        """Accept empty objects as arguments, because no real arguments followed."""
         self.has_pending_empty = False
         for call in self._calls:
             if call.empty and call.open:
@@ -156,14 +152,14 @@ class ToolCalls:
                 self._finish(call)
 
     def _find(self, index: int | None, call_id: str | None, name: str | None, arguments: str) -> _Assembly:
-        """Return the call that a fragment belongs to, or a new one."""
+        """Return the call for a fragment: an existing call, or a new one."""
         if index is not None and (call := self._by_index.get(index)):
             return self._new_call(index) if _starts_another(call, call_id, name, arguments) else call
         last = self._calls[-1] if self._calls else None
         if call_id and (call := self._by_id(call_id)):
             if index is None:
                 again = not name or not call.closed or not arguments or call.equals(arguments)
-            else:  # some servers send a call under one index, and its arguments or all of it again under another
+            else:  # some servers repeat a call, or send only its arguments, under another index
                 again = not name or (
                     name == call.name and bool(arguments) and (not call.begun or call.equals(arguments))
                 )
@@ -174,7 +170,7 @@ class ToolCalls:
             return last  # this server repeats the name with each piece
         if last and not name and (not call_id or (index is None and last.id is None)):
             if index is not None:
-                self._by_index[index] = last  # the index has shifted between name and arguments
+                self._by_index[index] = last  # the index changed between name and arguments
             return last
         return self._new_call(index)
 
@@ -200,11 +196,11 @@ class ToolCalls:
 
     def _extend(self, call: _Assembly, arguments: str) -> None:
         if call.empty and arguments.lstrip()[:1] == "{":
-            call.empty = call.begun = False  # some bridges send an empty object before the real one
+            call.empty = call.begun = False  # some bridges send an empty object before the real arguments
             call.pieces.clear()
         if arguments and not (call.empty or call.reader.closed):
             if call.name and call.open is None:
-                self._announce(call)  # first, so that the arguments are read once, by the reader of their function
+                self._announce(call)  # first, so that only the function's reader parses the arguments
             if not call.begun and _is_empty(arguments):
                 call.empty = self.has_pending_empty = True
             else:
@@ -218,7 +214,7 @@ class ToolCalls:
             self._finish(call)
 
     def _continue(self, call: _Assembly, open_: OpenCall, pieces: Iterable[str]) -> None:
-        """Write further pieces of the arguments of an open call."""
+        """Write further argument pieces to an open call."""
         reader, texts = call.reader, []
         for piece in pieces:
             if reader.closed:
@@ -231,7 +227,7 @@ class ToolCalls:
             self._finish(call)
 
     def _is_whole(self, name: str) -> bool:
-        """Whether a name is complete without its arguments: it is a function's, and no prefix of another's."""
+        """Whether a name is complete without arguments: it names a function and is not a prefix of another name."""
         return name in self.bindings and not any(other != name and other.startswith(name) for other in self.bindings)
 
     def _announce(self, call: _Assembly) -> None:
@@ -248,12 +244,11 @@ class ToolCalls:
         original = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
         call.open = self._builder.call(self._call_id(call.id), binding, **call.extra, **original)
         call.reader = binding.kind.reader()
-        for piece in () if call.empty else call.pieces:  # the pieces that arrived before the call was opened
+        for piece in () if call.empty else call.pieces:  # pieces from before the call was opened
             self._write_arguments(call, call.reader.feed(piece))
         call.pieces.clear()
 
     def _take_hosted(self) -> bool:
-        """Count a call that the server is to run; returns False beyond the limit."""
         if self._hosted_left is None:
             return True
         self._hosted_left -= 1
@@ -270,7 +265,7 @@ class ToolCalls:
         call.ended = True
 
     def _without_noise(self, name: str) -> str:
-        """Return the name without noise around it if that is a function's name, else the name itself."""
+        """Return the name without surrounding noise if that is a function's name, otherwise unchanged."""
         bare = name
         for noise in self._rules.name_noise:
             if bare in self.bindings:
@@ -279,7 +274,7 @@ class ToolCalls:
         return bare if bare in self.bindings else name
 
     def _call_id(self, call_id: str | None) -> str:
-        """Return an id that is not empty, unique in this response, and within the limit; if possible the backend's."""
+        """Return a nonempty id, unique in this response and within the limit; the backend's if possible."""
         if call_id and len(call_id) > MAX_CALL_ID:
             call_id = f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:40]}"
         if not call_id or call_id in self._limits.ids:
@@ -289,14 +284,14 @@ class ToolCalls:
 
 
 def _starts_another(call: _Assembly, call_id: str | None, name: str | None, arguments: str) -> bool:
-    """Whether a fragment with the index of a call starts another one: some gateways send index 0 for every call."""
+    """Whether a fragment with a call's index starts another call: some gateways send index 0 for every call."""
     if not (name and call.name):
         return False
     if call_id and call.id and call_id != call.id:
         return True
     if not call.closed:
         return False
-    # Without ids, different arguments mean another call of the same function; equal ones are a repetition.
+    # Without ids, different arguments mean another call to the same function; equal arguments are a repetition.
     return name != call.name or (
         not (call_id and call.id) and arguments.lstrip()[:1] == "{" and not call.equals(arguments)
     )
@@ -304,7 +299,7 @@ def _starts_another(call: _Assembly, call_id: str | None, name: str | None, argu
 
 # Encodings of empty arguments: Go writes `null`, PHP a list.
 _EMPTY = frozenset({"{}", "null", "[]"})
-_SHORT = 16  # characters; longer arguments are not one of these with blanks around it
+_SHORT = 16  # characters; longer arguments are not empty, even with surrounding whitespace
 
 
 def _is_empty(arguments: str) -> bool:

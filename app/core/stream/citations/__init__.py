@@ -1,8 +1,8 @@
 """
-Citations in the text of a model: marks such as `【3】`, and Markdown links.
+Citations in model output: marks, for example `【3】`, and Markdown links.
 
-Hosted tools show a model sources, each of which is cited by its mark or by a link to its URL. Every citation becomes an
-annotation of the text at its position.
+Hosted tools show sources to the model, which cites each by its mark or by a link to its URL. Every citation becomes an
+annotation with its text position.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from app.core.stream.citations.links import CitationLinks
 from app.core.stream.citations.marks import Annotation, CitationMarks
 from app.core.types import JSONObject
 
-# In pieces that are joined with NULs: the start of a mark or a link, or a space at the end of a piece.
+# Applied to pieces joined with NULs. Finds the start of a mark or link, or a space at the end of a piece.
 _MAY_CITE = re.compile(r"[\[【]| \0")
 
 
 def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Annotation]:
-    """Return the sources that the calls of a conversation have shown the model, by number or URL."""
+    """Return the sources that a conversation's calls have shown to the model, by number or URL."""
     sources: dict[str, Annotation] = {}
     for notes in [fields[NOTES] for fields in upstream.values() if NOTES in fields]:
         if isinstance(notes, Mapping) and isinstance(shown := notes.get("sources"), Mapping):
@@ -29,7 +29,7 @@ def noted_sources(upstream: Mapping[str, Mapping[str, object]]) -> dict[str, Ann
 
 
 def cited_by(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Annotation]:
-    """Return the annotations of sources, keyed by the number of the mark, or by the URL where there is no mark."""
+    """Return the sources' annotations, keyed by mark number, or by URL if a source has no mark."""
     cited: dict[str, Annotation] = {}
     for mark, annotation in sources:
         if key := mark.strip("【】") if mark else annotation.get("url"):
@@ -38,15 +38,14 @@ def cited_by(sources: Iterable[tuple[str | None, Annotation]]) -> dict[str, Anno
 
 
 class Citations:
-    """Splits the texts of one response, fed piece by piece, into text and annotations with their positions."""
+    """Splits a response's text, fed in pieces, into text and annotations with positions."""
 
     def __init__(self) -> None:
-        self._length = 0  # of the text so far
+        self._length = 0  # characters so far
         self._links: CitationLinks | None = None
         self._marks: CitationMarks | None = None
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        """Add sources, keyed by number or URL."""
         marked = {key: annotation for key, annotation in sources.items() if key.isdigit()}
         linked = {key: annotation for key, annotation in sources.items() if key not in marked}
         if marked:
@@ -58,9 +57,9 @@ class Citations:
 
     def skip(self, pieces: Sequence[str]) -> bool:
         """
-        Skip pieces that `feed` would return unchanged, and return True; otherwise do nothing and return False.
+        Skip pieces that `feed` would return unchanged, and return True. Otherwise do nothing and return False.
 
-        Most text cites nothing, and a conversation that has searched once has sources in all its later turns.
+        Most text cites nothing, but after a search all later turns of the conversation have sources.
         """
         text = "\0".join((*pieces, ""))
         if _MAY_CITE.search(text) or (self._marks and self._marks.pending) or (self._links and self._links.pending):
@@ -71,7 +70,7 @@ class Citations:
         return True
 
     def feed(self, text: str) -> list[str | JSONObject]:
-        """Return the text and the annotations that are complete after this piece, in order."""
+        """Return the text and annotations completed by this piece, in order."""
         pieces: list[str | JSONObject] = []
         for piece in self._marks.feed(text) if self._marks else (text,):
             if isinstance(piece, str):
@@ -81,7 +80,7 @@ class Citations:
         return pieces
 
     def end(self) -> list[str | JSONObject]:
-        """Return the rest of the text and its annotations, and reset for the next text."""
+        """Return the remaining text and its annotations, and reset for the next text."""
         held = self._marks.end() if self._marks else ""
         pieces = self._linked(held) if held else []
         if self._links:
@@ -95,7 +94,7 @@ class Citations:
 
 
 def _position(annotation: Mapping[str, object], offset: int) -> dict[str, int]:
-    """Return the position of a mark: container files are cited with an (empty) span, other sources with an index."""
+    """Return a mark's position. Container files are cited with an (empty) span, other sources with an index."""
     if annotation["type"] == "container_file_citation":
         return {"start_index": offset, "end_index": offset}
     return {"index": offset}

@@ -1,8 +1,8 @@
 """
-Find the links to sources in a text that arrives in pieces.
+Find links to sources in text that arrives in pieces.
 
-Models are instructed to cite with Markdown links: `[title](https://example.com/page)`. The text stays unchanged; a link
-with the URL of a source becomes an annotation as soon as it is complete.
+Models are instructed to cite with Markdown links: `[title](https://example.com/page)`. The text is not changed. When a
+link to a source's URL is complete, it becomes an annotation.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 from app.core.stream.citations.marks import Annotation
 from app.core.types import JSONObject
 
-# The text of a link may have brackets in it, as in `[a [draft] of it](...)`, but no line break and no other link.
+# Link text can contain brackets, as in `[a [draft] of it](...)`, but not a line break or another link.
 _LINK = re.compile(
     r"\[(?:[^\[\]\n]|\[[^\[\]\n]{0,200}\](?!\()){0,500}\]\(<?(https?://[^\s<>()\[\]]*(?:\([^\s<>()\[\]]*\)[^\s<>()\[\]]*)*)>?"
     r"(?:\s+\"[^\"\n]{0,300}\")?\)"
@@ -24,7 +24,7 @@ _TRACKING = re.compile(r"utm_[a-z]+=[^&]*&?", re.IGNORECASE)
 
 
 def link_key(url: str) -> str:
-    """Return a normalized URL: models omit `www.` and the trailing slash, and add tracking parameters."""
+    """Return a normalized URL: models omit `www.` and trailing slashes, and add tracking parameters."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -35,32 +35,31 @@ def link_key(url: str) -> str:
 
 
 class CitationLinks:
-    """Finds links in one text, fed piece by piece; `sources` maps URLs to annotations without a position."""
+    """Finds links in a text, fed in pieces; `sources` maps URLs to annotations without a position."""
 
     def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
         self._sources: dict[str, Annotation] = {}
         self.add(sources or {})
-        self._length = 0  # of the text so far
-        self._tail = ""  # the end of the text, which may contain the start of a link
-        self._pending: tuple[Annotation, int, int] | None = None  # a link whose outer bracket may close next
+        self._length = 0  # characters so far
+        self._tail = ""  # the end of the text, which can contain the start of a link
+        self._pending: tuple[Annotation, int, int] | None = None  # a link; the next text can close an outer bracket
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        """Add sources, keyed by URL."""
         self._sources |= {link_key(url): annotation for url, annotation in sources.items()}
 
     @property
     def pending(self) -> bool:
-        """Whether the next text may belong to a link, or close a bracket around it."""
+        """Whether the next text can continue a link, or close a bracket around it."""
         return self._pending is not None or "[" in self._tail
 
     def skip(self, pieces: Sequence[str]) -> None:
-        """Skip pieces of text without `[`, while no link is pending."""
+        """Skip text without `[` while no link is pending."""
         text = "".join(pieces)
         self._length += len(text)
         self._tail = (self._tail + text)[-1:]
 
     def feed(self, text: str) -> list[JSONObject]:
-        """Return the annotations of the links that this piece of text completes, in order."""
+        """Return the annotations for links completed by this piece, in order."""
         annotations = []
         if self._pending and text:
             annotation, start, end = self._pending
@@ -88,7 +87,7 @@ class CitationLinks:
         return [_at(*pending)] if pending else []
 
     def _annotations_of(self, annotation: Annotation, tail: str, link: re.Match[str], offset: int) -> list[JSONObject]:
-        """Return the annotation of a link; its span includes a pair of brackets around it, as in `([title](url))`."""
+        """Return a link's annotation; its span includes surrounding brackets, as in `([title](url))`."""
         start, end = link.start(), link.end()
         if not tail.endswith("(", 0, start):
             return [_at(annotation, offset + start, offset + end)]

@@ -1,8 +1,8 @@
 """
-Remove citation marks such as `【3】` from a text that arrives in pieces.
+Replace citation marks, for example `【3】`, with annotations in text that arrives in pieces.
 
-Each source that a model is shown has a mark, which the model writes after the text that it bases on the source. Marks
-are replaced with annotations; text that only looks like a mark stays.
+Each source shown to the model has a mark, and the model writes the mark after text based on the source. Text that only
+resembles a mark stays.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from app.core.types import JSONMapping
 
 Annotation: TypeAlias = JSONMapping
 
-# Models also write several numbers in one mark, or the name of the source after the number.
+# Models also combine several numbers in a mark, or add the source's name after the number.
 _MARK = re.compile(r"【([0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19})(?:†[^【】\n]{0,100})?】")
 _BEGINNING = re.compile(r"【(?:[0-9]{1,6}(?: ?[,;] ?[0-9]{1,6}){0,19}(?: ?[,;] ?)?(?:†[^【】\n]{0,100})?)?\Z")
-_LONGEST = 300  # characters of a mark, and of the spaces before it
+_LONGEST = 300  # characters in a mark, and in the spaces before it
 _NUMBER = re.compile(r"[0-9]+")
 
 
 class CitationMarks:
     """
-    Splits one text, fed piece by piece, into text and annotations.
+    Splits a text, fed in pieces, into text and annotations.
 
     `sources` maps numbers to annotations without a position. Spaces before a mark are removed with it, unless a word
-    follows. The same annotation is returned only once at the same position.
+    follows. An annotation is returned only once per position.
     """
 
     def __init__(self, sources: Mapping[str, Annotation] | None = None) -> None:
         self._sources = dict(sources or {})
-        self._held = ""  # possibly the start of a mark, and the spaces before it
+        self._held = ""  # a possible start of a mark, with the spaces before it
         self._spaces = ""  # before a mark
-        self._here: list[Annotation] = []  # returned since the last text
+        self._here: list[Annotation] = []  # annotations since the last text
 
     def add(self, sources: Mapping[str, Annotation]) -> None:
-        """Add sources, keyed by the number of their mark."""
+        """Add sources, keyed by mark number."""
         self._sources |= sources
 
     @property
     def pending(self) -> bool:
-        """Whether the next text may belong to a mark, or follow one."""
+        """Whether the next text can continue or follow a mark."""
         return bool(self._held or self._here)
 
     def feed(self, text: str) -> list[str | Annotation]:
-        """Return the text and the annotations that are complete after this piece, in order."""
+        """Return the text and annotations completed by this piece, in order."""
         text, self._held = self._held + text, ""
         if "【" not in text and not text.endswith(" ") and not self._here:
             return [text] if text else []
@@ -65,12 +65,12 @@ class CitationMarks:
         return pieces
 
     def end(self) -> str:
-        """Return the text that was held back, and reset for the next text."""
+        """Return the held text, and reset for the next text."""
         held, self._held, self._spaces, self._here = self._held, "", "", []
         return held
 
     def _annotations(self, numbers: str) -> list[Annotation] | None:
-        """Return the annotations of a mark; None if one of its numbers is unknown."""
+        """Return a mark's annotations; None if any number is unknown."""
         sources = [self._sources.get(number) for number in _NUMBER.findall(numbers)]
         annotations = [annotation for annotation in sources if annotation is not None]
         return annotations if len(annotations) == len(sources) else None
@@ -94,7 +94,7 @@ class CitationMarks:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text before a possible start of a mark, and before the spaces in front of it."""
+    """Return the length of the text before a possible start of a mark, excluding spaces in front of the mark."""
     end = len(text)
     opening = text.rfind("【", max(0, end - _LONGEST))
     if opening >= 0 and _BEGINNING.match(text, opening):
