@@ -1,9 +1,9 @@
 """
-The protocol of backends, which generate the answers.
+Protocols for backends, which generate answers.
 
-A backend encodes a `Question` (`app.core.request.question`) itself. Its answer comes in lists of deltas
-(`app.core.types.deltas`), one list per network read. A backend knows nothing of Responses. One that cannot stream
-returns the whole message in few deltas, so there is no second path.
+A backend encodes a `Question` (`app.core.request.question`) and yields lists of deltas (`app.core.types.deltas`), one
+list per network read. It knows nothing about the Responses API. Backends without streaming return the whole message in
+a few deltas.
 """
 
 from __future__ import annotations
@@ -45,79 +45,79 @@ __all__ = [
     "Translation",
 ]
 
-# By name. Any other name is an import path, `package.module:Class`.
+# Other names in the settings are import paths, `package.module:Class`.
 BACKENDS = {
     "demo": "app.backends.demo:DemoBackend",
     "openai": "app.backends.server.client:ModelServer",
 }
 
-# Whether a request waits behind all others for a place of its backend: set for the requests of batches.
+# Whether the request yields its backend slot to all other requests. Set for batches.
 LOW_PRIORITY: ContextVar[bool] = ContextVar("low_priority", default=False)
 
-PASSTHROUGH = "passthrough"  # as a backend's API key: forward the caller's own
+PASSTHROUGH = "passthrough"  # a backend's API key in the settings: forward the caller's key
 
 
 class Translation(NamedTuple):
-    """A request as it would be sent to a server."""
+    """A request as the server would receive it."""
 
-    backend: str  # its name in the settings
+    backend: str  # name in the settings
     profile: str
-    url: str | None  # without credentials and query; None if there is no server
+    url: str | None  # without credentials and query; None without a server
     body: dict[str, object]
-    warnings: list[str]  # a sentence for each thing that was left out
+    warnings: list[str]  # a sentence for each omission
 
 
 class RawBody(Protocol):
-    """The body of a request that is passed on as bytes."""
+    """Body of a request that is forwarded as bytes."""
 
     @property
     def length(self) -> int | None:
-        """The size in bytes; None if it is not known, and the body is sent in chunks."""
+        """Size in bytes; None if unknown, for chunked encoding."""
         ...
 
     @property
     def replayable(self) -> bool:
-        """Whether the body can still be sent from its start: false once a body that streams in has been read."""
+        """Whether the body can still be sent from its start. False once a streamed body has been read."""
         ...
 
     @property
     def media_type(self) -> bytes:
-        """The value of `Content-Type`, by which the backend is to read the body as it was read here."""
+        """`Content-Type`, so that the backend parses the body in the same way as this server."""
         ...
 
     def with_model(self, model: str) -> RawBody:
-        """Return the body with another model's name; no other byte changes."""
+        """Return the body with another model name; no other byte changes."""
         ...
 
     def content(self) -> bytes | AsyncIterator[bytes]:
-        """Return the bytes, whole or as they arrive."""
+        """Return the whole body, or chunks in arrival order."""
         ...
 
 
 @frozen
 class RawRequest:
-    """A request to an endpoint of a backend that is passed on as bytes."""
+    """A request for another backend endpoint, forwarded as bytes."""
 
-    endpoint: str  # below the base URL, such as `/embeddings`
-    query: str  # without the `?`; empty for none
-    headers: Sequence[tuple[bytes, bytes]]  # those for the backend: end-to-end, without credentials
+    endpoint: str  # below the base URL, for example `/embeddings`
+    query: str  # without the `?`
+    headers: Sequence[tuple[bytes, bytes]]  # end-to-end headers for the backend, without credentials
     body: RawBody
-    model: str  # as the caller named it; empty if the request names none
-    caller_key: str | None = None  # for backends that pass it through
-    # Returns what is the same for all requests of a conversation, so that they go to one replica.
+    model: str  # the caller's name for it; empty if the request names none
+    caller_key: str | None = None  # for backends that forward it
+    # Returns a key shared by all requests in a conversation, so that they reach the same replica.
     conversation: Callable[[], str] = str
-    retry_allowed: bool = True  # whether a failure may be retried at the same server
+    retry_allowed: bool = True  # at the same server
     attempts: Attempts = field(default_factory=Attempts, compare=False)
 
     def with_headers(self, added: Mapping[str, str]) -> RawRequest:
-        """Return the request with headers in place of those of the same names."""
+        """Return the request with these headers added; they replace headers with the same names."""
         fields = [(name.encode(), value.encode()) for name, value in added.items()]
         replaced = {name for name, _ in fields}
         return replace(self, headers=[*(field for field in self.headers if field[0] not in replaced), *fields])
 
 
 class RefusedRequest(BackendError):
-    """A backend's refusal of a raw request that is the caller's to read: it is passed on byte for byte."""
+    """A backend's rejection of a raw request, forwarded to the caller byte for byte."""
 
     def __init__(self, error: BackendError, headers: Sequence[tuple[bytes, bytes]], content: bytes) -> None:
         super().__init__(
@@ -134,50 +134,48 @@ class RefusedRequest(BackendError):
 
 
 class RawAnswer(Protocol):
-    """The answer to a raw request: a status, headers, and the body as it arrives."""
+    """Answer to a raw request: status, headers, streamed body."""
 
     @property
-    def status(self) -> int:
-        """The HTTP status."""
-        ...
+    def status(self) -> int: ...
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """The headers for the caller: end-to-end, their names in lower case."""
+        """End-to-end headers for the caller, names in lower case."""
         ...
 
     async def first(self) -> bytes:
-        """Wait for the first bytes of the body, and return them; none if it is empty."""
+        """Wait for the first bytes of the body; empty if the body is empty."""
         ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
         """
-        Pass each further read of the body to `take` as it is received, until that returns False.
+        Pass each further read to `take` when it is received, until `take` returns False.
 
-        Returns whether there may be more, which the next call passes on.
+        Return whether more data may follow; the next call continues.
         """
         ...
 
     def usage(self) -> JSONObject | None:
-        """Return the usage that the body reported, in the form of Chat Completions; None if it reported none."""
+        """Return the usage reported in the body, in Chat Completions form; None if it reported none."""
         ...
 
     def estimate(self) -> int:
-        """Return about how many tokens of output the body had so far, for backends that report no usage."""
+        """Estimate the output tokens so far, for backends that report no usage."""
         ...
 
     def failed(self) -> bool:
-        """Return whether the body, an event stream, ended with an error that the backend reported in it."""
+        """Return whether the body, an event stream, ended with an error event."""
         ...
 
 
 class RawExchange(Protocol):
     """
-    A raw request to a backend: a context manager that returns the answer once its head is known.
+    A raw request to a backend, as a context manager; returns the answer after its headers.
 
-    Entering the context raises `RefusedRequest` for a refusal that the caller may read, and `BackendError` for other
-    failures. The methods of the answer raise `BackendError` where the connection breaks. Leaving the context closes the
-    connection, unless the answer is complete.
+    Entering raises `RefusedRequest` for a rejection that the caller can read, and `BackendError` for other failures.
+    The answer's methods raise `BackendError` if the connection breaks. Leaving closes the connection unless the answer
+    is complete.
     """
 
     async def __aenter__(self) -> RawAnswer: ...
@@ -188,41 +186,41 @@ class RawExchange(Protocol):
 
 
 class AnswerReceiver(Protocol):
-    """Takes the deltas of an answer."""
+    """Receives the deltas in an answer."""
 
-    begun: bool  # whether there was a delta; until then another backend may answer in place of this one
-    taps: list[Tap]  # what observers want to be shown the deltas
+    begun: bool  # whether a delta was received; before that, another backend can answer instead
+    taps: list[Tap]  # the observers' functions, called with all deltas
 
     @property
     def over(self) -> bool:
-        """Whether no more deltas are wanted, so that the answer ends here."""
+        """Whether the answer ends here, because no more deltas are needed."""
         ...
 
     @property
     def slow(self) -> bool:
-        """Whether the client is slow, so that `ready` has to be awaited before more deltas are passed on."""
+        """Whether the client is slow: await `ready` before the next deltas."""
         ...
 
     def receive(self, deltas: Sequence[Delta]) -> bool:
-        """Take the next deltas; return whether more may follow at once, without `ready`."""
+        """Process deltas; return whether more may follow without awaiting `ready`."""
         ...
 
     async def ready(self) -> None:
-        """Wait until more may follow."""
+        """Wait until more deltas may follow."""
         ...
 
 
 class BackendExchange(Protocol):
     """
-    A question to a backend, and its answer: a context manager.
+    A request to a backend and its answer, as a context manager.
 
-    Entering the context returns once the backend has accepted the question, and raises `InvalidRequest` if it cannot be
-    asked, `BackendError` if it refuses. Leaving the context closes the connection at once.
+    Entering returns once the backend has accepted the request. It raises `InvalidRequest` if the request cannot be
+    encoded, and `BackendError` if the backend rejects it. Leaving closes the connection at once.
     """
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        """What was left out or changed for the server that answers, one sentence each; None until one does."""
+        """A sentence for each field dropped or changed for this server; None until a server answers."""
         ...
 
     async def __aenter__(self) -> Self: ...
@@ -233,16 +231,16 @@ class BackendExchange(Protocol):
 
     async def receive(self, receiver: AnswerReceiver) -> None:
         """
-        Pass the deltas of the answer on as they are received, until the end of the answer.
+        Pass deltas to `receiver` as they arrive, until the answer ends.
 
-        If the backend reports an error or the connection breaks, this raises `BackendError` after all deltas that were
-        received before.
+        If the backend reports an error or the connection breaks, this raises `BackendError` after all deltas received
+        before.
         """
         ...
 
 
 class GeneratedExchange(BackendExchange):
-    """An exchange whose answer an asynchronous generator yields: first an empty list, once it accepts the question."""
+    """An exchange from an asynchronous generator, which first yields an empty list when it accepts the request."""
 
     warnings: Sequence[str] | None = None
 
@@ -268,81 +266,81 @@ class GeneratedExchange(BackendExchange):
 
 
 class Backend(Protocol):
-    """A source of answers. Implementations inherit from it, and may leave out the methods from `count_tokens` on."""
+    """A source for answers. Implementations inherit from it; the methods from `count_tokens` on are optional."""
 
     def profile(self, model: str) -> Profile:
-        """Return the profile of the server for this model."""
+        """Return the server profile for this model."""
         ...
 
     def encode(self, question: Question) -> EncodedQuestion:
-        """Return a question as it would be sent first; raises `InvalidRequest` if it cannot be sent."""
+        """Return the first request body to try; raises `InvalidRequest` if the question cannot be encoded."""
         ...
 
     def open(self, question: Question) -> BackendExchange:
-        """Return the exchange of a question, which is sent when the exchange is entered."""
+        """Return the exchange; entering it sends the request."""
         ...
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
-        """Return the available models, as entries of OpenAI's list: `id`, `object`, `created`, `owned_by`."""
+        """Return the available models, as entries in OpenAI's list: `id`, `object`, `created`, `owned_by`."""
         ...
 
     async def check(self) -> None:
-        """Return if the backend can be reached; raises `BackendError` if not."""
+        """Raise `BackendError` if the backend cannot be reached."""
         ...
 
     async def aclose(self) -> None: ...
 
     async def count_tokens(self, question: Question) -> int | None:
-        """Return the number of tokens in the prompt of a question; None if the backend cannot count them."""
+        """Return the number of prompt tokens; None if the backend cannot count them."""
         return None
 
     def undescribed_images(self, question: Question) -> list[str]:
         """
-        Return the URLs of images that lack a description, if the model of a question is known to accept no images.
+        Return URLs of images without a description, if the model is known not to accept images.
 
-        If it turns out later, entering the exchange raises `ImagesUndescribed`.
+        If this is only discovered later, entering the exchange raises `ImagesUndescribed`.
         """
         return []
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known to accept no images, by the profile or by an earlier refusal."""
+        """Return whether a model is known not to accept images, from its profile or an earlier rejection."""
         return False
 
     def translation(self, question: Question) -> Translation:
-        """Return a question as it would be sent, without sending it; raises the `APIError` that `open` would raise."""
+        """Return the request that would be sent; raises the same `APIError` as `open`."""
         encoded = self.encode(question)
         return Translation("default", self.profile(question.model).name, None, encoded.body, [])
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether `forward` passes on requests for a model to an endpoint, such as `/embeddings`."""
+        """Return whether `forward` supports this endpoint, for example `/embeddings`, for this model."""
         return False
 
     def forward(self, request: RawRequest) -> RawExchange:
-        """Return the exchange of a request that is passed on as bytes, and sent when the exchange is entered."""
+        """Return the exchange for a request forwarded as bytes; entering it sends the request."""
         raise NotFound(f"This backend has no {request.endpoint}.", code="unknown_url")
 
 
 class ExchangeObservation(Protocol):
-    """An observer's record of one request to a server. Its methods must be fast and must not raise."""
+    """An observer's record for a single request to a server. Methods must be fast and must not raise."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers to send with the request; they replace others with the same names."""
+        """Headers for the request, which replace headers with the same names."""
         ...
 
     @property
     def tap(self) -> Tap | None:
-        """A function that is called with the deltas of the answer."""
+        """Called with the deltas in the answer."""
         ...
 
     def accepted(self, answer: BackendExchange | RawAnswer) -> None:
-        """Handle the server's acceptance of the request."""
+        """Record that the server accepted the request."""
         ...
 
     def end(self, error: BaseException | None) -> None:
-        """Handle the end; `error` is the cause if the request failed."""
+        """Record the end; `error` is the cause if the request failed."""
         ...
 
 
-# Is called before a request is sent, with the server's backend name and its number in the settings.
+# Called before a request is sent, with the server's backend name and its number in the settings.
 ExchangeObserver: TypeAlias = Callable[[Backend, Question | RawRequest, tuple[str, str]], ExchangeObservation]

@@ -1,8 +1,8 @@
 """
-The APIs of model servers: how each encodes a question, and decodes the answer to it.
+Model server APIs: each encodes questions and decodes answers.
 
-An API is a row of `APIS`, which a profile names (`transport.api`). All else that a server needs is in
-`app.backends.server`: connections, credentials, retries, refusals, adaptation.
+Each API is a row in `APIS`, selected by the profile's `transport.api`. `app.backends.server` does everything else:
+connections, credentials, retries, rejections, adaptation.
 """
 
 from __future__ import annotations
@@ -16,32 +16,30 @@ from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.loading.importing import import_object
 
-if TYPE_CHECKING:  # the settings import this module, and are to be read at once
+if TYPE_CHECKING:  # the settings import this module and must load fast
     import httpx
 
     from app.core.request.question import EncodedQuestion, Question
     from app.core.stream.answer import AnswerDecoder, ErrorIn
 
-# Posts JSON to a URL, and returns the JSON of the response; raises `BackendError`.
+# Posts JSON and returns the JSON response; raises `BackendError`.
 Post: TypeAlias = "Callable[[httpx.URL, JSONObject], Awaitable[Any]]"
 
 
 class TokenCounting(Protocol):
-    """Counts the tokens of prompts for one server."""
+    """Counts prompt tokens for a server."""
 
     async def count(self, body: JSONObject, post: Post) -> int | None:
-        """Return the number of tokens in the prompt of an encoded question; None if the server cannot count them."""
+        """Return the number of prompt tokens in an encoded question; None if the server cannot count them."""
         ...
 
 
 class NoTokenCounting:
-    """For servers that cannot count tokens: they are estimated."""
+    """For servers that cannot count tokens; the caller then estimates."""
 
-    def __init__(self, base: httpx.URL, profile: Profile) -> None:
-        """There is nothing to ask for."""
+    def __init__(self, base: httpx.URL, profile: Profile) -> None: ...
 
     async def count(self, body: JSONObject, post: Post) -> int | None:
-        """Return None."""
         return None
 
 
@@ -50,39 +48,36 @@ def _same(value: object) -> Any:
 
 
 class Codec(NamedTuple):
-    """What the requests and the answers of an API look like."""
+    """Encoding and decoding for an API."""
 
-    # Returns the request for a question to servers with a profile; raises `InvalidRequest` if there is none.
+    # Returns the request for servers with a profile; raises `InvalidRequest` if it cannot be expressed.
     encode: Callable[[Question, Profile], EncodedQuestion]
-    # Returns the decoder of the answer to a request; the function finds errors in its events.
+    # Returns the decoder for the answer to a request; `ErrorIn` finds errors in events.
     decoder: Callable[[EncodedQuestion, Profile, ErrorIn], AnswerDecoder]
-    # The Responses API's field for a field of a request, and for everything inside it; others have the same name.
+    # Request field to Responses API field, including nested fields. Other fields have the same name.
     caller_fields: Mapping[str, str] = MappingProxyType({})
-    # Returns the tokenizer of the server with this base URL.
+    # Returns the tokenizer for the server at this base URL.
     tokenizer: Callable[[httpx.URL, Profile], TokenCounting] = NoTokenCounting
-    # Returns the JSON of a refusal, or of an event that the decoder takes for an error, with the error where other
-    # servers have it: `app.backends.server.errors` knows many forms, OpenAI's `{"error": {"message": ...}}` and others.
+    # Converts an error body or event to a form known to `app.backends.server.errors`, for example OpenAI's `{"error":
+    # {"message": ...}}`.
     known_error: Callable[[JSONObject], JSONObject] = _same
-    # Sent with each request to the server, unless the profile has them.
+    # Sent with each request, unless the profile sets them.
     headers: Mapping[str, str] = MappingProxyType({})
-    # Where the server lists its models, below the base URL.
+    # The server's model list, below the base URL.
     models_path: str = "/models"
-    # Returns an entry of this list with the model's name as `id`; None for models that do not chat.
+    # Returns a list entry with the model name as `id`; None for models without chat.
     listed_model: Callable[[JSONObject], JSONObject | None] = _same
 
 
 class API(NamedTuple):
-    """An API of model servers."""
-
-    # Where requests are sent, below the base URL, with a query if there is one; `transport.path` overrides it. A path
-    # with `{model}` has the model's name in place of the body.
+    # Below the base URL, with an optional query; `transport.path` overrides it. With `{model}`, the path contains the
+    # model name instead of the body.
     path: str
-    # The import path of its `Codec`.
+    # Import path to the `Codec`.
     implementation: str
 
     @property
     def codec(self) -> Codec:
-        """How its questions are encoded, and its answers decoded."""
         return _imported(self.implementation)
 
 
@@ -98,21 +93,21 @@ APIS = {
     "gemini": API("/models/{model}:streamGenerateContent?alt=sse", "app.backends.apis.gemini:GEMINI_CODEC"),
 }
 
-# The APIs that a server with the option `auto` is asked by: the next one where it does not have the one before.
+# APIs for the option `auto`, in order; the next is used if the server does not have the previous.
 AUTOMATIC = ("responses", "chat")
 
 
 def check_api(profile: Profile) -> None:
-    """Raise `ValueError` for a profile whose `transport.api` is neither an API nor `auto`."""
+    """Raise `ValueError` unless the profile's `transport.api` is an API or `auto`."""
     if profile.transport.api not in {*APIS, "auto"}:
         raise ValueError(f"transport.api: must be {', '.join(map(repr, APIS))} or 'auto'")
 
 
 def profiles_by_api(profile: Profile) -> list[Profile]:
     """
-    Return the profile once for each API that the server may be asked by, the best first.
+    Return the profile once per candidate API, best first.
 
-    With a path of its own, a server with `auto` is asked by the API whose path it ends with, or else by chat.
+    With `auto` and a custom path, the API is the one with this path's ending, or else chat.
     """
     options = profile.transport
     if options.api != "auto":
@@ -125,12 +120,12 @@ def profiles_by_api(profile: Profile) -> list[Profile]:
 
 def encode(question: Question, profile: Profile) -> EncodedQuestion:
     """
-    Return a question as servers with this profile take it; raises `InvalidRequest` if they cannot.
+    Encode a question for servers with this profile; raises `InvalidRequest` if it cannot be expressed.
 
-    This is `question.encoded` if it has this profile.
+    Uses `question.encoded` if it was encoded for this profile.
     """
     if question.descriptions is not None and profile.request.content.images != "pass":
-        profile = _with_images(profile)  # the server's client replaces them
+        profile = _with_images(profile)  # the server's client replaces them with descriptions
     encoded = question.encoded
     if encoded and (encoded.profile is profile or encoded.profile == profile):
         return encoded

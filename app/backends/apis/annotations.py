@@ -1,4 +1,4 @@
-"""Convert annotations and logprobs to the shape of the Responses API."""
+"""Convert annotations and logprobs to Responses API form."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from app.core.json_values import json_objects
 from app.core.types import JSONObject
 
-# Annotations that only the Responses API has: they cite files that a server's tool read or wrote.
+# Responses API annotations that cite files read or written by a server's tool.
 _NATIVE = frozenset({"file_citation", "container_file_citation", "file_path"})
 
 
 def flat_annotations(annotations: object) -> Iterator[JSONObject]:
     """
-    Yield a message's URL citations in the shape of the Responses API.
+    Yield a message's URL citations in Responses API form.
 
-    Chat Completions nests them, `{"type": "url_citation", "url_citation": {"url": ...}}`; Responses do not.
+    Chat Completions nests them: `{"type": "url_citation", "url_citation": {"url": ...}}`.
     """
     for annotation in annotations if isinstance(annotations, list) else ():
         if not isinstance(annotation, dict):
@@ -36,7 +36,7 @@ def flat_annotations(annotations: object) -> Iterator[JSONObject]:
 
 
 def flat_logprobs(tokens: object) -> list[JSONObject]:
-    """Return the tokens' logprobs; some servers omit the bytes, send null, or add fields of their own."""
+    """Return logprobs in standard form; some servers omit the bytes, send null, or add other fields."""
     return [
         {**_logprob(token), "top_logprobs": [_logprob(top) for top in json_objects(token.get("top_logprobs"))]}
         for token in json_objects(tokens)

@@ -1,4 +1,4 @@
-"""Shared code of all APIs' decoders: the body's format, errors, filters, and the end of an answer."""
+"""Shared by all APIs' decoders: body format, errors, filters, end of the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.errors import BackendError
 
 
 class APIDecoder(ABC):
-    """Decodes the bytes of one answer into deltas, up to its end or an error: see `AnswerDecoder`."""
+    """Decodes answer bytes into deltas, until the end or an error; implements `AnswerDecoder`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class APIDecoder(ABC):
 
     @property
     def continuation(self) -> JSONObject | None:
-        """None. Subclasses whose servers pause override this."""
+        """None. Subclasses override this for servers that pause."""
         return None
 
     def resume(self) -> None:
@@ -48,7 +48,7 @@ class APIDecoder(ABC):
         self.done = False
 
     def decode(self, data: bytes) -> list[Delta]:
-        if self._repeats and (delta := self._repeats.match_frame(data)):  # most reads of a slow stream
+        if self._repeats and (delta := self._repeats.match_frame(data)):  # most reads in a slow stream
             return self._repeated(delta) if self._filters or self.finished else [delta]
         try:
             return self._deltas(self._body.decode(data))

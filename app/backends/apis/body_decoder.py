@@ -1,9 +1,8 @@
 """
-Detects the format of a response body from its first byte, whatever the headers say: event stream, JSON, or web page.
+Detects the response body format from its first byte, regardless of headers: event stream, JSON, or HTML.
 
-It is the same for all APIs; what the JSON of a whole answer means is a function of each.
-
-Each format has a decoder with `decode(data)` and `end()`, like `EventDecoder`.
+Shared by all APIs; each API has a function for complete JSON answers. Each format has a decoder with `decode(data)` and
+`end()`, like `EventDecoder`.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from app.core.sse.repeats import RawEvent, RepeatDecoder, ServerEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
-# Returns the chunks, or the events, of an answer that came as JSON values; raises `BackendError`.
+# Converts an answer's JSON values to stream chunks or events; raises `BackendError`.
 Whole: TypeAlias = Callable[[list[JSONObject]], list[RawEvent]]
 
 
 class ChunkDecoding(Protocol):
-    """Decodes the bytes of a body into chunks; raises `BackendError`."""
+    """Decodes body bytes into chunks; raises `BackendError`."""
 
     def decode(self, data: bytes) -> list[ServerEvent]: ...
 
@@ -35,23 +34,23 @@ class ChunkDecoding(Protocol):
 
 
 class BodyDecoder:
-    """Decodes a body whose format is detected from its first character."""
+    """Decodes a body after detecting its format from the first character."""
 
     def __init__(self, whole: Whole, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
-        """`whole` returns what a stream would have had instead of a whole answer; for the others see `EventDecoder`."""
+        """`whole` converts a complete JSON answer to stream events; for the other arguments see `EventDecoder`."""
         self._head = b""
         self._stream = partial(EventDecoder, repeats, named=named)
         self._whole = whole
         self._decoder: ChunkDecoding | None = None
 
     def decode(self, data: bytes) -> list[ServerEvent]:
-        """Return the complete chunks; raises `BackendError` if the body is a web page."""
+        """Return the complete chunks; raises `BackendError` for HTML."""
         if self._decoder is None:
             data = self._detect(data)
         return self._decoder.decode(data) if self._decoder else []
 
     def _detect(self, data: bytes) -> bytes:
-        """Choose the decoder if there is a character to choose it by; return the bytes to decode."""
+        """Choose the decoder once a character has arrived; return the bytes to decode."""
         self._head = data = (self._head + data).lstrip(b"\xef\xbb\xbf \t\r\n")
         if data:
             if data[:1] in (b"{", b"["):
@@ -61,13 +60,13 @@ class BodyDecoder:
         return data
 
     def end(self) -> list[ServerEvent]:
-        """Return the remaining chunks; raises `BackendError` if the body is no answer."""
+        """Return the remaining chunks; raises `BackendError` if the body is not an answer."""
         return self._decoder.end() if self._decoder else []
 
 
 class _JSON:
     """
-    A whole answer, although a stream was requested.
+    A complete JSON answer to a streaming request.
 
     Some servers append `data: [DONE]`, and some send chunks as consecutive JSON values.
     """
@@ -75,7 +74,7 @@ class _JSON:
     def __init__(self, whole: Whole) -> None:
         self._whole = whole
         self._pieces: list[bytes] = []
-        self._size = 0  # of the pieces, in bytes
+        self._size = 0  # in bytes
 
     def decode(self, data: bytes) -> list[ServerEvent]:
         self._pieces.append(data)
@@ -94,7 +93,7 @@ class _JSON:
 
 
 class _WebPage:
-    """HTML with status 200: usually the base URL is that of a web site, not of its API."""
+    """HTML with status 200. Usually the base URL points to a web site instead of its API."""
 
     def decode(self, data: bytes) -> list[ServerEvent]:
         raise BackendError("The backend answered with a web page. Check its base URL, including a path such as /v1.")
@@ -108,7 +107,7 @@ _BLANKS = re.compile(r"\s*")
 
 
 def _values(text: bytes) -> list[JSONObject]:
-    """Parse consecutive JSON values, up to the first invalid one; a list is replaced by its items."""
+    """Parse consecutive JSON values up to the first invalid value, flattening lists."""
     check_piece(text)
     try:
         values = [orjson.loads(text)]

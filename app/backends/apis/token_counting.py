@@ -1,4 +1,4 @@
-"""Counts the tokens of a prompt by means of the server, at an endpoint that takes the fields of a request."""
+"""Counts prompt tokens with a server endpoint that accepts request fields."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from app.errors import BackendError
 if TYPE_CHECKING:
     import httpx
 
-# The codes of the errors that tell that a server has no such endpoint.
+# Error codes for a missing endpoint.
 ABSENT = frozenset({ERROR_CLASSES["url"].code, ERROR_CLASSES["missing"].code})
 
 
 class EndpointTokenizer:
-    """Counts the tokens of prompts at a URL, until the server turns out not to have it."""
+    """Counts prompt tokens at a URL, until the server reports that it does not exist."""
 
     total = "input_tokens"  # the answer's field with the count
 
     def __init__(self, url: httpx.URL, fields: Sequence[str]) -> None:
-        """`fields` are those of a request that determine its prompt."""
+        """`fields` are the request fields that determine the prompt."""
         self._url = url
         self._fields = fields
         self._absent = False
@@ -44,5 +44,4 @@ class EndpointTokenizer:
         return self._url
 
     def prompt(self, body: JSONMapping) -> JSONObject:
-        """Return the fields to send."""
         return {name: body[name] for name in self._fields if name in body}

@@ -1,8 +1,8 @@
 """
-The built-in demo backend: no model, no network, and the same answer to the same request every time.
+The built-in demo backend: no model, no network, deterministic answers.
 
-It speaks Chat Completions like a real server, so that everything can be tried without one: text, reasoning, tool calls
-with valid arguments, structured output, images, errors, usage, log probabilities, limits.
+It speaks Chat Completions like a real server, for testing without a model: text, reasoning, tool calls with valid
+arguments, structured output, images, errors, usage, log probabilities, limits.
 
     Show me some Markdown.    Draw a picture.    Think: what is an antiphon?    Count to 100.
     Fail with a 429.          Fail in the middle.
@@ -44,24 +44,23 @@ _THINK = re.compile(r"^think\b", re.IGNORECASE)
 _SHOWCASE = dict.fromkeys((showcase.MARKDOWN, showcase.PICTURE, showcase.BREAKS), showcase.PIECE_PAUSE)
 _NAME = re.compile(r"\bmy name is ([A-Z][\w-]*)", re.IGNORECASE)
 
-# Images of tool results stay in the tool messages: in a user message they would be the next prompt.
+# Images in tool results stay in tool messages; in a user message they would become the next prompt.
 _PROFILE = Profile(name="demo", request=RequestOptions(content=ContentOptions(tool_images="inline")))
-_LONG = 100_000  # characters of a message that are read; its answer repeats no more
+_LONG = 100_000  # characters read from a message, and at most repeated in the answer
 
 
 class DemoBackend(Backend):
-    """Answers by rules, one word per delta; `delay` is the pause in seconds before each delta."""
+    """Answers by rules, a word per delta; `delay` is the pause in seconds before each delta."""
 
     def __init__(self, delay: float = 0.0) -> None:
         self._delay = delay
-        _ = APIS[_PROFILE.transport.api].codec  # imported now, so that the first question need not wait for it
+        _ = APIS[_PROFILE.transport.api].codec  # imported now, so that the first request is not delayed
 
     def profile(self, model: str) -> Profile:
-        """Return the profile of a server that accepts all content everywhere."""
+        """Return a profile that accepts all content everywhere."""
         return _PROFILE
 
     def encode(self, question: Question) -> EncodedQuestion:
-        """Return a question as a Chat Completions request."""
         return encode(question, self.profile(question.model))
 
     def open(self, question: Question) -> GeneratedExchange:
@@ -82,7 +81,7 @@ class DemoBackend(Backend):
             yield [delta]
 
     async def count_tokens(self, question: Question) -> int:
-        """Return the number of tokens in the prompt, as the usage will report it."""
+        """Return the number of prompt tokens, as later reported in the usage."""
         return _prompt_tokens(self.encode(question).body)
 
     async def models(self, caller_key: str | None = None) -> list[JSONObject]:
@@ -90,14 +89,13 @@ class DemoBackend(Backend):
         return [{"id": "demo", "object": "model", "created": 0, "owned_by": "antiphon"}]
 
     async def check(self) -> None:
-        """Return: the demo is always available."""
+        """The demo is always available."""
 
-    async def aclose(self) -> None:
-        """Return: there is nothing to close."""
+    async def aclose(self) -> None: ...
 
 
 def demo_answer(body: JSONObject) -> tuple[float, Iterator[Delta]]:
-    """Return the pause before each delta of an answer, in seconds, and the deltas."""
+    """Return the pause before each delta in seconds, and the deltas."""
     answer = answer_to(body)
     digest = hashlib.sha256(dumps(body)).hexdigest()[:24]
     return answer.pause, _deltas(body, answer, digest, _prompt_tokens(body))
@@ -128,11 +126,10 @@ class DemoAnswer(NamedTuple):
     content: str = ""
     tool: str = ""
     arguments: str = ""
-    pause: float = 0  # seconds between its pieces
+    pause: float = 0  # seconds between deltas
 
 
 def answer_to(body: JSONObject) -> DemoAnswer:
-    """Return the answer to a request."""
     turn = _Turn(body)
     effort = body.get("reasoning_effort") or ("low" if _THINK.search(turn.prompt) else "none")
     reasoning = f'The user says: "{turn.prompt}" I will answer by the rules of a demo.' if effort != "none" else ""
@@ -150,7 +147,7 @@ def answer_to(body: JSONObject) -> DemoAnswer:
 
 
 def _value(schema: Any, prompt: str, name: str) -> Any:
-    """Return a value for a schema; raises `InvalidRequest` for an invalid schema, as other servers do."""
+    """Return a value for a schema; raises `InvalidRequest` for an invalid schema, like other servers."""
     try:
         return value_for(schema, prompt)
     except ValueError as error:
@@ -158,7 +155,7 @@ def _value(schema: Any, prompt: str, name: str) -> Any:
 
 
 class _Turn:
-    """The parts of the conversation that the answer depends on."""
+    """The conversation parts that determine the answer."""
 
     def __init__(self, body: JSONObject) -> None:
         messages = body.get("messages") or []
@@ -169,7 +166,9 @@ class _Turn:
         self.prompt = _text(self._users[-1])[:_LONG] if self._users else ""
 
     def tool(self) -> JSONObject | None:
-        """Return the function to call, once in a turn at most: the required one, or one that the prompt mentions."""
+        """
+        Return the function to call, at most once per turn: the required function, or the best match for the prompt.
+        """
         choice = self._body.get("tool_choice") or "auto"
         tools = [tool["function"] for tool in self._body.get("tools") or () if tool.get("type") == "function"]
         if isinstance(choice, dict):
@@ -184,7 +183,6 @@ class _Turn:
         return best
 
     def text(self) -> str:
-        """Return the text of the answer."""
         if self._tools:
             thanks = _thanks(self._tools)
             results = " ".join(_text(message)[:_LONG] for message in self._tools)
@@ -233,7 +231,7 @@ _REPLIES: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], str], str]], ...
 
 
 class _Budget:
-    """Counts tokens, which are words, up to a limit."""
+    """Counts tokens (words) up to a limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -272,7 +270,7 @@ def _prompt_tokens(body: JSONObject) -> int:
 
 
 def _words(text: str) -> int:
-    """Count the words of a text; those of a long one by its beginning."""
+    """Count the words in a text; extrapolated from the start of a long text."""
     words = len(text[:_LONG].split())
     return words * len(text) // _LONG if len(text) > _LONG else words
 

@@ -1,6 +1,8 @@
 """
-Generates a value that is valid for a JSON schema and fits a prompt if possible: `{"location": "Paris"}` for a question
-about the weather there. The same schema and prompt always give the same value.
+Generates a valid value for a JSON schema, if possible related to the prompt.
+
+For a question about the weather in Paris: `{"location": "Paris"}`. The same schema and prompt always give the same
+value.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ from collections.abc import Iterator
 
 from app.core.types import JSONObject
 
-_MAX_OPTIONAL_DEPTH = 6  # levels below which only required values are generated
-_MAX_DEPTH = 50  # levels, beyond which the schema is assumed to be infinitely recursive
-_MAX_VALUES = 10_000  # values, or hundreds of characters, that are generated for one schema
+_MAX_OPTIONAL_DEPTH = 6  # depth below which only required values are generated
+_MAX_DEPTH = 50  # depth beyond which the schema counts as infinitely recursive
+_MAX_VALUES = 10_000  # values, or hundreds of characters, per schema
 
 FORMATS = {
     "date": "2024-01-15",
@@ -48,18 +50,18 @@ _CANDIDATES = (
     "a@b.co",
 )
 _USUAL = {"name": "Ada Lovelace", "city": "Paris", "location": "Paris", "country": "France", "language": "en"}
-_USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # coding agents run these commands
-# Capitalized words that do not start a sentence.
+_USUAL |= dict.fromkeys(("cmd", "command"), "echo hello")  # run by coding agents
+# Capitalized words inside a sentence.
 _NAMES = re.compile(r"(?<![.!?] )(?<!^)\b[A-Z][a-z]\w*(?:,? [A-Z]\w*)*")
 _SUM = re.compile(r"(?<![\d.])[\d.]++(\s*[-+*/x^]\s*[\d.]+)+")
 _ZONE = re.compile(r"\b[A-Z]\w+/[A-Z]\w+")
-# Bounded, since hostile texts repeat the beginning of a match.
+# Bounded, because hostile texts can repeat the start of a match.
 _CODE = re.compile(r"```(?:\w{0,20}\n)?(.{1,2000}?)```|`([^`]{1,2000})`|\b(print\([^\n]{0,500}\))", re.DOTALL)
 _PROMPT_FIELD = re.compile(r"quer(?:y|ies)|question|text|prompt|message|input|content|task|request", re.IGNORECASE)
 
 
 class Values:
-    """Generates the values of one schema, with words and numbers from `prompt`."""
+    """Generates a schema's values, with words and numbers from `prompt`."""
 
     def __init__(self, schema: dict[str, object], prompt: str) -> None:
         self._root = schema
@@ -68,7 +70,7 @@ class Values:
         self._numbers: Iterator[str] = iter(re.findall(r"(?<![\w.-])-?\d+(?:\.\d+)?(?!\.?\w)", prompt))
 
     def fill(self, schema: object, name: str = "", nth: int = 0, depth: int = 0) -> object:
-        """Return a value for a subschema; `nth` is the index of an item in its array."""
+        """Return a value for a subschema; `nth` is an item's index in its array."""
         self._spend(1)
         if depth > _MAX_DEPTH:
             return None
@@ -141,7 +143,7 @@ class Values:
             return FORMATS[schema["format"]]
         text = self._words_for(name)
         if pattern := schema.get("pattern"):
-            # The prompt is not tried: some patterns take for ever on a long text.
+            # The prompt is not tried: some patterns run for very long on a long text.
             text = next((candidate for candidate in _CANDIDATES if _matches(pattern, candidate)), text)
         elif nth:
             text = f"{text} {nth + 1}"
@@ -150,7 +152,7 @@ class Values:
         return text[: schema.get("maxLength", len(text))]
 
     def _words_for(self, name: str) -> str:
-        """Return the part of the prompt for a field of this name (all of it, a sum, a name), or a usual value."""
+        """Return text for a field with this name: the prompt, a sum or a name in it, or a usual value."""
         if name == "code":
             return self._code()
         if _PROMPT_FIELD.search(name):
@@ -164,7 +166,7 @@ class Values:
         return next((value for field, value in _USUAL.items() if field in name.lower()), "example")
 
     def _code(self) -> str:
-        """Return the prompt's Python code, a sum to print, or the prompt to print."""
+        """Return the prompt's Python code, or a `print` call with a sum or the prompt."""
         if match := _CODE.search(self._prompt):
             code = str(next(filter(None, match.groups()))).strip()
             if _is_python(code):
@@ -203,7 +205,7 @@ class Values:
 
 
 def value_for(schema: dict[str, object], prompt: str) -> object:
-    """Return a value that is valid for a JSON schema; raises `ValueError` if the schema is invalid or too large."""
+    """Return a valid value for a JSON schema; raises `ValueError` if the schema is invalid or too large."""
     try:
         return Values(schema, prompt).fill(schema)
     except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError) as error:
@@ -224,7 +226,7 @@ def _type(schema: dict[str, object]) -> str:
 
 
 def _bounds(schema: JSONObject, whole: bool) -> tuple[float, float, float]:
-    """Return the minimum, the maximum, and the step, which is 0 if there is none."""
+    """Return minimum, maximum and step (0 for none)."""
     step = schema.get("multipleOf") or (1 if whole else 0)
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     if "exclusiveMinimum" in schema:

@@ -1,4 +1,4 @@
-"""Answers that show the features of the API: Markdown, an image, and errors on request."""
+"""Demo answers for API features: Markdown, an image, errors on request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from app.backends.server.errors.classification import failure
 from app.errors import BackendError
 
-PIECE_PAUSE = 0.012  # seconds between the chunks of such an answer, so that it visibly streams
+PIECE_PAUSE = 0.012  # seconds between deltas, so that streaming is visible
 
 MARKDOWN = """\
 An **antiphon** is sung as *call and response*. Here is how an answer comes to you:
@@ -60,7 +60,7 @@ _KINDS = {
 
 
 def wanted_failure(prompt: str) -> BackendError | None:
-    """Return the error that a prompt requests, such as "Fail with a 429."; None if it requests none."""
+    """Return the error requested by a prompt such as "Fail with a 429.", or None."""
     if (match := _FAIL.search(prompt)) is None:
         return None
     how = match["how"].lower()
@@ -68,7 +68,7 @@ def wanted_failure(prompt: str) -> BackendError | None:
 
 
 def breaks_off(prompt: str) -> bool:
-    """Return whether a prompt requests an error in the middle of the answer, such as "Fail in the middle."."""
+    """Return whether a prompt requests an error after part of the answer, as "Fail in the middle." does."""
     match = _FAIL.search(prompt)
     return match is not None and "middle" in match["how"].lower()
 

@@ -1,8 +1,8 @@
 """
-A circuit breaker: it stops requests to a server that keeps failing.
+A circuit breaker, which stops requests to a failing server.
 
-It opens after a number of consecutive failures. After a pause, or once the server passes a health check, one trial
-request is allowed; if the server answers it, the circuit closes.
+It opens after several consecutive failures. After a pause, or after a passed health check, a single trial request is
+allowed; if the server answers it, the circuit closes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from app.errors import BackendError
 
 class Circuit:
     """
-    The circuit breaker of one server.
+    A server's circuit breaker.
 
-    `limit` is the number of consecutive failures that open it, `pause` the seconds for which it then stays open, and
-    `clock` returns a time in seconds.
+    `limit` is the number of consecutive failures that open it, `pause` the seconds until a trial request, and `clock`
+    returns a time in seconds.
     """
 
     def __init__(self, limit: int, pause: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._pause = pause
         self._clock = clock
-        self._failures = 0  # in a row
-        self._until: float | None = None  # while open: when a trial request is allowed, in clock time
-        self._trial: object | None = None  # the request that is the trial, if one is in flight
+        self._failures = 0  # consecutive
+        self._until: float | None = None  # while open: clock time from which a trial request is allowed
+        self._trial: object | None = None  # the trial request in flight
 
     @property
     def open(self) -> bool:
-        """Whether the server gets no requests, except for a trial."""
+        """Whether the server receives no requests, except a trial."""
         return self._until is not None
 
     @property
@@ -41,46 +41,46 @@ class Circuit:
 
     @property
     def wait(self) -> float:
-        """The seconds until a trial request is allowed; 0 if it is."""
+        """Seconds until a trial request is allowed; 0 if it is."""
         return 0.0 if self._until is None else max(0.0, self._until - self._clock())
 
     def sent(self, request: object) -> None:
-        """Record that a request is sent: while the circuit is open, the first one is the trial."""
+        """Record a sent request. While the circuit is open, the first is the trial."""
         if self.open and self._trial is None:
             self._trial = request
 
     def answered(self) -> None:
-        """Record that the server has begun an answer, which may still fail."""
+        """Record the start of an answer, which may still fail."""
         if self.open:
             self._failures = self._limit - 1  # one more failure opens the circuit again
         self._until, self._trial = None, None
 
     def succeeded(self) -> None:
-        """Record a complete answer, or a refusal that is the request's fault."""
+        """Record a complete answer, or an error caused by the request."""
         self._failures, self._until, self._trial = 0, None, None
 
     def failed(self) -> None:
-        """Record that there was no answer, or that it broke off."""
+        """Record a missing or interrupted answer."""
         self._failures += 1
         if self._failures >= self._limit:
             self._until = self._clock() + self._pause
 
     def left(self, request: object) -> None:
-        """Record that a request has ended, however: another trial is allowed if it was the trial."""
+        """Record a request's end. If it was the trial, another is allowed."""
         if self._trial is request:
             self._trial = None
 
     def checked(self) -> None:
-        """Record that the server passed a health check: a trial request is allowed now."""
+        """Record a passed health check: a trial request is allowed now."""
         if self._until is not None:
             self._until = self._clock()
 
 
 def is_server_failure(error: BackendError) -> bool:
-    """Return whether an error is the server's fault, and not that of the request or the model."""
+    """Return whether the server caused the error, rather than the request or the model."""
     return error.status >= 500 and error.type != "model_error"
 
 
 def may_fail_over(error: BackendError) -> bool:
-    """Return whether another server may succeed where this one failed."""
+    """Return whether another server may succeed."""
     return is_server_failure(error) or error.status == 429

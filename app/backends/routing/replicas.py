@@ -1,9 +1,8 @@
 """
-The interchangeable servers of one backend: which of them gets a request, the limit of concurrent requests, and the
-queue.
+A backend's interchangeable servers: selection, concurrency limit, queue.
 
-A conversation goes to the server that had its last turn and has the prompt in its cache; to another one only while that
-server is down, full, or much busier than the others. Loads are those of this process.
+A conversation stays with its last server, whose cache contains the prompt, unless this server is down, full, or much
+busier than the others. Loads are counted in this process.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ logger = logging.getLogger(__name__)
 _Request = TypeVar("_Request", Question, RawRequest)
 _Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
-# A conversation stays with its server while that has at most `_LOAD_FACTOR` times the mean load, plus `_LOAD_MARGIN`.
+# A conversation stays with its server up to a load of `_LOAD_FACTOR` times the mean, plus `_LOAD_MARGIN`.
 _LOAD_FACTOR, _LOAD_MARGIN = 1.25, 2
 _CHECK_TIMEOUT, _LISTING_TIMEOUT = 10.0, 8.0  # seconds
 _MAX_RETRY_AFTER = 60  # seconds
 
 
 class BackendConfig(Protocol):
-    """The settings of one backend: see `BackendSettings`."""
+    """A backend's settings: see `BackendSettings`."""
 
     @property
     def url(self) -> str: ...
@@ -77,7 +76,7 @@ class BackendConfig(Protocol):
     @property
     def passes_keys(self) -> bool: ...
     @property
-    def explicit(self) -> frozenset[str]: ...  # the names of the settings that were set
+    def explicit(self) -> frozenset[str]: ...  # names of settings that were set
 
     def each(self) -> Sequence[Any]: ...
 
@@ -86,31 +85,31 @@ class BackendConfig(Protocol):
 class RoutingHooks:
     """Hooks for metrics and traces. A server is identified by its backend's name and its number."""
 
-    observers: Sequence[ExchangeObserver] = ()  # of all requests to all servers
-    queued: Callable[[str, int], None] = lambda name, change: None  # a request enters the queue (1) or leaves it (-1)
-    health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: the server has been removed
+    observers: Sequence[ExchangeObserver] = ()  # for all requests to all servers
+    queued: Callable[[str, int], None] = lambda name, change: None  # a request enters (1) or leaves (-1) the queue
+    health: Callable[[str, str, bool | None], None] = lambda name, number, up: None  # None: server removed
 
 
 @dataclass(eq=False, slots=True)
 class Replica:
-    """One server."""
+    """A server."""
 
-    number: str  # from 1, in the order of the settings
+    number: str  # from 1, in settings order
     url: str
     backend: Backend
     circuit: Circuit
     load: int = 0  # requests in progress
-    up: bool = True  # whether its last request or check succeeded
+    up: bool = True  # whether the last request or check succeeded
 
     @property
     def shown(self) -> str:
-        """The URL without credentials; "" if there is none."""
+        """URL without credentials; "" without URL."""
         return without_password(self.url)
 
 
 @dataclass(eq=False, slots=True)
 class Permit:
-    """The right to send one request to a server."""
+    """Permission to send a request to a server."""
 
     replica: Replica
 
@@ -124,7 +123,7 @@ class _Waiter:
 
 
 class ReplicaPool:
-    """The servers of the backend `name`. `build` creates the backend for the settings of one server."""
+    """The servers of backend `name`; `build` creates a backend from a server's settings."""
 
     def __init__(
         self,
@@ -146,58 +145,57 @@ class ReplicaPool:
             for number, settings in enumerate(served.each(), 1)
         ]
         self._waiters: deque[_Waiter] = deque()
-        self._failure: BackendError | None = None  # the last
+        self._failure: BackendError | None = None  # most recent
         self._pause_end: asyncio.TimerHandle | None = None  # when waiting requests may get another server
-        self._mean_duration = 1.0  # of a request, in seconds: an exponential moving average
+        self._mean_duration = 1.0  # per request, in seconds; an exponential moving average
         self._watching: asyncio.Task[None] | None = None
         self._users = 0
         self._unused = asyncio.Event()
 
     def profile(self, model: str) -> Profile:
-        """Return the profile that these servers share."""
+        """Return the servers' common profile."""
         return self.replicas[0].backend.profile(model)
 
     def encode(self, question: Question) -> EncodedQuestion:
-        """Return a question as these servers take it."""
         return self.replicas[0].backend.encode(question)
 
     def undescribed_images(self, question: Question) -> list[str]:
-        """Return the URLs of images that a server is known to refuse, and that lack a description."""
+        """Return URLs of images that need a description, because a server is known not to accept images."""
         found = (replica.backend.undescribed_images(question) for replica in self.replicas)
         return next(filter(None, found), [])
 
     def refuses_images(self, model: str) -> bool:
-        """Return whether a model is known to accept no images."""
+        """Return whether a model is known not to accept images."""
         return any(replica.backend.refuses_images(model) for replica in self.replicas)
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether requests to an endpoint are passed through to these servers."""
+        """Return whether these servers support forwarded requests to an endpoint."""
         return self.replicas[0].backend.forwards(endpoint, model)
 
     def others(self, exclude: Collection[Replica]) -> bool:
-        """Return whether a server other than those in `exclude` is ready."""
+        """Return whether a server outside `exclude` is ready."""
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
     def place(
         self, conversation: Callable[[], str], exclude: Collection[Replica], *, only_candidate: bool = False
     ) -> Place:
         """
-        Return a place at the best server that is not in `exclude`.
+        Return a lease for the best server outside `exclude`.
 
-        Failing servers get no requests for a while, except for an `only_candidate`: there is no other server, and its
-        own error is more useful than ours.
+        Failing servers are paused, except for an `only_candidate`: without another server, its own error is more useful
+        than ours.
         """
         return Place(self, partial(self._take, conversation, exclude, only_candidate), only_candidate)
 
     def answered(self, replica: Replica) -> None:
-        """Record that a server has begun an answer: one that was tried may get more requests now."""
+        """Record the start of an answer. After a successful trial, the server accepts more requests."""
         tried = replica.circuit.open
         replica.circuit.answered()
         if tried:
             self._serve()
 
     def leave(self, permit: Permit, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
-        """Release a permit after `seconds`; `error` is the failure of the request, or None."""
+        """Release a permit after `seconds`; `error` is the request's failure, or None."""
         replica = permit.replica
         if error is None:
             self._set_up(replica, True)
@@ -210,7 +208,7 @@ class ReplicaPool:
         self._leave(permit)
 
     async def models(self, caller_key: str | None) -> list[dict[str, object]]:
-        """Return the models of the first server that lists them; raises `BackendError` if none does."""
+        """Return the first available model list; raises `BackendError` if no server returns one."""
         replicas = sorted(self.replicas, key=lambda replica: replica.circuit.open)
         for replica in replicas[:-1]:
             with suppress(BackendError):
@@ -227,7 +225,7 @@ class ReplicaPool:
                 raise BackendError(message, status=504, code="timeout") from None
 
     async def check(self) -> None:
-        """Return once one server passes its check; raises `BackendError` if none does."""
+        """Return once a server passes its check; raises `BackendError` if all fail."""
 
         async def check(replica: Replica) -> None:
             with self._located(replica):
@@ -248,7 +246,6 @@ class ReplicaPool:
         self._users += 1
 
     def end_use(self) -> None:
-        """End the use of these servers by a request."""
         self._users -= 1
         if not self._users:
             self._unused.set()
@@ -262,7 +259,7 @@ class ReplicaPool:
 
     @contextmanager
     def _located(self, replica: Replica) -> Iterator[None]:
-        """Add the server to errors that leave the context, for operators, and record whether it is up."""
+        """Add the server to errors that leave the context, and record whether it is up."""
         try:
             yield
         except BackendError as error:
@@ -271,7 +268,7 @@ class ReplicaPool:
         self._set_up(replica, True)
 
     def _locate(self, error: BackendError, replica: Replica) -> None:
-        """Add the server to an error, for callers its name in the settings, and record whether it is up."""
+        """Add the server's URL (for operators) and backend name (for callers) to an error; record whether it is up."""
         error.server = f"{self.name} {replica.shown}".rstrip()
         error.name_backend(self.name)
         self._set_up(replica, not is_server_failure(error))
@@ -282,12 +279,12 @@ class ReplicaPool:
             self.hooks.health(self.name, replica.number, up)
 
     def announce(self) -> None:
-        """Call the hook for the health of every server."""
+        """Call the health hook for every server."""
         for replica in self.replicas:
             self.hooks.health(self.name, replica.number, replica.up)
 
     def state(self) -> JSONObject:
-        """Return what these servers do now."""
+        """Return current state for the inspection endpoint."""
         return {
             "name": self.name,
             "max_concurrency": self.served.max_concurrency,
@@ -307,7 +304,7 @@ class ReplicaPool:
     async def _take(
         self, conversation: Callable[[], str], exclude: Collection[Replica], only_candidate: bool
     ) -> Permit:
-        if free := self._free(self._ready(exclude, only_candidate)):  # which no waiting request can take
+        if free := self._free(self._ready(exclude, only_candidate)):  # waiting requests cannot use these
             return self._assigned(preferred(conversation, free))
         if len(self._waiters) >= (limit := self.served.max_queue):
             raise self._busy(f"and {limit} requests are waiting already")
@@ -330,7 +327,7 @@ class ReplicaPool:
             self.hooks.queued(self.name, -1)
 
     def _ready(self, exclude: Collection[Replica], only_candidate: bool) -> list[Replica]:
-        """Return the servers that may get a request; raises `BackendError` if there are none."""
+        """Return the servers that may get a request; raises `BackendError` without any."""
         ready = [
             replica for replica in self.replicas if (replica.circuit.ready or only_candidate) and replica not in exclude
         ]
@@ -364,7 +361,7 @@ class ReplicaPool:
         self._serve()
 
     def _serve(self) -> None:
-        """Assign free places to waiting requests, in order of arrival; those of low priority are the last."""
+        """Assign free slots to waiting requests, in order of arrival, low priority last."""
         for waiter in sorted(self._waiters, key=lambda waiter: waiter.low_priority):
             if waiter.permit.done():
                 continue
@@ -379,7 +376,7 @@ class ReplicaPool:
             self._serve_after_pause()
 
     def _serve_after_pause(self) -> None:
-        """Serve those who still wait when the pause of a server ends."""
+        """Serve waiting requests when the next server's pause ends."""
         if self._pause_end:
             self._pause_end.cancel()
             self._pause_end = None
@@ -413,7 +410,7 @@ class ReplicaPool:
             self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Check the servers with an open circuit until there are none."""
+        """Check servers with open circuits until all are closed."""
         try:
             while failing := [replica for replica in self.replicas if replica.circuit.open]:
                 await asyncio.sleep(self.served.check_interval)
@@ -434,7 +431,7 @@ class ReplicaPool:
 
 
 class Place:
-    """A request's place at a server, with the server's answer: a context manager that gives the server."""
+    """A request's lease for a server, and the server's answer; as a context manager, it returns the server."""
 
     __slots__ = ("_answer", "_only_candidate", "_permit", "_pool", "_since", "_take", "observations")
 
@@ -443,25 +440,25 @@ class Place:
         self._take = take
         self._only_candidate = only_candidate
         self._answer: AbstractAsyncContextManager[Any] | None = None
-        self.observations: list[ExchangeObservation] = []  # of the request
+        self.observations: list[ExchangeObservation] = []  # for the request
 
     @property
     def name(self) -> str:
-        """The name of the backend in the settings."""
+        """Backend name in the settings."""
         return self._pool.name
 
     async def take(self) -> Replica:
         """
-        Wait for the place, and return the server.
+        Wait for a server and return it.
 
-        Raises `BackendError` if no server is ready, if too many requests wait already, or if the wait is too long.
+        Raises `BackendError` if no server is ready, too many requests are waiting, or the wait takes too long.
         """
         self._permit = await self._take()
         self._since = time.monotonic()
         return self._permit.replica
 
     def observed(self, request: _Request) -> _Request:
-        """Notify the observers of a request to the server; return it with their headers."""
+        """Notify observers about the request to the server; return it with their headers."""
         replica = self._permit.replica
         for observe in self._pool.hooks.observers:
             observation = observe(replica.backend, request, (self.name, replica.number))
@@ -471,7 +468,7 @@ class Place:
         return request
 
     async def open(self, answer: AbstractAsyncContextManager[_Answer]) -> _Answer:
-        """Enter the context of the server's answer, which `close` leaves."""
+        """Enter the answer's context; `close` leaves it."""
         entered = await answer.__aenter__()
         self._answer = answer
         for observation in self.observations:
@@ -480,7 +477,7 @@ class Place:
         return entered
 
     async def close(self, error: BaseException | None) -> None:
-        """Close the answer and give up the place; `error` is how the request failed, if it did."""
+        """Close the answer and release the lease; `error` is the request's failure, if any."""
         try:
             if self._answer:
                 failure = (type(error), error, error.__traceback__) if error else (None, None, None)
@@ -503,9 +500,9 @@ class Place:
 
 def preferred(conversation: Callable[[], str], free: Sequence[Replica]) -> Replica:
     """
-    Return the server for a conversation: of those that are not much busier than the others, the one that ranks first.
+    Return the conversation's server: the first by rank among servers that are not much busier than others.
 
-    This is rendezvous hashing: all processes agree, and only conversations of a server that is added or removed move.
+    With rendezvous hashing, all processes agree, and only conversations on an added or removed server move.
     """
     if len(free) == 1:
         return free[0]
@@ -525,7 +522,7 @@ def _rank(conversation: str, replica: Replica) -> bytes:
 
 
 async def first_good(attempts: Iterable[Any]) -> None:
-    """Return once an attempt succeeds; if all fail, raises the error of the first one."""
+    """Return once an attempt succeeds; if all fail, raise the first attempt's error."""
     tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
     waiting = set(tasks)
     try:

@@ -1,9 +1,9 @@
 """
 Several backends as one: routing by model, and failover.
 
-A model is served by the first backend with a matching alias or pattern. If a server fails before the first chunk, the
-request is sent to another server of the same backend, then to the fallback backends; after the first chunk there is no
-retry. The table of backends can be replaced at any time: open streams continue with the old one.
+The first backend with a matching alias or pattern serves a model. If a server fails before the first delta, the request
+is sent to another server in the same backend, then to fallback backends. After the first delta there is no retry. The
+backends can be replaced at any time; open streams continue with the old ones.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _Answer = TypeVar("_Answer", BackendExchange, RawAnswer)
 
 class Router(Backend):
     """
-    A backend that passes requests to others.
+    A backend that routes requests to others.
 
-    `served` has the settings of the backends by name, in order of precedence; `build` creates the backend for the
-    settings of one server.
+    `served` contains settings by backend name, in order of precedence; `build` creates a backend from a server's
+    settings.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Router(Backend):
 
     def renew(self, served: Mapping[str, BackendConfig]) -> None:
         """
-        Replace the backends. Backends with unchanged settings keep their connections and state.
+        Replace the backends. Unchanged backends keep their connections and state.
 
         If a backend cannot be built, nothing changes, and the error is raised.
         """
@@ -87,9 +87,9 @@ class Router(Backend):
 
     def model_label(self, model: str) -> str | None:
         """
-        Return the label of a model: its name if the settings contain it, or else the pattern that it matches.
+        Return a model's label: its name if the settings contain it, or else the matching pattern.
 
-        None if neither exists. `*` is no label, since any made-up name matches it.
+        None otherwise. `*` is not a label, because any made-up name matches it.
         """
         for pool in self._pools.values():
             if model in pool.served.aliases or model in pool.served.aliases.values():
@@ -99,11 +99,10 @@ class Router(Backend):
         return None
 
     def profile(self, model: str) -> Profile:
-        """Return the profile of the backend that serves a model; raises `NotFound` if there is none."""
+        """Return the profile of the model's backend; raises `NotFound` for unknown models."""
         return self._route(model)[0].profile(model)
 
     def encode(self, question: Question) -> EncodedQuestion:
-        """Return a question as the first backend for its model takes it."""
         return self._route(question.model)[0].encode(question)
 
     def undescribed_images(self, question: Question) -> list[str]:
@@ -113,18 +112,18 @@ class Router(Backend):
         return self._route(model)[0].refuses_images(model)
 
     def named(self, name: str) -> Backend:
-        """Return the backend with a name in the settings, for any model; each use raises `NotFound` if it is gone."""
+        """Return the backend with this name, for any model; each use raises `NotFound` if it was removed."""
         return _NamedBackend(lambda: self._pools, name)
 
     def open(self, question: Question) -> FailoverExchange:
         return FailoverExchange(self._route(question.model), question)
 
     def forwards(self, endpoint: str, model: str) -> bool:
-        """Return whether the first backend for a model has an endpoint; raises as `profile`."""
+        """Return whether the model's first backend supports an endpoint; raises like `profile`."""
         return self._route(model)[0].forwards(endpoint, model)
 
     def forward(self, request: RawRequest) -> RawExchange:
-        """Return the exchange of a raw request with the backends that have its endpoint: see `Backend.forward`."""
+        """Return a raw request's exchange with the backends that support its endpoint: see `Backend.forward`."""
         pools = self._route(request.model)
         if not (able := [pool for pool in pools if pool.forwards(request.endpoint, request.model)]):
             message = f"The backend '{pools[0].name}' does not support {request.endpoint}, according to its profile."
@@ -138,12 +137,11 @@ class Router(Backend):
         return None
 
     def translation(self, question: Question) -> Translation:
-        """Return a question as it would be sent to the first backend."""
         pool = self._route(question.model)[0]
         return pool.replicas[0].backend.translation(question)._replace(backend=pool.name)
 
     def describe(self) -> list[dict[str, object]]:
-        """Return the name, profile, URL and models of each backend, without credentials."""
+        """Return each backend's name, profile, URL and models, without credentials."""
         return [
             {
                 "name": pool.name,
@@ -155,15 +153,15 @@ class Router(Backend):
         ]
 
     def state(self) -> list[JSONObject]:
-        """Return what each backend does now in this process: its servers, their requests, and its queue."""
+        """Return each backend's current state in this process: servers, their requests, queue."""
         return [pool.state() for pool in self._pools.values()]
 
     async def models(self, caller_key: str | None = None) -> list[dict[str, object]]:
         """
-        Return the available models, as entries of OpenAI's list: of each backend those that are routed to it.
+        Return the available models, as entries in OpenAI's list; each backend contributes models routed to it.
 
-        For a backend that does not answer, only the names in the settings are returned. If several backends take the
-        callers' keys, the caller's key is sent to none of them, since it is meant for one.
+        Backends that do not answer contribute only names from the settings. If several backends forward callers' keys,
+        the caller's key is not sent, because it belongs to only one of them.
         """
         pools = [*self._pools.values()]
         key = caller_key if sum(pool.served.passes_keys for pool in pools) <= 1 else None
@@ -184,7 +182,7 @@ class Router(Backend):
         return [*models.values()]
 
     async def check(self) -> None:
-        """Return if a backend can be reached; raises `BackendError` if none can."""
+        """Return if any backend is reachable; raises `BackendError` otherwise."""
         await first_good(pool.check() for pool in self._pools.values())
 
     async def aclose(self) -> None:
@@ -199,7 +197,7 @@ class Router(Backend):
         del self._leaving[pool]
 
     def _routed(self, model: str) -> Sequence[ReplicaPool]:
-        """Return the backends for a model, in order of preference; raises `NotFound` or `InvalidRequest` if none is."""
+        """Return the backends for a model in order of preference; raises `NotFound` or `InvalidRequest` without any."""
         matches = [pool for pool in self._pools.values() if _claim(pool, model)]
         if not matches:
             if not model:
@@ -210,7 +208,7 @@ class Router(Backend):
         first, *others = matches
         if (named := first.served.fallbacks) is not None:
             return [first, *(self._pools[name] for name in named if name in self._pools and name != first.name)]
-        # A caller's key is meant for one server, and requests with it are not to be paid for by this server's owner.
+        # A caller's key is meant for a single server, and this server's owner must not pay for its requests.
         if first.served.passes_keys:
             return [first]
         specific = _claim(first, model) != "*"
@@ -221,7 +219,7 @@ class Router(Backend):
 
 
 class _NamedBackend(Backend):
-    """One backend of a router, whatever models it serves."""
+    """A single backend of a router, for any model."""
 
     def __init__(self, pools: Callable[[], Mapping[str, ReplicaPool]], name: str) -> None:
         self._pools = pools
@@ -248,42 +246,41 @@ class _NamedBackend(Backend):
         await self._pool().check()
 
     async def aclose(self) -> None:
-        """Do nothing: the router closes its backends."""
+        """The router closes its backends."""
 
 
 class _Failover(Generic[_Request, _Answer]):
     """
-    One request, whose answer comes from whichever server gives one.
+    A request, answered by any server.
 
-    A server that fails before its answer has begun is followed by another. If all fail, the error is the first
-    backend's.
+    If a server fails before its answer begins, another is tried. If all fail, the first backend's error is raised.
     """
 
     def __init__(self, pools: Sequence[ReplicaPool], request: _Request) -> None:
         self._request: _Request = request
         self._first = pools[0]
         self._pools = [*pools]  # not yet ruled out
-        # Whether there is only one server, whose circuit breaker was not configured.
+        # Whether the only server's circuit breaker was not configured.
         self._only_candidate = (
             len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.explicit
         )
         self._tried: set[Replica] = set()
-        self._error: APIError | None = None  # of the first backend
-        self._last: APIError | None = None  # of the server that was tried last
-        self._users = pools  # the pools whose servers are kept until the end
-        self._place: Place | None = None  # at a server, with its answer
+        self._error: APIError | None = None  # first backend's error
+        self._last: APIError | None = None  # last tried server's error
+        self._users = pools  # pools kept open until the end
+        self._place: Place | None = None  # server and answer
         self._answer: _Answer
 
     async def _encoded(self, backend: Backend, request: _Request) -> _Request:
-        """Return the request as it is encoded for a server."""
+        """Return the request as encoded for a server."""
         return request
 
     def _exchange(self, backend: Backend, request: _Request) -> AbstractAsyncContextManager[_Answer]:
-        """Return the exchange of the request with a server."""
+        """Return the request's exchange with a server."""
         raise NotImplementedError
 
     def _elsewhere(self, error: APIError) -> bool:
-        """Return whether another server may answer where this one failed."""
+        """Return whether another server may answer."""
         return isinstance(error, BackendError) and may_fail_over(error)
 
     async def __aenter__(self) -> Self:
@@ -308,7 +305,7 @@ class _Failover(Generic[_Request, _Answer]):
             pool.end_use()
 
     async def _open_another(self, error: BackendError) -> None:
-        """Leave a server that failed before its answer began, and try others; raises as `_open`."""
+        """Release a server that failed before its answer, and try others; raises like `_open`."""
         place, self._place = self._place, None
         assert place
         await place.close(error)
@@ -316,7 +313,7 @@ class _Failover(Generic[_Request, _Answer]):
         await self._open()
 
     async def _open(self) -> None:
-        """Try servers until one answers; raises the first backend's error if none does."""
+        """Try servers until one answers; raises the first backend's error if all fail."""
         while self._pools:
             pool, tried = self._pools[0], len(self._tried)
             try:
@@ -324,7 +321,7 @@ class _Failover(Generic[_Request, _Answer]):
             except APIError as error:
                 if len(self._tried) > tried:
                     self._refused(pool, error)
-                else:  # it had no server to try
+                else:  # no server was available
                     self._pools.remove(pool)
                     if pool is self._first:
                         self._error = self._error or error
@@ -357,7 +354,7 @@ class _Failover(Generic[_Request, _Answer]):
     def _refused(self, pool: ReplicaPool, error: APIError) -> None:
         """Record a server's error; raises it if no other server can help."""
         if isinstance(error, ImagesUndescribed):
-            raise error  # the caller describes the images, and asks again
+            raise error  # the caller describes the images and retries
         elsewhere = self._elsewhere(error)
         if pool is self._first:
             if not elsewhere:
@@ -369,15 +366,15 @@ class _Failover(Generic[_Request, _Answer]):
 
 
 class FailoverExchange(_Failover[Question, BackendExchange]):
-    """A question and its answer."""
+    """A model request and its answer."""
 
     @property
     def warnings(self) -> Sequence[str] | None:
-        """What was left out or changed for the server that answers."""
+        """Fields dropped or changed for the answering server."""
         return self._answer.warnings if self._place else None
 
     async def _encoded(self, backend: Backend, request: Question) -> Question:
-        """Return the question encoded for a server; it is encoded again if it is for a server with another profile."""
+        """Return the question as encoded for a server; encodes it again for another profile."""
         encoded = await run_in_thread_if_large(backend.encode, request)
         return request if encoded is request.encoded else dataclasses.replace(request, encoded=encoded)
 
@@ -385,7 +382,7 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
         return backend.open(request)
 
     async def receive(self, receiver: AnswerReceiver) -> None:
-        """Pass on the chunks of the answer, from whichever server has one: see `BackendExchange.receive`."""
+        """Pass on the answer from the first server that yields deltas: see `BackendExchange.receive`."""
         while True:
             observations = self._place.observations if self._place else ()
             receiver.taps = [each.tap for each in observations if each.tap]
@@ -399,13 +396,13 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
 
 
 class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
-    """A raw request and its answer: see `RawAnswer`. Status and headers are those of the server that answers."""
+    """A raw request and its answer, with the answering server's status and headers: see `RawAnswer`."""
 
     def _exchange(self, backend: Backend, request: RawRequest) -> RawExchange:
         return backend.forward(request)
 
     async def first(self) -> bytes:
-        """Return the first bytes, from whichever server has some; those after them come from the same server."""
+        """Return the first bytes from any server; the rest follows from the same server."""
         while True:
             try:
                 return await self._answer.first()
@@ -449,12 +446,12 @@ def public_url(url: str) -> str:
 
 
 def _claim(pool: ReplicaPool, model: str) -> str | None:
-    """Return the alias or pattern by which a backend serves a model; None if it does not serve it."""
+    """Return the alias or pattern under which a backend serves a model, or None."""
     if model in pool.served.aliases:
         return model
     return next((pattern for pattern in pool.served.models if fnmatchcase(model, pattern)), None)
 
 
 def _names(pool: ReplicaPool) -> list[str]:
-    """Return the models in the settings of a backend, without patterns."""
+    """Return the model names in a backend's settings, without patterns."""
     return [*pool.served.aliases, *(name for name in pool.served.models if not set(name) & set("*?["))]

@@ -1,5 +1,5 @@
 """
-An `httpx` transport for long streams: HTTP/1.1 over pooled connections, at a fraction of the cost of `httpx`'s own.
+An `httpx` transport for long streams: pooled HTTP/1.1, much cheaper than `httpx`'s own.
 
     async with httpx.AsyncClient(transport=HTTPToolsTransport()) as client:
         async with client.stream("POST", url, json=body) as response:
@@ -21,27 +21,26 @@ import httpx
 
 from app.backends.transport.connection import HTTPConnection, Origin, Reply, Stale
 
-# The number of connections is not limited: streams last minutes, and concurrency is limited elsewhere.
+# Connections are unlimited: streams last minutes, and concurrency is limited elsewhere.
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=30)
 
-_SLICE = 1024 * 1024  # bytes of a body that are written at once
+_SLICE = 1024 * 1024  # bytes per body write
 _PORTS = {"http": 80, "https": 443}
-_NEXT_ADDRESS = 0.25  # seconds to wait for one address before the next is tried too (RFC 8305, section 5)
+_NEXT_ADDRESS = 0.25  # seconds before the next address is also tried (RFC 8305, section 5)
 
 
 class HTTPToolsTransport(httpx.AsyncBaseTransport):
     """
     A transport for `httpx.AsyncClient(transport=...)`.
 
-    `verify` and `trust_env` are as in `httpx`. A response has these extensions:
+    `verify` and `trust_env` are as in `httpx`. Responses have these extensions:
 
-    - `stream`: the body. Iterating over it costs less than `response.aiter_raw()`, and `stream.wait_at_most`
-      changes the read timeout;
-    - `linger`: a function to call, with a number of seconds, before closing a response whose content is complete but
-      whose HTTP body has not ended. If it ends within that time, the connection is reused; otherwise it is closed.
+    - `stream`: the body. Iterating over it costs less than `response.aiter_raw()`, and `stream.wait_at_most` changes
+      the read timeout;
+    - `linger`: a function to call, with a number of seconds, before closing a response with complete content but an
+      unfinished HTTP body. If the body ends within this time, the connection is reused, otherwise closed.
 
-    If the environment sets a proxy for a URL, the request goes through `httpx`'s own transport, and its response has
-    neither extension.
+    For URLs with a proxy in the environment, requests use `httpx`'s own transport, without these extensions.
     """
 
     def __init__(
@@ -53,29 +52,29 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         self._ssl: ssl.SSLContext | None = None
         self._proxies = getproxies() if trust_env else {}
         self._proxied: dict[str, httpx.AsyncHTTPTransport] = {}
-        self._idle: list[HTTPConnection] = []  # the most recently used last
-        self._open: set[HTTPConnection] = set()  # idle or not
+        self._idle: list[HTTPConnection] = []  # most recently used last
+        self._open: set[HTTPConnection] = set()  # idle or in use
         self._slots = asyncio.Semaphore(limits.max_connections) if limits.max_connections else None
         self._expiry: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """
-        Send a request, and return once the head of its response is received.
+        Send a request, and return after the response headers.
 
-        If the server has just closed the reused connection, the request is sent again on a new one. Raises
+        If the server has just closed a reused connection, the request is sent again on a new connection. Raises
         `httpx.TransportError`.
         """
         url = request.url
         if self._proxies and (proxy := self._proxy_for(url)):
             return await proxy.handle_async_request(request)
         if url.scheme not in _PORTS:
-            raise httpx.UnsupportedProtocol(f"There is no way to send a request to {url.scheme!r} URLs.")
+            raise httpx.UnsupportedProtocol(f"Invalid URL scheme: must be 'http' or 'https', not {url.scheme!r}.")
         origin = Origin(url.scheme, url.raw_host.decode("ascii"), url.port or _PORTS[url.scheme])
         message, more = _encode(request)
         timeouts = request.extensions.get("timeout", {})
         try:
-            # A generated body can be sent only once, so a new connection is used for it.
+            # A generated body can be sent only once, so it needs a new connection.
             generated = more is not None and not isinstance(more, _Slices)
             connection = await self._connection_to(origin, timeouts, fresh=generated)
             reply = await connection.send(request.method, message, more, timeouts)
@@ -91,14 +90,14 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._expiry.cancel()
         connections = list(self._open)
         for connection in connections:
-            connection.abort(httpx.ReadError("The connection was closed from this side."))
+            connection.abort(httpx.ReadError("The connection was closed by this server."))
         if connections:
             await asyncio.wait([connection.gone for connection in connections])
         for proxied in self._proxied.values():
             await proxied.aclose()
 
     async def _connection_to(self, origin: Origin, timeouts: dict[str, float | None], *, fresh: bool) -> HTTPConnection:
-        """Return a connection for one request; `released` frees its slot."""
+        """Return a connection for a single request; `released` frees its slot."""
         if self._slots:
             try:
                 async with asyncio.timeout(timeouts.get("pool")):
@@ -113,7 +112,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             raise
 
     def _take(self, origin: Origin) -> HTTPConnection | None:
-        """Return the most recently used idle connection, since it is the least likely to be closed."""
+        """Return the most recently used idle connection, the least likely to have been closed."""
         for connection in reversed(self._idle):
             if connection.origin == origin and connection.usable:
                 self._idle.remove(connection)
@@ -138,10 +137,10 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
     async def _reach(self, origin: Origin) -> HTTPConnection:
         """
-        Try the addresses of a host in turn, and return the first connection; raises the first error if none succeeds.
+        Try a host's addresses in order; return the first connection, or raise the first error.
 
-        The next address, of the other family if possible, is tried when the one before has failed or has not answered
-        for a while (RFC 8305). The event loops are not used for it, since not all of them support it.
+        The next address, from the other family if possible, is tried when the previous has failed or not answered for a
+        while (RFC 8305). Not all event loops support this, so it is done here.
         """
         loop = asyncio.get_running_loop()
         addresses = _in_turn(await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM))
@@ -161,7 +160,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
                         return attempt.result()
             raise errors[0]
         finally:
-            # Not awaited: a cancellation meanwhile would lose the connection.
+            # Not awaited, because a cancellation during the wait would lose the connection.
             for attempt in attempts:
                 attempt.add_done_callback(_abort_result)
                 attempt.cancel()
@@ -175,7 +174,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             ssl=self._context() if encrypted else None,
             server_hostname=origin.host if encrypted else None,
         )
-        # Not before: uvloop does not notify a connection that it closes because its creation was cancelled.
+        # Not earlier: uvloop does not notify a connection that it closes after cancelled creation.
         if not connection.gone.done():
             self._open.add(connection)
         return connection
@@ -187,7 +186,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
         return self._ssl
 
     def _proxy_for(self, url: httpx.URL) -> httpx.AsyncHTTPTransport | None:
-        """Return the transport to the environment's proxy for a URL; None if there is none."""
+        """Return the transport for the environment's proxy for a URL, or None."""
         address = self._proxies.get(url.scheme) or self._proxies.get("all")
         if not address or proxy_bypass(url.netloc.decode("ascii")):
             return None
@@ -196,10 +195,10 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._proxied[address] = httpx.AsyncHTTPTransport(verify=self._context(), proxy=proxy, limits=self._limits)
         return self._proxied[address]
 
-    # Called by the connections.
+    # Called by connections.
 
     def released(self, connection: HTTPConnection, *, reusable: bool) -> None:
-        """Free the slot of a connection, and make it available for reuse if possible."""
+        """Free a connection's slot, and reuse the connection if possible."""
         if self._slots:
             self._slots.release()
         if not reusable:
@@ -213,13 +212,13 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
             self._close_expired()
 
     def closed(self, connection: HTTPConnection) -> None:
-        """Remove a connection whose socket is closed."""
+        """Remove a connection after its socket closed."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def _close_expired(self) -> None:
-        """Close connections that have been idle for too long, and schedule the next check."""
+        """Close connections idle for too long, and schedule the next check."""
         self._expiry = None
         seconds = self._limits.keepalive_expiry
         if seconds is None:
@@ -232,7 +231,7 @@ class HTTPToolsTransport(httpx.AsyncBaseTransport):
 
 
 def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]:
-    """Return the head with the body if it is known and short, and the rest of the body."""
+    """Return the head, with a short known body, and the rest of the body."""
     lines = [b"%b %b HTTP/1.1\r\n" % (request.method.encode("ascii"), request.url.raw_path)]
     lines += [b"%b: %b\r\n" % header for header in request.headers.raw]
     head = b"".join(lines)
@@ -247,7 +246,7 @@ def _encode(request: httpx.Request) -> tuple[bytes, AsyncIterable[bytes] | None]
 
 
 class _Slices:
-    """A long body, in slices that are written one after another: a transport may copy what it cannot send at once."""
+    """A long body in slices, written one after another: a transport may copy data that it cannot send at once."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body

@@ -1,8 +1,8 @@
 """
-One HTTP/1.1 connection to a backend, and the reply that is read from it.
+An HTTP/1.1 connection to a backend, and the reply read from it.
 
-Bytes go from the socket through httptools into a list, and a reader takes all of them at once. The pool decides which
-connection serves which request.
+Bytes go from the socket through httptools into a list; the reader drains the whole list. The pool assigns connections
+to requests.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 import httpx
 
-# Unread bytes at which the socket is paused. It also limits the bytes that a server can send without a body: a head,
-# interim responses, trailers.
+# Unread bytes at which the socket is paused. Also limits bytes without a body: head, interim responses, trailers.
 HIGH_WATER = 256 * 1024
 
 
 class Origin(NamedTuple):
-    """The server of a connection; requests to the same origin share connections."""
+    """A connection's server. Requests to the same origin share connections."""
 
     scheme: str
     host: str
@@ -30,7 +29,7 @@ class Origin(NamedTuple):
 
 
 class ConnectionPool(Protocol):
-    """The callbacks of a connection to its pool."""
+    """A connection's callbacks to its pool."""
 
     def released(self, connection: HTTPConnection, *, reusable: bool) -> None: ...
 
@@ -38,23 +37,23 @@ class ConnectionPool(Protocol):
 
 
 class Stale(Exception):
-    """A reused connection closed before any byte of a reply, so the request can be sent on another one."""
+    """A reused connection closed before any reply byte, so the request can be sent again on another."""
 
 
 class HTTPConnection(asyncio.Protocol):
-    """One socket, which serves one request at a time."""
+    """A socket, for one request at a time."""
 
-    idle_since: float  # in loop time, set when it is released
+    idle_since: float  # loop time of its release
 
     def __init__(self, origin: Origin, pool: ConnectionPool) -> None:
         self.origin = origin
         self.loop = asyncio.get_running_loop()
         self.gone = self.loop.create_future()  # done when the socket is closed
         self._pool = pool
-        self._reply: Reply | None = None  # the one that is being received
-        self._used = False  # has it served a request before?
-        self._sent = False  # has the whole request been sent?
-        self._blocked = False  # is the write buffer full?
+        self._reply: Reply | None = None  # reply in progress
+        self._used = False  # whether it has served a request
+        self._sent = False  # whether the whole request was sent
+        self._blocked = False  # whether the write buffer is full
 
     @property
     def usable(self) -> bool:
@@ -65,10 +64,10 @@ class HTTPConnection(asyncio.Protocol):
         self, method: str, message: bytes, more: AsyncIterable[bytes] | None, timeouts: Mapping[str, float | None]
     ) -> Reply:
         """
-        Send `message`, then `more` of the body if any, and return the reply once its head is complete.
+        Send `message`, then the rest of the body (`more`); return the reply after its headers.
 
-        The timeouts are those of `httpx`, in seconds: `write` for each write, `read` for each read. Raises `Stale` or
-        the matching error of `httpx`. A cancellation closes the socket.
+        Timeouts are `httpx`'s, in seconds: `write` per write, `read` per read. Raises `Stale` or the matching `httpx`
+        error. A cancellation closes the socket.
         """
         reply = self._reply = Reply(self, bodiless=method == "HEAD")
         self._sent = False
@@ -88,7 +87,7 @@ class HTTPConnection(asyncio.Protocol):
         return reply
 
     def abort(self, reason: Exception | None = None) -> None:
-        """Close the socket at once, also during a transfer; a reply in progress ends with `reason`."""
+        """Close the socket at once, even during a transfer; a reply in progress ends with `reason`."""
         self._end(reason or httpx.StreamClosed(), reusable=False)
 
     def pause(self, paused: bool) -> None:
@@ -97,7 +96,7 @@ class HTTPConnection(asyncio.Protocol):
             (self._transport.pause_reading if paused else self._transport.resume_reading)()
 
     async def _write(self, data: bytes, reply: Reply) -> bool:
-        """Send data, and return whether to send more."""
+        """Send data; return whether to send more."""
         if self.usable:
             self._transport.write(data)
         # A closing socket accepts all data; the end follows soon.
@@ -110,7 +109,7 @@ class HTTPConnection(asyncio.Protocol):
             async for piece in pieces:
                 if not await self._write(piece, reply):
                     return False
-                await asyncio.sleep(0)  # for other requests: a socket may take piece after piece
+                await asyncio.sleep(0)  # for other requests: a socket may accept chunk after chunk
         return True
 
     def _cut_off(self, error: Exception | None) -> None:
@@ -118,7 +117,7 @@ class HTTPConnection(asyncio.Protocol):
             self._end(Stale() if self._used and reply.untouched else reply.cut_off(error), reusable=False)
 
     def _end(self, end: Exception | type[Exception], *, reusable: bool) -> None:
-        """Detach the reply, if there is one: its received bytes can still be read."""
+        """Detach the reply, if any. Its received bytes can still be read."""
         reply, self._reply = self._reply, None
         if not reusable:
             self._transport.abort()
@@ -141,7 +140,7 @@ class HTTPConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reply = self._reply
         if reply is None:
-            self.abort()  # there is no request
+            self.abort()  # without a request
             return
         reusable = self._sent
         try:
@@ -177,24 +176,24 @@ class HTTPConnection(asyncio.Protocol):
 
 class Reply(httpx.AsyncByteStream):
     """
-    The reply to one request: its head, and its body as an iterator.
+    The reply to a request: its head, and its body as an iterator.
 
-    Each item has all bytes received since the last. After the last item the iterator stops, or raises an error if the
-    connection broke or timed out. A reply can be read after its connection has closed or serves other requests.
+    Each item contains all bytes received since the previous item. At the end the iterator stops, or raises an error if
+    the connection broke or timed out. A reply can still be read after its connection closed or serves other requests.
 
-    `deliver` passes the same bytes on as they are received, without a task switch.
+    `deliver` passes on the same bytes when they arrive, without a task switch.
     """
 
     def __init__(self, connection: HTTPConnection, *, bodiless: bool) -> None:
-        self.status = 0  # until the head is complete
+        self.status = 0  # 0 until the head is complete
         self.reason = b""
         self.version = ""
         self.headers: list[tuple[bytes, bytes]] = []
-        self.keep_alive = False  # can the connection be reused once the body is complete?
-        self.end: Exception | type[Exception] | None = None  # what to raise after the last piece
+        self.keep_alive = False  # whether the connection can be reused after a complete body
+        self.end: Exception | type[Exception] | None = None  # raised after the last bytes
         self.pieces: list[bytes] = []
-        self.unread = 0  # bytes received since the last item was taken
-        self._take: Callable[[bytes], bool] | None = None  # while `deliver` waits
+        self.unread = 0  # bytes received since the last item
+        self._take: Callable[[bytes], bool] | None = None  # set while `deliver` waits
         self._connection = connection
         self._loop = connection.loop
         self._bodiless = bodiless
@@ -205,7 +204,7 @@ class Reply(httpx.AsyncByteStream):
         self._timeout_error: type[httpx.TimeoutException] = httpx.ReadTimeout
         self._deadline = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self.on_body = self.pieces.append  # for the parser: no Python code runs for a piece of the body
+        self.on_body = self.pieces.append  # called by the parser: no Python code runs per body fragment
         self.parser = httptools.HttpResponseParser(self)
 
     def __aiter__(self) -> Reply:
@@ -225,9 +224,9 @@ class Reply(httpx.AsyncByteStream):
 
     async def deliver(self, take: Callable[[bytes], bool]) -> None:
         """
-        Pass what has been received, and then each read as it is received, to `take`, until that returns False.
+        Pass received bytes, then each further read, to `take`, until `take` returns False.
 
-        Raises what the iterator raises at its end, and what `take` raises.
+        Raises the iterator's final exception, and exceptions from `take`.
         """
         try:
             while True:
@@ -239,7 +238,7 @@ class Reply(httpx.AsyncByteStream):
                 else:
                     self._take = take
                     await self.changed()
-                    if self._take is None:  # it has returned False
+                    if self._take is None:  # returned False
                         return
         except asyncio.CancelledError:
             self.close()
@@ -248,7 +247,7 @@ class Reply(httpx.AsyncByteStream):
             self._take = None
 
     def passed_on(self) -> bool:
-        """Pass a read on, if `deliver` waits for it; return whether it does."""
+        """Pass a read to a waiting `deliver`; return whether one was waiting."""
         take, waiter, pieces = self._take, self._waiter, self.pieces
         if take is None or waiter is None or not pieces:
             return False
@@ -270,7 +269,7 @@ class Reply(httpx.AsyncByteStream):
         return True
 
     def _taken(self) -> bytes:
-        """Return and forget the bytes that were received."""
+        """Return and clear the received bytes."""
         pieces = self.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         pieces.clear()
@@ -280,21 +279,21 @@ class Reply(httpx.AsyncByteStream):
         return data
 
     async def aclose(self) -> None:
-        """Stop reading: close the connection at once, unless the body is complete or `linger` was called."""
+        """Stop reading. Closes the connection unless the body is complete or `linger` was called."""
         if not self._lingers:
             self.close()
 
     def close(self) -> None:
-        """Close as `aclose` does, but without lingering."""
+        """Close like `aclose`, but without lingering."""
         self.pieces.clear()
         if not self.end:
             self._connection.abort()
 
     def linger(self, seconds: float) -> None:
         """
-        Stop reading, but let the body end within some seconds, so that the connection can be reused.
+        Stop reading, but let the body end within `seconds`, so that the connection can be reused.
 
-        For streams that mark their own end, such as `[DONE]`, before the HTTP body ends.
+        For streams with an end marker, for example `[DONE]`, before the HTTP body ends.
         """
         self._lingers = True
         self.pieces.clear()
@@ -303,16 +302,16 @@ class Reply(httpx.AsyncByteStream):
             self._timer = self._loop.call_later(seconds, self.close)
 
     def wait_at_most(self, seconds: float | None, error: type[httpx.TimeoutException] = httpx.ReadTimeout) -> None:
-        """Set the timeout in seconds of each further wait for the server, and the error to raise."""
+        """Set the timeout in seconds for each further wait, and its error."""
         self._timeout, self._timeout_error = seconds, error
         self._cancel_timer()
 
     def changed(self) -> asyncio.Future[None]:
-        """Return a future that is done when the state has changed; a caller that is cancelled must call `close`."""
+        """Return a future for the next state change. A cancelled caller must call `close`."""
         if self._waiter and not self._waiter.done():
-            raise RuntimeError("Somebody else is waiting for this reply.")
+            raise RuntimeError("Another reader is waiting for this reply.")
         if self._timeout is not None:
-            # One timer serves many waits: it is rescheduled only when it fires.
+            # A single timer serves many waits; it is rescheduled only when it fires.
             self._deadline = self._loop.time() + self._timeout
             if self._timer is None:
                 self._timer = self._loop.call_later(self._timeout, self._expire)
@@ -320,7 +319,7 @@ class Reply(httpx.AsyncByteStream):
         return self._waiter
 
     def wake(self) -> None:
-        """Wake the reader, since the state has changed."""
+        """Wake the reader after a state change."""
         waiter, self._waiter = self._waiter, None
         if waiter and not waiter.done():
             waiter.set_result(None)
@@ -338,21 +337,21 @@ class Reply(httpx.AsyncByteStream):
             self._connection.pause(False)
 
     def finish(self, end: Exception | type[Exception]) -> None:
-        """Record that nothing more will be received."""
+        """Record that no more data will be received."""
         self.end = end
         self._resume()
         self._cancel_timer()
         self.wake()
-        del self.parser  # it refers to the reply: the cycle would leave it to the garbage collector
+        del self.parser  # breaks a reference cycle, which would otherwise need garbage collection
 
     @property
     def refuses(self) -> bool:
-        """Whether the server has rejected the request, so that the rest of it need not be sent."""
+        """Whether the server has rejected the request, so that its rest need not be sent."""
         return self.status >= 400
 
     @property
     def untouched(self) -> bool:
-        """Whether no byte has been received."""
+        """Whether no byte was received."""
         return not self.status and not self.unread
 
     def cut_off(self, error: Exception | None) -> Exception | type[Exception]:
@@ -364,17 +363,17 @@ class Reply(httpx.AsyncByteStream):
         framing = {name.lower(): value.lower() for name, value in self.headers}
         if b"content-length" in framing or b"chunked" in framing.get(b"transfer-encoding", b""):
             return httpx.RemoteProtocolError("The server closed the connection before its reply was complete.")
-        return StopAsyncIteration  # such a body ends when the connection closes
+        return StopAsyncIteration  # the connection's end is the body's end
 
     def _expire(self) -> None:
         self._timer = None
         if not self._waiter or self._waiter.done():
             return
         left = self._deadline - self._loop.time()
-        if left > 0.001:  # the tolerance of timers
+        if left > 0.001:  # timer tolerance
             self._timer = self._loop.call_later(left, self._expire)
         else:
-            self._connection.abort(self._timeout_error(f"Nothing happened for {self._timeout:g} seconds."))
+            self._connection.abort(self._timeout_error(f"No data was transferred for {self._timeout:g} seconds."))
 
     def _cancel_timer(self) -> None:
         if self._timer:
@@ -385,27 +384,27 @@ class Reply(httpx.AsyncByteStream):
 
     def on_message_begin(self) -> None:
         if self.end:
-            raise ValueError("There is more than one reply.")
+            raise ValueError("More than one reply was received.")
 
     def on_status(self, reason: bytes) -> None:
         self.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # else it is a trailer
+        if not self.status:  # otherwise a trailer
             self.headers.append((name, value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
         status = self.parser.get_status_code()
-        if status < 200:  # 100 Continue, 103 Early Hints: the reply is still to come
+        if status < 200:  # 100 Continue, 103 Early Hints: the reply follows
             self.headers.clear()
             self.reason = b""
             return
         self.status = status
         self.version = self.parser.get_http_version()
         if self._bodiless:
-            # The parser does not know this, and would wait for the body that the headers announce.
+            # The parser does not know about HEAD and would wait for the announced body.
             self.end = StopAsyncIteration
-            raise ValueError("There is no body.")
+            raise ValueError("The reply has no body.")
 
     def on_message_complete(self) -> None:
         if self.status:

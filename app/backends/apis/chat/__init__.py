@@ -1,4 +1,4 @@
-"""The Chat Completions API, whose requests are those of `app.core.request`."""
+"""The Chat Completions API; `app.core.request` encodes its requests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Reads the chunks of a Chat Completions stream into deltas.
+Reads Chat Completions chunks into deltas.
 
 Servers put reasoning, usage, sources and calls in different fields, and spell indexes and finish reasons differently.
-Profile options cover the differences that cannot be detected.
+Profile options cover differences that cannot be detected.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ from app.core.types.deltas import (
     UsageReported,
 )
 
-# Raw reasoning fields. DeepSeek, llama.cpp and SGLang use the first; vLLM, Ollama and OpenRouter the second;
-# Copilot the third.
+# Raw reasoning fields: DeepSeek, llama.cpp and SGLang; vLLM, Ollama and OpenRouter; Copilot.
 REASONING_FIELDS = (REASONING_CONTENT, "reasoning", "reasoning_text")
 
 _FINISH_REASONS = {
@@ -53,7 +52,7 @@ _FINISH_REASONS = {
         (
             *("content_filter", "sensitive", "safety", "recitation", "prohibited_content", "blocklist", "spii"),
             *("language", "model_armor"),
-            *("refusal", "guardrail_intervened"),  # Claude's and Bedrock's
+            *("refusal", "guardrail_intervened"),  # Claude, Bedrock
         ),
         FinishReason.CONTENT_FILTER,
     ),
@@ -64,7 +63,7 @@ _FINISH_REASONS = {
             "insufficient_system_resource",
             "abort",
             "cancelled",  # watsonx
-            # Gemini, and its gateways: the model wrote an invalid call, which is not returned.
+            # Gemini and its gateways: the model wrote an invalid call, which is not returned.
             *("function_call_filter", "malformed_function_call", "unexpected_tool_call"),
         ),
         FinishReason.ERROR,
@@ -72,24 +71,23 @@ _FINISH_REASONS = {
 }
 _NO_REASON = "null"  # KoboldCpp sends it in every chunk
 
-_FIRST = (0, None, "0")  # the index of the only choice, as servers write it
-_UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"})  # of a chunk
+_FIRST = (0, None, "0")  # spellings of index 0
+_UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"})  # in a chunk
 
 
 class ChunkReader:
-    """Reads one answer, chunk by chunk."""
+    """Reads an answer chunk by chunk."""
 
     def __init__(self, options: ResponseOptions) -> None:
         self._options = options
         self._usage: JSONObject | None = None
-        self._has_output = False  # has there been a delta with more than the role?
-        self._has_call = False  # has there been a call in `tool_calls`?
+        self._has_output = False  # whether a delta had more than the role
+        self._has_call = False  # whether `tool_calls` had a call
         self._legacy_call = False  # calls are in `function_call`
         self._cited: set[str] = set()
         self._metadata: tuple[object, ...] | None = None  # id, model and service tier, as last reported
 
     def read(self, chunk: RawEvent) -> list[Delta]:
-        """Return the deltas of a chunk."""
         deltas: list[Delta] = []
         metadata = (chunk.get("id"), chunk.get("model"), chunk.get("service_tier"))
         if metadata != self._metadata:
@@ -131,14 +129,14 @@ class ChunkReader:
             return field, partial(ReasoningDelta, field=_sent_back(field))
         return (field, TextDelta) if field == "content" else None
 
-    # The parts of a chunk.
+    # Chunk fields.
 
     def _choices(self, chunk: RawEvent) -> list[JSONObject]:
         """
         Return the choices to read.
 
-        TGI counts tokens in their index, and Copilot splits one answer over two. Other gateways may send several
-        although one was requested.
+        TGI counts tokens in the index, Copilot splits an answer over two choices, and other gateways may send several
+        unrequested choices.
         """
         choices = chunk.get("choices")
         found = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
@@ -151,10 +149,10 @@ class ChunkReader:
 
     def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
         """
-        Return the usage so far, with the last value of each count, if a chunk has any; None otherwise.
+        Return the usage so far, with the last value for each count; None if the chunk has none.
 
-        Claude's gateways send the counts of the input first and those of the output last, with zeros for the other;
-        some end with a chunk of zeros. Groq has the usage in `x_groq`, Moonshot in the choice.
+        Gateways to Claude send input counts first and output counts last, with zeros for the other; some end with a
+        chunk of zeros. Groq reports usage in `x_groq`, Moonshot in the choice.
         """
         usage, beside = chunk.get("usage"), choices[0].get("usage") if choices else None
         if not usage and isinstance(groq := chunk.get("x_groq"), dict):
@@ -168,7 +166,7 @@ class ChunkReader:
         return normal_usage(self._usage) if self._usage else None
 
     def _sources(self, chunk: RawEvent) -> Iterator[CitedSource]:
-        """Yield new sources: Perplexity lists all of them in every chunk, xAI in the last."""
+        """Yield new sources: Perplexity lists all sources in every chunk, xAI in the last."""
         for source in _cited(chunk.get("citations"), chunk.get("search_results")):
             if source["url"] not in self._cited:
                 self._cited.add(source["url"])
@@ -196,7 +194,7 @@ class ChunkReader:
         return _FINISH_REASONS.get(reason.lower().partition(":")[0], FinishReason.STOP)
 
     def _read_delta(self, delta: JSONObject, choice: JSONObject) -> Iterator[Delta]:
-        """Yield reasoning, text, then calls: the order in which a model generates them."""
+        """Yield reasoning, text, then calls: the model's generation order."""
         yield from self._reasoning(delta)
         content = delta.get("content")
         if isinstance(content, str):  # nearly always
@@ -211,7 +209,7 @@ class ChunkReader:
         yield from self._calls(delta)
 
     def _reasoning(self, delta: JSONObject) -> Iterator[Delta]:
-        """Yield the reasoning of a delta; gateways repeat it under several names."""
+        """Yield a delta's reasoning; gateways repeat it under several names."""
         fields = ((name, delta.get(name)) for name in self._options.reasoning_fields)
         field, text = next(((name, text) for name, text in fields if text and isinstance(text, str)), ("", ""))
         if text:
@@ -219,7 +217,7 @@ class ChunkReader:
         for name, joiner in FRAGMENTS.items():
             if (fragments := delta.get(name)) and isinstance(fragments, list):
                 texts = [] if text else [*joiner.texts(fragments)]
-                if texts and name == "thinking_blocks":  # LiteLLM's copy of Claude's
+                if texts and name == "thinking_blocks":  # LiteLLM's copy of Claude's reasoning
                     yield ReasoningDelta(texts)
                     texts = []
                 yield ReasoningDelta(texts, name, fragments, joiner)
@@ -238,18 +236,18 @@ class ChunkReader:
 
 
 def _stop_sequence(choice: JSONMapping) -> str | None:
-    """Return the stop sequence that has ended the text: vLLM and SGLang name it, or the id of a token."""
+    """Return the stop sequence that ended the text. vLLM and SGLang report it, or a token id."""
     named = choice.get("stop_reason", choice.get("matched_stop"))
     return named if isinstance(named, str) else None
 
 
 def _sent_back(field: str) -> str:
-    """Return the field in which reasoning that came in `field` is sent back to the server."""
+    """Return the field for sending reasoning received in `field` back to the server."""
     return field if field in REASONING_FIELDS else REASONING_CONTENT
 
 
 def _has_fields(delta: JSONObject) -> bool:
-    """Return whether a delta has more than the role. `_content` makes text of 0 and of an empty object, too."""
+    """Return whether a delta has more than the role. `_content` also yields text for 0 and for an empty object."""
     has_any = any(value for name, value in delta.items() if name != "role")
     return has_any or type(delta.get("content")) in (int, float, dict)
 
@@ -258,7 +256,7 @@ _PARTS = frozenset({"text", "output_text", "thinking", "reasoning", "reference",
 
 
 def _content(content: object, choice: JSONObject) -> Iterator[Delta]:
-    """Yield the deltas of content that is not a string: Mistral and Databricks send reasoning as parts."""
+    """Yield deltas from non-string content: Mistral and Databricks send reasoning as parts."""
     if content is None or isinstance(content, bool):
         return
     if isinstance(content, int | float) or (isinstance(content, dict) and str(content.get("type")) not in _PARTS):
@@ -274,7 +272,7 @@ def _content(content: object, choice: JSONObject) -> Iterator[Delta]:
 
 
 def _part_text(part: object) -> tuple[str, str]:
-    """Return the text and the reasoning of a content part."""
+    """Return a content part's text and reasoning."""
     if isinstance(part, str):
         return part, ""
     if not isinstance(part, dict):
@@ -288,7 +286,7 @@ def _part_text(part: object) -> tuple[str, str]:
 
 
 def _are_arguments(calls: object) -> bool:
-    """Return whether the `tool_calls` of a delta are a piece of the arguments of one call, and nothing else."""
+    """Return whether a delta's `tool_calls` contains only a fragment of a call's arguments."""
     if type(calls) is not list or len(calls) != 1 or type(call := calls[0]) is not dict:
         return False
     if call.get("id") or "extra_content" in call or type(call.get("index", 0)) is not int:
@@ -302,16 +300,16 @@ def _are_arguments(calls: object) -> bool:
 def _call(fragment: JSONObject) -> ToolCallDelta:
     function = fragment.get("function")
     if not isinstance(function, dict):
-        function = fragment  # Workers AI has name and arguments at the top level
+        function = fragment  # Workers AI puts name and arguments at the top level
     arguments = _arguments(function.get("arguments"))
-    # Gemini's signature of the reasoning before the call.
+    # Gemini's signature for the reasoning before the call.
     extra = {"extra_content": fragment["extra_content"]} if fragment.get("extra_content") else None
     call_id, name = _text(fragment.get("id")), _text(function.get("name"))
     return ToolCallDelta(_index(fragment.get("index")), call_id, name, [arguments] if arguments else [], extra)
 
 
 def _index(value: object) -> int | None:
-    """Return an index, which some servers write as a string or a float."""
+    """Return an index; some servers send a string or a float."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -331,9 +329,9 @@ def _arguments(value: object) -> str:
 
 def _cited(citations: object, results: object) -> Iterator[CitedSource]:
     """
-    Yield the sources that a server lists with an answer: URLs, or objects with a `url`.
+    Yield the sources listed with an answer: URLs, or objects with a `url`.
 
-    `results` are Perplexity's `search_results`, which have the titles, and replace `citations`.
+    `results` are Perplexity's `search_results`, which contain titles and replace `citations`.
     """
     by_url = {result["url"]: result for result in json_objects(results) if isinstance(result.get("url"), str)}
     for entry in citations if isinstance(citations, list) and citations else by_url.values():
@@ -345,7 +343,7 @@ def _cited(citations: object, results: object) -> Iterator[CitedSource]:
 
 
 def _logprobs(choice: JSONObject) -> list[JSONObject] | None:
-    """Return a choice's logprobs, an object for each token; None if there are none."""
+    """Return a choice's logprobs, an object per token; None without logprobs."""
     logprobs = choice.get("logprobs")
     if not isinstance(logprobs, dict):
         return None
@@ -353,7 +351,7 @@ def _logprobs(choice: JSONObject) -> list[JSONObject] | None:
 
 
 def _listed(logprobs: dict[str, object]) -> list[JSONObject]:
-    """Return logprobs from parallel lists, the form of legacy completions, which Together uses."""
+    """Return logprobs from parallel lists: Together uses this legacy completions form."""
     tokens, values, tops = (logprobs.get(name) for name in ("tokens", "token_logprobs", "top_logprobs"))
     if not (isinstance(tokens, list) and isinstance(values, list)):
         return []

@@ -1,4 +1,4 @@
-"""Answers of Chat Completions that come as a whole, although a stream was requested."""
+"""Complete Chat Completions answers to streaming requests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.errors import BackendError
 
 
 def completion_chunks(values: list[JSONObject]) -> list[RawEvent]:
-    """Return a completion as one chunk whose `delta` is the message, then `END`; raises `BackendError`."""
+    """Return a completion as a chunk with the message as `delta`, then `END`; raises `BackendError`."""
     chunks = [_as_chunk(value) for value in values]
     if not any(chunk.get("choices") for chunk in chunks):
         raise next(filter(None, map(error_in_chunk, chunks)), None) or BackendError(NO_ANSWER)

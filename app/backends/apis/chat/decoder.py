@@ -1,4 +1,4 @@
-"""Decodes the body of a Chat Completions answer into deltas: see `AnswerDecoder`."""
+"""Decodes Chat Completions bodies into deltas: see `AnswerDecoder`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
 
 
 class ChatDecoder(APIDecoder):
-    """Decodes the bytes of one answer."""
-
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ChunkReader(profile.response)
         repeats = RepeatDecoder(self._reader.find_text)
@@ -49,7 +47,7 @@ class ChatDecoder(APIDecoder):
         return deltas
 
     def _note(self, deltas: list[Delta]) -> None:
-        """Record whether a chunk has a finish reason, or output after one."""
+        """Record whether a chunk has a finish reason, or output after a finish reason."""
         finished = False
         for delta in deltas:
             if isinstance(delta, Finished):

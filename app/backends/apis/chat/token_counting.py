@@ -1,7 +1,7 @@
 """
-Counts the tokens of a prompt by means of the server: vLLM and llama.cpp have endpoints for it, each its own.
+Counts prompt tokens with vLLM's and llama.cpp's endpoints.
 
-The first request determines which method works, and it is used from then on.
+The first request determines the working method for all later requests.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class CountingMethod(NamedTuple):
-    """One request to which a server may return a number of tokens."""
+    """A request for the number of tokens."""
 
-    path: str  # from the root of the server, above the `/v1`
+    path: str  # from the server's root, above `/v1`
     build: Callable[[JSONMapping], JSONObject]
     read: Callable[[object], object]  # from the response
-    then: CountingMethod | None = None  # the next request, built from what was read
+    then: CountingMethod | None = None  # the next request, built from the value read
 
 
 def _prompt(body: JSONMapping) -> JSONObject:
-    """Return the fields of a chat request that determine its prompt."""
+    """Return the chat request fields that determine the prompt."""
     names = ("model", "messages", "tools", "chat_template_kwargs", "reasoning_effort")
     return {name: body[name] for name in names if name in body}
 
@@ -54,7 +54,7 @@ _TEMPLATED = CountingMethod(
 )
 _TOKENIZED = CountingMethod("tokenize", lambda body: {**_prompt(body), "add_generation_prompt": True}, _field("count"))
 
-# By profile. An unknown server is tried with all; servers with other profiles do not count tokens.
+# By profile. Unknown servers are tried with all; servers with other profiles do not count tokens.
 COUNTING_METHODS = {
     "vllm": (_TOKENIZED,),
     "llama.cpp": (_COUNTED, _TEMPLATED),  # older versions have only the second
@@ -63,7 +63,7 @@ COUNTING_METHODS = {
 
 
 class Tokenizer:
-    """Counts the tokens of prompts for the server with this base URL."""
+    """Counts prompt tokens for the server at this base URL."""
 
     def __init__(self, base: httpx.URL, profile: Profile) -> None:
         self._root = base.copy_with(path=base.path.rstrip("/").removesuffix("/v1") + "/")
@@ -76,7 +76,7 @@ class Tokenizer:
             except BackendError as error:
                 if error.code in ABSENT:
                     self._methods = tuple(other for other in self._methods if other is not method)
-                continue  # a temporary failure otherwise
+                continue  # otherwise a temporary failure
             if isinstance(count, int):
                 self._methods = (method,)
                 return count

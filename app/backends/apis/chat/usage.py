@@ -1,4 +1,4 @@
-"""Normalises the usage of an answer, whose fields and sums differ between servers."""
+"""Normalizes usage, whose fields and sums differ between servers."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from app.core.types import JSONMapping, JSONObject
 from app.core.usage import chunk_usage, cost_in_nanos, is_token_count, reported_count, token_count, token_counts
 
-_PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # all that vLLM and llama.cpp report
+_PLAIN = {"prompt_tokens", "completion_tokens", "total_tokens"}  # the only fields from vLLM and llama.cpp
 _COUNTS = ("prompt_tokens", "input_tokens", "completion_tokens", "output_tokens")
 _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens")  # outside the details
-_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")  # in them
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")  # in the details
 
 
 def normal_usage(usage: JSONMapping) -> JSONObject | None:
     """
-    Return the usage in OpenAI's form: all input in `prompt_tokens`, all output in `completion_tokens`, with cached and
-    reasoning tokens as parts of them. None if the server reported no counts.
+    Return usage in OpenAI's form; None if the server reported no counts.
+
+    `prompt_tokens` includes all input, with cached tokens; `completion_tokens` includes all output, with reasoning
+    tokens.
     """
     counts = token_counts(usage)
     if (
@@ -37,7 +39,7 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     total = counts.get("total_tokens", 0)
     missing = total - prompt_tokens - completion_tokens
     # OpenAI counts reasoning as output. xAI and Gemini do not, and Gemini does not report it. Claude does not count
-    # cached tokens as input. If the missing tokens may be either, the names of the fields decide.
+    # cached tokens as input. If both explain the missing tokens, the field names decide.
     if missing > 0 and missing in (cached, cached + written) and (missing != reasoning or _names_claude(counts)):
         prompt_tokens += missing
     elif not total and _names_claude(counts) and ("prompt_tokens" not in usage or cached + written > prompt_tokens):
@@ -50,11 +52,11 @@ def normal_usage(usage: JSONMapping) -> JSONObject | None:
     return chunk_usage(prompt_tokens, completion_tokens, cached, written, reasoning, reported_cost(usage))
 
 
-_TICKS = 10**10  # per dollar, of xAI
+_TICKS = 10**10  # per dollar, at xAI
 
 
 def reported_cost(usage: JSONMapping) -> int | None:
-    """Return the cost that a server reports in its usage, in nano-dollars; None if it reports none."""
+    """Return the server's reported cost in nano-dollars; None if it reports none."""
     cost = usage.get("cost")  # OpenRouter, LiteLLM, Vercel's gateway and others
     if isinstance(cost, Mapping):
         cost = cost.get("total_cost")  # Perplexity
@@ -67,12 +69,12 @@ def reported_cost(usage: JSONMapping) -> int | None:
 
 
 def has_counts(usage: JSONMapping) -> bool:
-    """Return whether a usage has a number of tokens of the input or of the output."""
+    """Return whether the usage contains an input or output token count."""
     return any(map(is_token_count, map(usage.get, _COUNTS)))
 
 
 def _names_claude(counts: Mapping[str, int]) -> bool:
-    """Return whether the cached tokens have Claude's field names."""
+    """Return whether cached tokens have Claude's field names."""
     return bool(counts.get("cache_read_input_tokens") or counts.get("cache_creation_input_tokens"))
 
 

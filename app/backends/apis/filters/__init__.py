@@ -39,12 +39,11 @@ class Filter:
         return []
 
     def _change(self, delta: Delta) -> list[Delta]:
-        """Return the deltas that replace `delta`."""
         return [delta]
 
 
 def filters(profile: Profile, request: JSONMapping) -> list[Filter]:
-    """Return the filters for a request body's answer, in order of application."""
+    """Return the filters for an answer, in order of application; `request` is the request body."""
     options = profile.response
     return [build(options, request) for needed, build in _FILTERS if needed(options)]
 
@@ -55,7 +54,7 @@ class CumulativeDeltaFilter(Filter):
     def __init__(self, fields: list[str]) -> None:
         self._fields = set(fields)
         self._seen: dict[object, str] = {}
-        self._calls: dict[object, str] = {}  # the id of the call at each index
+        self._calls: dict[object, str] = {}  # call id at each index
 
     def _change(self, delta: Delta) -> list[Delta]:
         if isinstance(delta, TextDelta) and "content" in self._fields:
@@ -152,7 +151,7 @@ class TextToolCallFilter(Filter):
 
 
 def _declared(tools: object) -> Iterator[tuple[str, JSONMapping]]:
-    """Yield the name and the parameters of each function of a request; an operator may add tools of any form."""
+    """Yield each function's name and parameters in a request; operators may add tools in any form."""
     for tool in json_list(tools):
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
         if isinstance(function, Mapping) and isinstance(name := function.get("name"), str):
@@ -193,10 +192,10 @@ class BlankTextFilter(Filter):
 
 
 class ReasoningAsMessageFilter(Filter):
-    """`reasoning_only_as_message`: an answer of reasoning only is repeated as text."""
+    """`reasoning_only_as_message`: repeats an answer with only reasoning as text."""
 
     def __init__(self) -> None:
-        self._reasoning: list[str] | None = []  # None if there is another output
+        self._reasoning: list[str] | None = []  # None after other output
         self._reason: FinishReason | None = None
 
     def end(self) -> list[Delta]:

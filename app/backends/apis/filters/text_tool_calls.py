@@ -1,8 +1,8 @@
 """
-Parses tool calls that a model writes into its text, between the delimiters of its chat template.
+Parses tool calls in a model's text, between the delimiters of its chat template.
 
-This is for servers that have no parser for them, or that of another model. Text between delimiters is a call if all of
-it can be parsed and it names a function of the request. Everything else stays text.
+For servers without a parser for this model. Text between delimiters becomes calls only if all of it can be parsed and
+it names a declared function; everything else stays text.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ Schema: TypeAlias = JSONMapping
 
 
 class TextToolCall(NamedTuple):
-    """A call as the model wrote it; some models write an id."""
+    """A call as written by the model, sometimes with an id."""
 
     name: str
-    arguments: str | dict[str, str]  # JSON, or the text of each argument, to be typed by the schema
+    arguments: str | dict[str, str]  # JSON, or text by argument name, to be converted by the schema
     id: str | None = None
 
 
 class TextReasoning(NamedTuple):
-    """Reasoning, from models that write it between delimiters too."""
+    """Reasoning between delimiters."""
 
     text: str
 
@@ -39,21 +39,21 @@ Piece: TypeAlias = str | TextReasoning | TextToolCall
 
 class TextToolCallParser:
     """
-    Parses the calls in one text, fed piece by piece.
+    Parses the calls in a text, fed piece by piece.
 
-    `functions` has the schemas of the parameters of the request's functions, by name.
+    `functions` contains the request's parameter schemas by function name.
     """
 
     def __init__(self, functions: Mapping[str, Schema]) -> None:
         self._functions = functions
-        self._held = ""  # the end of the text, which may be the beginning of a delimiter
-        self._delimiter: _Delimiter | None = None  # the open one
-        self._body: list[str] = []  # the text after it
-        self._blanks = ""  # white space before it, which is dropped with it
-        self._after_call = False  # has there been only white space since a call?
+        self._held = ""  # end of the text, possibly the start of a delimiter
+        self._delimiter: _Delimiter | None = None  # the open delimiter
+        self._body: list[str] = []  # text after the open delimiter
+        self._blanks = ""  # white space before the delimiter, dropped with it
+        self._after_call = False  # whether only white space followed the last call
 
     def feed(self, text: str) -> list[Piece]:
-        """Return the pieces that are certain after this text, in order."""
+        """Return the pieces that are final after this text."""
         pieces: list[Piece] = []
         text, self._held = self._held + text, ""
         while text:
@@ -61,17 +61,17 @@ class TextToolCallParser:
         return pieces
 
     def end(self) -> list[Piece]:
-        """Return the held text, at the end."""
+        """Return the held text at the end."""
         pieces: list[Piece] = []
         held, self._held = self._held, ""
         if self._delimiter:
-            self._take(self._delimiter, held, "", pieces)  # servers stop at the last delimiter, and may omit it
+            self._take(self._delimiter, held, "", pieces)  # servers stop at the last delimiter and may omit it
         elif held and not (self._after_call and held.isspace()):
             pieces.append(held)
         return pieces
 
     def _outside(self, text: str, pieces: list[Piece]) -> str:
-        """Append the text before the first delimiter, and return the text after it."""
+        """Append the text before the first delimiter; return the text after it."""
         match = _OPEN.search(text)
         before = text[: match.start()] if match else text[: _certain(text)]
         if match is None:
@@ -89,7 +89,7 @@ class TextToolCallParser:
         return text[match.end() :]
 
     def _inside(self, text: str, delimiter: _Delimiter, pieces: list[Piece]) -> str:
-        """Append the call before the closing delimiter, and return the text after it."""
+        """Append the call before the closing delimiter; return the text after it."""
         before, close, behind = text.partition(delimiter.close) if delimiter.close else (text, "", "")
         if close:
             self._take(delimiter, before, close, pieces)
@@ -100,7 +100,7 @@ class TextToolCallParser:
         return ""
 
     def _take(self, delimiter: _Delimiter, last: str, close: str, pieces: list[Piece]) -> None:
-        """Append the call between delimiters; if it cannot be parsed, the text including them."""
+        """Append the call between delimiters. If parsing fails, append the text including delimiters."""
         body = "".join([*self._body, last])
         self._delimiter, self._body = None, []
         parsed = [self._validated(piece) for piece in delimiter.read(body)]
@@ -112,7 +112,7 @@ class TextToolCallParser:
             self._after_call = False
 
     def _validated(self, piece: Piece) -> Piece | None:
-        """Return a call with its arguments as JSON; None if the function is unknown or the arguments are invalid."""
+        """Return a call with JSON arguments; None if the function is unknown or the arguments are invalid."""
         if not isinstance(piece, TextToolCall):
             return piece
         if piece.name not in self._functions:
@@ -126,7 +126,7 @@ class TextToolCallParser:
 
 
 def _certain(text: str) -> int:
-    """Return the length of the text that can neither belong to a delimiter nor be white space before one."""
+    """Return the length of the text before a possible delimiter and its preceding white space."""
     end = text[-_LONGEST:]
     possible = any(character in end for character in _FIRST)
     held = max(overlap(end, delimiter) for delimiter in (*_DELIMITERS, *_DROPPED)) if possible else 0
@@ -149,7 +149,7 @@ def _value(text: str, schema: object) -> object:
         return text
 
 
-# Parsers of the text between delimiters. They yield nothing for what they cannot parse.
+# Parsers for the text between delimiters. They yield nothing if they cannot parse it.
 
 
 def _json(body: str) -> Iterator[Piece]:
@@ -193,12 +193,12 @@ _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>
 
 
 def _tool_call(body: str) -> Iterator[Piece]:
-    """`<tool_call>`, after which each model writes another format."""
+    """`<tool_call>` is followed by a different format for each model."""
     if body.lstrip()[:1] in ("{", "["):
         yield from _json(body)
     elif body.lstrip().startswith("<function="):
         yield from _function(body)
-    elif match := _GLM.fullmatch(body):  # its name, then keys and values
+    elif match := _GLM.fullmatch(body):  # function name, then keys and values
         arguments = [*_following(_ARGUMENT, match[2] or "")]
         if arguments or not match[2]:
             yield TextToolCall(match[1], {argument[1].strip(): argument[2] for argument in arguments})
@@ -208,7 +208,7 @@ _MISTRAL = re.compile(r"\s*([\w.-]+)(?:\[CALL_ID\](\w+))?(?:\[ARGS\])?\s*(?=\{)"
 
 
 def _mistral(body: str) -> Iterator[Piece]:
-    """A list of objects; newer models write `f[ARGS]{...}`, each call after a delimiter of its own."""
+    """A list of objects; newer models write `f[ARGS]{...}`, each call after its own delimiter."""
     for call in body.split("[TOOL_CALLS]"):
         if match := _MISTRAL.match(call):
             yield TextToolCall(match[1], call[match.end() :].strip(), match[2])
@@ -237,7 +237,7 @@ _XTML_JSON = re.compile(r"\s*<\|open\|>json[^<]*<\|sep\|>(.*)<\|close\|>json<\|s
 
 
 def _xtml(body: str) -> Iterator[Piece]:
-    """Kimi K3: `<|open|>call tool="f"<|sep|>`, containing typed arguments, or all of them as JSON."""
+    """Kimi K3: `<|open|>call tool="f"<|sep|>`, with typed arguments or a JSON object."""
     for match in _following(_XTML_CALL, body):
         name, inner = html.unescape(match[1]), match[2].strip()
         arguments = [*_following(_XTML_ARGUMENT, inner)]
@@ -256,7 +256,7 @@ _MINIMAX = "]<]minimax[>["  # M3 writes it before each tag
 
 
 def _special(name: str) -> str:
-    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # DeepSeek's delimiters have characters that nobody types
+    return f"<\uff5c{name.replace(' ', chr(0x2581))}\uff5c>"  # with characters that users do not type
 
 
 _DEEPSEEK = re.compile(
@@ -279,7 +279,7 @@ _ELEMENT = re.compile(r"\s*<([\w.-]+)>()(.*?)</\1>\s*", re.DOTALL)
 
 
 def _invoke(body: str) -> Iterator[Piece]:
-    """MiniMax, and DeepSeek from V3.2 on, whose tags contain a special token: `<invoke name="f">` and parameters."""
+    """MiniMax and, with a special token in tags, DeepSeek from V3.2 on: `<invoke name="f">` and parameters."""
     for match in _following(_INVOKE, body.replace(_DSML, "").replace(_MINIMAX, "")):
         inner = match[2].strip()
         parameters = [*_following(_NAMED, inner)] or [*_following(_ELEMENT, inner)]
@@ -301,7 +301,7 @@ def _gemma(body: str) -> Iterator[Piece]:
     """Gemma 4: `call:f{city:<|"|>Paris<|"|>,days:2}`, JSON with unquoted names."""
     if not (match := _GEMMA.fullmatch(body)):
         return
-    runs = match[2].split(_QUOTE)  # every other one is a string
+    runs = match[2].split(_QUOTE)  # every second run is a string
     arguments = "".join(json.dumps(run) if n % 2 else _KEY.sub(r'\1"\2":', run) for n, run in enumerate(runs))
     try:
         yield TextToolCall(match[1], json.dumps(loads(arguments), ensure_ascii=False))
@@ -313,7 +313,7 @@ _RECIPIENT = re.compile(r"[^<]*\bto=functions\.([\w-]+)")
 
 
 def _commentary(body: str) -> Iterator[Piece]:
-    """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`; without a recipient it is text for the user."""
+    """gpt-oss: ` to=functions.f <|constrain|>json<|message|>{...}`. Without a recipient, text for the user."""
     head, _, content = body.partition("<|message|>")
     content, _, _ = content.partition("<|end|>")
     match = _RECIPIENT.match(head)
@@ -325,7 +325,7 @@ def _thought(body: str) -> Iterator[Piece]:
 
 
 def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield consecutive matches that cover the whole text; nothing if the text contains anything else."""
+    """Yield consecutive matches that cover the whole text; nothing if other text remains."""
     matches, at = list[re.Match[str]](), 0
     while at < len(text):
         if not (match := pattern.match(text, at)):
@@ -337,7 +337,7 @@ def _following(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 class _Delimiter(NamedTuple):
     open: str
-    close: str  # empty: the end of the text
+    close: str  # empty: end of the text
     read: Callable[[str], Iterable[Piece]]
 
 
@@ -366,7 +366,7 @@ _DELIMITERS = {
         ("<|channel|>commentary", "<|call|>", _commentary),
     )
 }
-# Delimiters of messages, which gpt-oss and Kimi K3 write, and which are dropped.
+# Message delimiters from gpt-oss and Kimi K3, dropped.
 _DROPPED = (
     *("<|start|>assistant", "<|channel|>final<|message|>", "<|return|>"),
     *("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),

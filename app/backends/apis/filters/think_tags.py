@@ -1,7 +1,7 @@
 """
-Separates reasoning between tags, such as `<think>` and `</think>`, from a text that arrives in pieces.
+Separates reasoning between tags, for example `<think>` and `</think>`, from a text that arrives in pieces.
 
-Only tags at the beginning count: in the middle of a text they are part of it.
+Only tags at the start count; later tags are part of the text.
 """
 
 from __future__ import annotations
@@ -13,30 +13,28 @@ Parts: TypeAlias = tuple[str, str]  # reasoning, and the text after it
 
 
 class _State(Enum):
-    """What a splitter has read."""
-
-    UNDECIDED = auto()  # white space, or the beginning of a tag
-    INSIDE = auto()  # an opening tag
-    OUTSIDE = auto()  # a closing tag, or text without tags
-    REPEATED = auto()  # reasoning in a separate field, which the text may repeat
+    UNDECIDED = auto()  # only white space or the start of a tag so far
+    INSIDE = auto()  # after an opening tag
+    OUTSIDE = auto()  # after a closing tag, or in text without tags
+    REPEATED = auto()  # after reasoning in a separate field, which the text may repeat
 
 
 class Splitter:
     """
-    Splits one text, fed piece by piece.
+    Splits a text, fed piece by piece.
 
     With `implicit`, the opening tag is in the prompt, so the text starts with reasoning. If the server also sends
-    reasoning in a separate field (`structured`), tags are left in the text, unless they only repeat that field.
+    reasoning in a separate field (`structured`), tags stay in the text unless they only repeat this field.
     """
 
     def __init__(self, opening: str, closing: str, implicit: bool) -> None:
         self._open, self._close, self._implicit = opening, closing, implicit
-        self._held = ""  # the end of the text, which may be the beginning of a tag
+        self._held = ""  # end of the text, possibly the start of a tag
         self._structured: list[str] = []
         self._state = _State.UNDECIDED
 
     def feed(self, text: str) -> Parts:
-        """Return the reasoning and the text that are certain after this piece."""
+        """Return the reasoning and the text that are final after this piece."""
         text, self._held = self._held + text, ""
         return _STEPS[self._state](self, text) if text else ("", "")
 
@@ -47,7 +45,7 @@ class Splitter:
             self._state = _State.REPEATED
 
     def flush(self) -> Parts:
-        """Return the held text as reasoning or text, since no text follows."""
+        """Return the held text at the end, as reasoning or text."""
         held, self._held = self._held, ""
         inside = self._state is _State.INSIDE or (self._implicit and self._state is _State.UNDECIDED)
         self._state = _State.INSIDE if inside else _State.OUTSIDE
@@ -110,5 +108,5 @@ _STEPS = {
 
 
 def overlap(text: str, tag: str) -> int:
-    """Return the number of characters at the end of the text that may be the beginning of the tag."""
+    """Return how many characters at the end of `text` may start `tag`."""
     return next((length for length in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:length])), 0)

@@ -1,4 +1,4 @@
-"""Google's Gemini API (`generateContent`), in AI Studio and in Vertex AI."""
+"""Google's Gemini API (`generateContent`), for AI Studio and Vertex AI."""
 
 from __future__ import annotations
 

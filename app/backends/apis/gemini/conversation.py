@@ -57,7 +57,7 @@ class GeminiConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def own_fields(self, item: Item) -> Mapping[str, object]:
-        """Return an item's fields from this server, {} without any."""
+        """Return an item's fields from this server, or {}."""
         return bound_fields(self.upstream.get(item.get("id") or ""), self.profile)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
@@ -128,7 +128,7 @@ def _id_of(own: Mapping[str, object]) -> JSONObject:
 
 
 def _with_signed(text: str, signed: Sequence[JSONObject]) -> list[JSONObject]:
-    """Split a text at its signed parts. If the text has changed, an empty part after it carries the signature."""
+    """Split a text at its signed parts. If the text changed, an empty part after it carries the signature."""
     parts: list[JSONObject] = []
     for part in reversed(signed):
         before, found, after = text.rpartition(words) if (words := json_text(part.get("text"))) else (text, " ", "")

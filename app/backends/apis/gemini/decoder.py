@@ -40,7 +40,7 @@ from app.core.types.deltas import (
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
 from app.errors import label
 
-# All other reasons are errors, such as MALFORMED_FUNCTION_CALL.
+# All other reasons are errors, for example MALFORMED_FUNCTION_CALL.
 _FINISH_REASONS = {
     "STOP": FinishReason.STOP,
     **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), FinishReason.LENGTH),
@@ -59,15 +59,12 @@ _TIERS = {"standard": "default", "flex": "flex", "priority": "priority"}
 
 
 class GeminiDecoder(APIDecoder):
-    """Decodes one answer's bytes."""
-
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ResponseReader(profile)
         super().__init__(BodyDecoder(list), error_in, filters(profile, asked.body))
         self.warnings = self._reader.warnings
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        """Return the events' deltas, up to an error."""
         deltas: list[Delta] = []
         for event in events:
             if event is END:  # sent by other implementations
@@ -93,8 +90,8 @@ class ResponseReader:
         self._profile = profile
         self._calls = 0  # number of calls so far
         self._items = 0  # number of native items so far
-        self._code: JSONObject | None = None  # code whose result has not arrived
-        self._written = ""  # the kind of the last part: text, thought or ""
+        self._code: JSONObject | None = None  # code without a result yet
+        self._written = ""  # kind of the last part: text, thought or ""
         self._texts: list[str] = []  # the last message's text
         self._signed: list[JSONObject] = []  # the open item's signed parts
         self._usage: JSONMapping = {}
@@ -156,7 +153,7 @@ class ResponseReader:
         deltas: list[Delta] = [ReasoningSummaryDelta(text)] if text else []
         if signed:
             return [*deltas, self._sign(part)]
-        # Bind unsigned reasoning, too, so that leaving it out later causes no warning.
+        # Bind unsigned reasoning too, so that omitting it later causes no warning.
         return [*deltas, ProviderFields(bound(self._profile))] if begins and deltas else deltas
 
     def _sign(self, part: JSONObject) -> Delta:

@@ -57,7 +57,7 @@ def to_gemini(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def _options(options: RequestOptions, model: str) -> RequestOptions:
-    """Return a profile's options, with fixed values where the API or the model leaves no choice."""
+    """Return the profile's options, with fixed values where API or model allow only one."""
     content, choice = options.content, options.tool_choice
     earlier = takes_budget(model, options)
     # Gemini 3 and later accept media within function responses, and require signatures.

@@ -22,7 +22,7 @@ def citations(text: str, grounding: JSONMapping, cited: Iterable[JSONMapping]) -
 
 
 def grounding_sources(grounding: JSONMapping) -> list[CitedSource]:
-    """Return the web pages behind the whole answer."""
+    """Return the web pages cited for the whole answer."""
     pages = filter(None, map(_page, json_objects(grounding.get("groundingChunks"))))
     return [CitedSource(url=page["url"], title=page["title"]) for page in pages]
 
@@ -44,7 +44,7 @@ def _quotations(text: str, cited: Iterable[JSONMapping]) -> Iterator[JSONObject]
 
 
 def _page(chunk: object) -> JSONObject | None:
-    """Return a chunk's URL and title, None without a web address."""
+    """Return a chunk's URL and title; None without a web address."""
     fields = json_object(chunk)
     for kind in ("web", "retrievedContext", "maps"):
         page = json_object(fields.get(kind))
@@ -54,7 +54,7 @@ def _page(chunk: object) -> JSONObject | None:
 
 
 def _place(text: str, segment: JSONMapping) -> JSONObject | None:
-    """Return a segment's position in characters, None if it is not in the text."""
+    """Return a segment's position in characters; None if it is not in the text."""
     start, end = segment.get("startIndex") or 0, segment.get("endIndex")
     quoted = json_text(segment.get("text"))
     if isinstance(start, int) and isinstance(end, int) and 0 <= start < end:

@@ -1,4 +1,4 @@
-"""Model names and the server's list of models."""
+"""Model names and the server's model list."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def sent_part(part: JSONMapping) -> JSONObject:
 
 
 def media_type(part: JSONMapping) -> str:
-    """Return a part's media type, "" without media."""
+    """Return a part's media type; "" without media."""
     data = part["part"].get("inlineData") or part["part"].get("fileData") or {} if part["type"] == "part" else {}
     return str(data.get("mimeType", ""))
 

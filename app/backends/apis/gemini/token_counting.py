@@ -17,7 +17,7 @@ _PROMPT = ("contents", "systemInstruction", "tools")
 
 
 def gemini_tokenizer(base: httpx.URL, profile: Profile) -> TokenCounting:
-    """Return a server's tokenizer, without counting if its configured path names no method."""
+    """Return the server's tokenizer; it does not count if the configured path has no method."""
     generate = (profile.transport.path or APIS["gemini"].path).partition("?")[0]
     model, method, _ = generate.partition(":streamGenerateContent")
     return GeminiTokenizer(base, f"{model}:countTokens", profile) if method else NoTokenCounting(base, profile)

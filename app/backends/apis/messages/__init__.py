@@ -19,7 +19,7 @@ _PROMPT = ("model", "messages", "system", "tools", "tool_choice", "thinking", "o
 
 def _tokenizer(base: httpx.URL, profile: Profile) -> TokenCounting:
     path = profile.transport.path or "/messages"
-    if not path.rstrip("/").endswith("messages"):  # Vertex AI has it elsewhere
+    if not path.rstrip("/").endswith("messages"):  # different path at Vertex AI
         return NoTokenCounting(base, profile)
     return EndpointTokenizer(under(base, f"{path.rstrip('/')}/count_tokens", profile), _PROMPT)
 

@@ -1,4 +1,4 @@
-"""Translate the parts of items into the content blocks of Anthropic's Messages."""
+"""Translate item parts into Messages content blocks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-Translate the items of a conversation into Anthropic's messages.
+Translate a conversation's items into Messages messages.
 
-What the model wrote is sent back in its order: thinking blocks are signed, and the server refuses those that were
-changed or moved. User and assistant alternate; the results of all calls of a message follow directly, in one message.
+Model output keeps its order, because thinking blocks are signed and the server rejects changed or moved blocks. User
+and assistant messages alternate; a single user message with all tool results directly follows their calls.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
 from app.core.types import JSONObject
 from app.core.types.request import Item
 
-THINKING = "thinking"  # the bound field of a reasoning item that has the signed block
+THINKING = "thinking"  # bound field of a reasoning item: the signed block
 
 
 class MessagesConversation(ConversationReader):
-    """Reads items one by one; the entries of a turn are kept in the order in which the model wrote them."""
+    """Reads items one by one and keeps the model's order within a turn."""
 
     part_form = PARTS
 
     def accepts_later_system(self) -> bool:
-        """Return False: the API has one system prompt, which precedes all messages."""
+        """Return False: the API has a single system prompt, before all messages."""
         return False
 
     def text(self, text: str) -> None:
-        """Add text of the model; blank text is refused by the server."""
+        """Add model text; the server rejects blank text."""
         if text and not text.isspace():
             self.current().content.append({"type": "text", "text": text})
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add the signed block of a reasoning item; the server takes no others."""
+        """Add a reasoning item's signed block. The server accepts no other reasoning."""
         fields = self.upstream.get(item.get("id") or "") or {}
         block = bound_fields(fields, self.profile).get(THINKING)
         if isinstance(block, dict):
@@ -49,7 +49,7 @@ class MessagesConversation(ConversationReader):
             self.warnings.add(UNSIGNED)
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the message for a turn of the model, and that with the results of its calls."""
+        """Return the turn's message and, after calls, the message with their results."""
         policy = self.options.reasoning_replay
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         content = [block for block in turn.content if back or block["type"] not in THINKING_BLOCKS]
@@ -78,7 +78,7 @@ class MessagesConversation(ConversationReader):
             yield {"type": "tool_result", "tool_use_id": call_id, **({"content": content} if content else {})}
 
     def _within_limits(self, output: int, content: list[JSONObject]) -> list[JSONObject]:
-        """Return what a tool returned, without images and documents for servers that take only text from tools."""
+        """Return tool output, without images and documents if the server accepts only text from tools."""
         options = self.hosted_content if self.items[output].get(HOSTED) else self.content
         if options.tool_images == "error":
             return self.refuse(output, content)[0]
@@ -86,7 +86,7 @@ class MessagesConversation(ConversationReader):
 
 
 class CachedConversation(MessagesConversation):
-    """The same, with the caller's breakpoints of the prompt cache."""
+    """The same, with the caller's prompt cache breakpoints."""
 
     part_form = CACHED_PARTS
 
@@ -101,10 +101,10 @@ def _is_blank(block: JSONObject) -> bool:
 
 def arranged(messages: Iterable[Message]) -> tuple[list[JSONObject], list[Message]]:
     """
-    Return the blocks of the system prompt, and the messages in the order that the server accepts.
+    Return the system prompt's blocks, and the messages in an order that the server accepts.
 
-    The user's is the first message and the last one: newer models refuse to continue a message of the assistant. None
-    is empty, and none of the assistant's ends with a thought.
+    The first and last messages are the user's: newer models reject a final assistant message. Messages are not empty,
+    and assistant messages do not end with a thought.
     """
     system: list[JSONObject] = []
     spoken: list[Message] = []
@@ -127,7 +127,7 @@ _OPENING: Message = {"role": "user", "content": [{"type": "text", "text": OPENIN
 
 
 def _alternating(messages: Iterable[Message]) -> list[Message]:
-    """Return messages with those of one role merged, without blank blocks, and without empty messages."""
+    """Merge consecutive messages with the same role; drop blank blocks and empty messages."""
     runs: list[list[Message]] = []
     for message in messages:
         content = cast(list[JSONObject], message["content"])

@@ -1,8 +1,8 @@
 """
-Decodes the body of an answer of Anthropic's Messages API into deltas: see `AnswerDecoder`.
+Decodes Messages bodies into deltas: see `AnswerDecoder`.
 
-A message is a list of content blocks. Each block starts, grows by deltas, and stops. Blocks and events of unknown types
-are dropped with a warning.
+A message is a list of content blocks. Each block starts, grows by deltas, and stops. Unknown block and event types are
+dropped with a warning.
 """
 
 from __future__ import annotations
@@ -44,25 +44,23 @@ from app.core.types.deltas import (
 from app.core.usage import chunk_usage, is_token_count, reported_count, token_count
 from app.errors import label
 
-# Stop reasons other than those of a complete message.
+# Other stop reasons mean a complete message.
 _FINISH_REASONS = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
     "pause_turn": FinishReason.LENGTH,  # after too many pauses
     "tool_use": FinishReason.TOOL_CALLS,
 }
-_MOST_PAUSES = 20  # of one message
+_MOST_PAUSES = 20  # per message
 _DETAILS = "output_tokens_details"
 _COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 _REFUSED = "The model refused to answer."
 _TIERS = {"standard": "default", "priority": "priority"}
-_TEXTS = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}  # the texts of blocks
+_TEXTS = {"text": "text", "thinking": "thinking", "tool_use": "partial_json"}  # text field by block type
 _DELTAS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
 
 
 class MessagesDecoder(APIDecoder):
-    """Decodes the bytes of one answer."""
-
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._asked = asked.body
         self._message = MessageReader(profile)
@@ -73,7 +71,7 @@ class MessagesDecoder(APIDecoder):
 
     @property
     def continuation(self) -> JSONObject | None:
-        """The request that continues a paused message: the same request with the message so far."""
+        """The request that continues a paused message: the same request plus the message so far."""
         if not (self.done and self._message.paused):
             return None
         messages = [*self._asked["messages"], {"role": "assistant", "content": self._message.content}]
@@ -86,7 +84,7 @@ class MessagesDecoder(APIDecoder):
         self._message.resume()
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:
-        """Return the deltas of events, up to an error or the end of the message."""
+        """Return the events' deltas, up to an error or the message's end."""
         deltas: list[Delta] = []
         for event in events:
             if self.done or self.failure:
@@ -94,7 +92,7 @@ class MessagesDecoder(APIDecoder):
             if isinstance(event, RepeatedEvent):
                 if delta := event.read(event.texts):
                     deltas.append(delta)
-            elif event is END:  # which copies of the API send
+            elif event is END:  # sent by other implementations
                 self.done = self.finished
             elif event.get("type") == "error" or event.get("error"):
                 self.failure = self._error_in(event) or failure("failure")
@@ -107,25 +105,24 @@ class MessagesDecoder(APIDecoder):
 
 
 class MessageReader:
-    """Reads the events of one message into deltas."""
+    """Reads a message's events into deltas."""
 
     def __init__(self, profile: Profile) -> None:
-        self.begun = False  # whether there was an event of the message
+        self.begun = False  # whether the message has started
         self.warnings: list[str] = []
         self.finished = False
-        self.paused = False  # whether the server wants to be asked again, with the content so far
-        self.content: list[JSONObject] = []  # the complete blocks, as they are sent back
+        self.paused = False  # whether the server wants another request with the content so far
+        self.content: list[JSONObject] = []  # complete blocks, as sent back to the server
         self._profile = profile
         self._pauses = 0
-        self._before: JSONMapping = {}  # the usage before the last pause
+        self._before: JSONMapping = {}  # usage before the last pause
         self._usage: JSONObject = {}
-        self._start: JSONMapping = {}  # the message of its first event
-        self._blocks: dict[int, JSONObject] = {}  # those that are open, by index
-        self._calls = 0  # so many were begun
-        self._length = 0  # characters of the complete blocks of text since the last block that is no text
+        self._start: JSONMapping = {}  # the message in the first event
+        self._blocks: dict[int, JSONObject] = {}  # open blocks by index
+        self._calls = 0  # number of calls so far
+        self._length = 0  # characters in complete text blocks since the last other block
 
     def read(self, event: JSONMapping) -> list[Delta]:
-        """Return the deltas of an event."""
         read = _READ.get(str(event.get("type")))
         if read is None:
             self._warn(f"Events of unknown type {label(event.get('type'))} from the backend were ignored.")
@@ -134,13 +131,13 @@ class MessageReader:
         return read(self, event)
 
     def resume(self) -> None:
-        """Prepare for the rest of a message that was paused."""
+        """Prepare for the rest of a paused message."""
         self.paused = False
         self._pauses += 1
         self._before, self._usage = self._total(), {}
 
     def _total(self) -> JSONObject:
-        """Return the usage so far, field by field the sum of that before a pause and that after it."""
+        """Return the usage so far: each count before the last pause plus the count after it."""
         names = {*self._before, *self._usage}
         counts = {name: token_count(self._before.get(name)) + token_count(self._usage.get(name)) for name in names}
         reported = [_thinking_tokens(usage) for usage in (self._before, self._usage)]
@@ -152,7 +149,7 @@ class MessageReader:
         }
 
     def start(self, event: JSONMapping) -> list[Delta]:
-        """Keep the metadata and the prompt's usage, which are reported at the end."""
+        """Store metadata and prompt usage, which are reported at the end."""
         self._start = json_object(event.get("message"))
         self._count(json_object(self._start.get("usage")))
         return []
@@ -161,7 +158,7 @@ class MessageReader:
         self._usage |= {name: value for name, value in usage.items() if value is not None}
 
     def start_block(self, event: Mapping[str, object]) -> list[Delta]:
-        """Begin a block; some servers give it with content."""
+        """Begin a block; some servers send it with content."""
         block = self._blocks[_index(event)] = {**json_object(event.get("content_block")), "pieces": []}
         match block.get("type"):
             case "text":
@@ -189,7 +186,6 @@ class MessageReader:
             self.warnings.append(message)
 
     def delta(self, event: JSONMapping) -> list[Delta]:
-        """Return what a delta adds to its block."""
         delta, block = json_object(event.get("delta")), self._blocks.get(_index(event))
         if block is None:
             return []
@@ -203,7 +199,7 @@ class MessageReader:
         return []
 
     def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
-        """Return the field of a delta's text, and how to read it; see `RepeatDecoder`."""
+        """Return a delta's text field and its reader; see `RepeatDecoder`."""
         delta, index = json_object(event.get("delta")), _index(event)
         name = _DELTAS.get(str(delta.get("type")))
         if event.get("type") != "content_block_delta" or name is None or not json_text(delta.get(name)):
@@ -217,7 +213,7 @@ class MessageReader:
         return self._written(block, name, texts) if self._blocks.get(index) is block else None
 
     def _written(self, block: JSONObject, name: str, texts: list[str]) -> Delta | None:
-        """Add texts to a block and return them as a delta; None for texts that the block cannot have."""
+        """Add texts to a block and return them as a delta; None if this block type cannot contain them."""
         match block.get("type"), name:
             case "text", "text":
                 block["pieces"] += texts
@@ -233,7 +229,7 @@ class MessageReader:
         return None
 
     def stop_block(self, event: JSONMapping) -> list[Delta]:
-        """Return what is known at the end of a block: its signature, its citations, or that it has no arguments."""
+        """End a block; return its signature, its annotations, or the arguments of a call without deltas."""
         block = self._blocks.pop(_index(event), None)
         if block is None:
             return []
@@ -256,7 +252,7 @@ class MessageReader:
 
     def _signed(self, name: str, block: JSONMapping) -> list[Delta]:
         """
-        Return a block to be sent back to this server; one without its signature would be refused.
+        Return a block for sending back to this server, which rejects unsigned blocks.
 
         Local servers sign with an empty string.
         """
@@ -265,7 +261,7 @@ class MessageReader:
         return [ProviderFields(bound(self._profile, **{THINKING: self.content[-1]}))]
 
     def _annotation(self, block: JSONMapping, citation: JSONMapping) -> JSONObject | None:
-        """Return the citation of a web page; those of documents have no counterpart."""
+        """Return a web page citation; document citations have no counterpart."""
         url = citation.get("url") or citation.get("source")
         if not isinstance(url, str) or not url.startswith(("https://", "http://")):
             return None
@@ -304,7 +300,7 @@ _READ: dict[str, Callable[[MessageReader, JSONMapping], list[Delta]]] = {
 
 
 def _whole(values: list[JSONObject]) -> list[RawEvent]:
-    """Return the events of a stream for a message that came at once; for anything else, that alone."""
+    """Convert complete messages to stream events; other values stay unchanged."""
     return [event for value in values for event in _events_of(value)]
 
 
@@ -323,7 +319,7 @@ def _events_of(message: JSONObject) -> list[JSONObject]:
 
 
 def _complete(block: JSONMapping) -> JSONObject:
-    """Return a block as it is sent back, with what its deltas added."""
+    """Return a block as sent back to the server, with its deltas added."""
     written = "".join(block["pieces"])
     kept = {name: value for name, value in block.items() if name not in _OWN}
     match block.get("type"):
@@ -337,11 +333,11 @@ def _complete(block: JSONMapping) -> JSONObject:
     return kept
 
 
-_OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # fields of open blocks that are not the server's
+_OWN = frozenset({"pieces", "start", "call", "cited", "signed"})  # fields in open blocks that are not the server's
 
 
 def message_usage(usage: JSONMapping) -> JSONObject | None:
-    """Return the usage in OpenAI's form, in which cached tokens are part of the prompt; None without counts."""
+    """Return usage in OpenAI's form, with cached tokens included in the prompt; None without counts."""
     if not any(is_token_count(usage.get(name)) for name in ("input_tokens", "output_tokens")):
         return None
     cached = token_count(usage.get("cache_read_input_tokens"))

@@ -1,5 +1,5 @@
 """
-Translate a question into a request of Anthropic's Messages API.
+Translate a question into a Messages request.
 
     encoded = to_messages_request(Question(request, request.items(), "claude-opus-5"), profile)
     encoded.body   # {"model": "claude-opus-5", "max_tokens": 32000, "messages": [...], "stream": True, ...}
@@ -25,7 +25,7 @@ _JSON = "Answer only with a JSON object. Do not use a code fence."
 
 
 def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion:
-    """Translate a question; raises `InvalidRequest`, with the field at fault, for what cannot be sent."""
+    """Translate a question; raises `InvalidRequest` with the invalid field."""
     options = _options(profile.request)
     cached = options.cache != "off"
     read = read_question(question, profile, options, CachedConversation if cached else MessagesConversation)
@@ -55,7 +55,7 @@ def to_messages_request(question: Question, profile: Profile) -> EncodedQuestion
 
 
 def _options(options: RequestOptions) -> RequestOptions:
-    """Return the options of a profile, with those that the API itself determines."""
+    """Return the profile's options, with the API's fixed values."""
     content = options.content
     own = {
         "content": content.model_copy(
@@ -73,7 +73,7 @@ def _options(options: RequestOptions) -> RequestOptions:
 
 
 def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | None]:
-    """Return the instructions as the first block of the system prompt, and the format of the answer."""
+    """Return the system prompt's first block from the instructions, and the output format."""
     form, instruction = response_format(state)
     text_format: JSONObject | None = None
     if form and form["type"] == "json_schema" and state.request.text.format.type == "json_schema":
@@ -88,7 +88,7 @@ def _system(state: TranslationState) -> tuple[list[JSONObject], JSONObject | Non
     return ([{"type": "text", "text": lead}] if lead and not lead.isspace() else []), text_format
 
 
-# Parameters with the same meaning in both APIs, and those that clients send beyond the Responses API.
+# Parameters with the same meaning in both APIs, and client parameters outside the Responses API.
 _SAMPLING = ("temperature", "top_p")
 _UNSENT = ("presence_penalty", "frequency_penalty", "top_logprobs", "seed", "logit_bias")
 _TIERS = {"auto": "auto", "default": "standard_only"}
@@ -105,7 +105,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
     if fields["temperature"] is not None and fields["top_p"] is not None:
         state.warnings.add("This backend supports either temperature or top_p; top_p was ignored.")
         del fields["top_p"]
-    # The server refuses white space alone; it is applied here, as all stop sequences are.
+    # The server rejects white space alone. This server applies all stop sequences, including these.
     if stop := [sequence for sequence in stop_sequences(extra) if not sequence.isspace()]:
         fields["stop_sequences"] = stop
     fields |= {name: extra.get(name) for name in options.extra_params}
@@ -147,7 +147,7 @@ def _tool(function: JSONObject, options: RequestOptions) -> JSONObject:
     return tool
 
 
-# The request field for each field of a Messages request, and for everything inside it.
+# Messages field to request field, including nested fields.
 MESSAGES_CALLER_FIELDS = {
     "max_tokens": "max_output_tokens",
     "messages": "input",

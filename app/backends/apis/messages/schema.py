@@ -1,8 +1,7 @@
 """
-Schemas as Claude's servers take them, for tools and for structured output.
+Reduce schemas for tools and structured output to keywords that Claude's servers enforce.
 
-The schema of an answer is enforced, and may only have what the server can enforce: other constraints are told to the
-model, in the description.
+Other constraints move into descriptions, for the model to read.
 """
 
 from __future__ import annotations
@@ -16,14 +15,16 @@ from app.core.types import JSONMapping, JSONObject
 _FORMATS = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"),
 )
-_TABLES = ("$defs", "definitions", "properties")  # of schemas, by name
+_TABLES = ("$defs", "definitions", "properties")  # schemas by name
 _CHOICES = {"anyOf": "anyOf", "oneOf": "anyOf", "allOf": "allOf"}
 _KEPT = ("$ref", "type", "enum", "const", "title", "default", "required")
-_SAID = frozenset({"$schema", "$id", "additionalProperties", "description", "examples", "strict"})  # or of no use
+_SAID = frozenset(
+    {"$schema", "$id", "additionalProperties", "description", "examples", "strict"}
+)  # omitted from descriptions
 
 
 def enforceable(schema: JSONMapping) -> JSONObject:
-    """Return a schema with what the server enforces; other keywords are in its descriptions."""
+    """Return the enforced part of a schema; descriptions contain the other keywords."""
     result: JSONObject = {name: schema[name] for name in _KEPT if name in schema}
     for name in _TABLES:
         if isinstance(table := schema.get(name), Mapping):

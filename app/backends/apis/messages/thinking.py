@@ -1,8 +1,8 @@
 """
-Translate `reasoning` into the thinking of Claude's models.
+Translate `reasoning` into Claude's `thinking`.
 
-Newer models think as much as they find right, and take an effort; older ones take a budget of tokens, which is a part
-of `max_tokens`. No model thinks where a call is forced.
+Newer models decide how much to think and accept an effort; older models accept a token budget within `max_tokens`. No
+model thinks when a call is forced.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from app.core.types import JSONMapping, JSONObject
 
 _EFFORTS = {"minimal": "low"}  # others have the same names in both APIs
 _BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 24576, "max": 32768}
-_LEAST = 1024  # tokens of a budget
-_ANSWER = 1024  # tokens that a budget leaves for the answer, if there are so many
+_LEAST = 1024  # minimum budget in tokens
+_ANSWER = 1024  # tokens reserved for the answer, if `max_tokens` allows it
 
-# Parameters that are refused while the model thinks.
+# Parameters rejected during thinking.
 _SAMPLING = ("temperature", "top_p", "top_k")
 
 
 def think(state: TranslationState, body: JSONObject) -> None:
-    """Add the thinking that a request asks for, and its effort; remove what cannot be combined with it."""
+    """Add thinking and effort as requested; remove incompatible parameters."""
     reasoning, options = state.request.reasoning, state.options
     asked = reasoning.effort if reasoning else None
     if asked is None and not (reasoning and reasoning.summary):
@@ -43,11 +43,11 @@ def think(state: TranslationState, body: JSONObject) -> None:
         return
     if not by_budget and effort:
         body["output_config"] = {**body.get("output_config", {}), "effort": effort}
-    if "thinking" in body:  # the caller's own
+    if "thinking" in body:  # set by the caller
         return
     if (body.get("tool_choice") or {}).get("type") in ("any", "tool"):
         state.warnings.add("This backend's models do not reason when a tool call is forced.")
-        body["thinking"] = {"type": "disabled"}  # some models think unless they are told not to
+        body["thinking"] = {"type": "disabled"}  # some models think by default
         return
     thinking = _budget(state, asked or "medium", body) if by_budget else {"type": "adaptive", "display": "summarized"}
     if thinking:
@@ -56,7 +56,7 @@ def think(state: TranslationState, body: JSONObject) -> None:
 
 
 def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObject | None:
-    """Return the thinking with a budget; None if there is too little room for one, or the turn began without it."""
+    """Return thinking with a token budget; None if `max_tokens` is too small or the turn began without thinking."""
     room = body["max_tokens"] - 1
     if room < _LEAST:
         state.warnings.add(f"Reasoning requires 'max_output_tokens' above {_LEAST}; reasoning.effort was ignored.")
@@ -72,10 +72,10 @@ def _budget(state: TranslationState, effort: str, body: JSONMapping) -> JSONObje
 
 def _begun_without(messages: Sequence[Message]) -> bool:
     """
-    Return whether the last message has results of calls, in a turn whose first message has no thinking block.
+    Return whether the last message has tool results, in a turn whose first message has no thinking block.
 
-    A user message with results and text, such as the summary of a compaction, may begin a turn or continue one. Servers
-    differ, so neither turn may have begun without thinking.
+    A user message with results and text, for example a compaction summary, may begin or continue a turn. Servers
+    differ, so both turns are checked.
     """
     first: Any = None
 

@@ -1,4 +1,4 @@
-"""The Responses API, of servers that store nothing for this one."""
+"""The Responses API of model servers, without storage there."""
 
 from __future__ import annotations
 

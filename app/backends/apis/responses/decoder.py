@@ -1,9 +1,9 @@
 """
-Decodes the answers of servers of the Responses API into deltas: see `AnswerDecoder`.
+Decodes Responses API bodies into deltas: see `AnswerDecoder`.
 
-Copies of OpenAI's API omit events, number items in their own way, and end without a terminal event. So an item is found
-by its id, otherwise by its index, and text without deltas is read from the item or the final response. Ids, indexes and
-sequence numbers are not forwarded.
+Other implementations omit events, number items differently, and end without a terminal event. Therefore items are found
+by id, or else by index, and text without deltas is read from the item or the final response. Ids, indexes and sequence
+numbers are not forwarded.
 """
 
 from __future__ import annotations
@@ -49,28 +49,26 @@ from app.errors import label
 
 _Event = JSONObject
 
-# Reasons of incomplete responses; any other means that the answer was truncated.
+# Other reasons for incomplete responses mean truncation.
 _FINISH_REASONS = {"content_filter": FinishReason.CONTENT_FILTER}
 
 
 @dataclass(slots=True)
 class _Output:
-    """An item that the server is writing."""
+    """An item in progress."""
 
     type: str
-    number: int  # among the calls and the items of the server's tools
-    written: bool = False  # whether there was a delta
-    parts: int = 0  # that were begun
-    named: bool = False  # whether the name of the call is known
-    opened: bool = False  # whether the input of a custom tool has begun
+    number: int  # among calls and native items
+    written: bool = False  # whether it had a delta
+    parts: int = 0  # number of parts so far
+    named: bool = False  # whether the call's name is known
+    opened: bool = False  # whether a custom tool's input has begun
     done: bool = False
-    native: bool = False  # whether it belongs to a tool that only the server has
+    native: bool = False  # whether the item belongs to a tool in the server
     item: _Event = field(default_factory=dict)
 
 
 class ResponsesDecoder(APIDecoder):
-    """Decodes the bytes of one answer."""
-
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         super().__init__(BodyDecoder(_whole, named=True), error_in, filters(profile, asked.body))
         self._profile = profile
@@ -78,10 +76,10 @@ class ResponsesDecoder(APIDecoder):
         self._by_id: dict[str, _Output] = {}
         self._by_index: dict[int, _Output] = {}
         self._last: _Output | None = None
-        self._last_piece: tuple[_Output, list[str]] | None = None  # the item of the last delta, and its texts
+        self._last_piece: tuple[_Output, list[str]] | None = None  # the last delta's item and texts
         self._calls = 0
-        self._complete = 0  # items that are done
-        # The names of functions in the request, by namespace and name.
+        self._complete = 0  # number of done items
+        # Function names in the request, by namespace and name.
         self._names = {
             (binding.fields.get("namespace"), binding.fields.get("name")): name
             for name, binding in asked.bindings.items()
@@ -95,7 +93,7 @@ class ResponsesDecoder(APIDecoder):
         for event in events:
             if self.done or self.failure:
                 break
-            if event is END:  # means nothing by itself
+            if event is END:  # not a reliable end
                 self.done = self.finished
                 continue
             assert isinstance(event, dict)
@@ -115,7 +113,7 @@ class ResponsesDecoder(APIDecoder):
         return deltas
 
     def _piece(self, event: _Event, type_: str, kind: type[TextDelta | ReasoningDelta | ToolCallDelta]) -> list[Delta]:
-        """Return the delta of an item's text; one that directly follows another of the item is added to that."""
+        """Return an item's text delta; consecutive deltas for an item are merged."""
         text, logprobs = event.get("delta"), event.get("logprobs")
         if not isinstance(text, str) or not text:
             return []
@@ -141,7 +139,7 @@ class ResponsesDecoder(APIDecoder):
     # Items.
 
     def _output(self, event: _Event, type_: str) -> _Output:
-        """Return the item that an event belongs to; one that was not added is begun."""
+        """Return the event's item; begin it if the server never added it."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._item_of(event)
         if output is None and not isinstance(item_id, str) and not isinstance(index, int):
@@ -161,18 +159,18 @@ class ResponsesDecoder(APIDecoder):
         return output
 
     def _item_of(self, event: _Event) -> _Output | None:
-        """Return the item that an event names, by its id or else by its index."""
+        """Return the event's item, by id or else by index."""
         item_id, index = event.get("item_id"), event.get("output_index")
         output = self._by_id.get(item_id) if isinstance(item_id, str) else None
         return self._by_index.get(index) if output is None and isinstance(index, int) else output
 
     def _native_item_of(self, event: _Event) -> _Output | None:
-        """Return the item of a tool of the server that an event is about; None if it is about no such item."""
+        """Return the event's native item if it is in progress, or None."""
         output = self._item_of(event)
         return output if output and output.native and not output.done else None
 
     def _delta(self, event: _Event, type_: str) -> str:
-        """Return the text of a delta, after noting that its item has one."""
+        """Return a delta's text, and mark its item as written."""
         delta = event.get("delta")
         if not isinstance(delta, str) or not delta:
             return ""
@@ -199,7 +197,7 @@ class ResponsesDecoder(APIDecoder):
         return []
 
     def _call(self, output: _Output, arguments: str) -> list[Delta]:
-        """Return the delta of a call, with its id and name if these were not sent yet."""
+        """Return a call's delta, with id and name unless they were already sent."""
         call_id: object = None
         name = output.item.get("name")
         if not output.named and isinstance(name, str) and name:
@@ -217,7 +215,7 @@ class ResponsesDecoder(APIDecoder):
         return [ToolCallDelta(output.number, delta_id, name, [arguments] if arguments else [])]
 
     def item_done(self, event: _Event) -> list[Delta]:
-        """Add what the deltas did not say of an item."""
+        """Complete an item with content that deltas did not contain."""
         item, index = json_object(event.get("item")), event.get("output_index")
         type_, deltas = str(item.get("type")), list[Delta]()
         output = self._known(item, index)
@@ -259,9 +257,9 @@ class ResponsesDecoder(APIDecoder):
         return NativeItem(output.number, output.item, done=True, provider_fields=upstream)
 
     def _replayed(self, item: _Event) -> list[Delta]:
-        """Return the reasoning item to send back to the server, if the server can read it."""
+        """Return a reasoning item for sending back to the server, if the server can read it."""
         if not item.get("encrypted_content") and not item.get("content"):
-            return []  # without its content, the server would look for the id
+            return []  # without content, the server would look up the id
         kept = {name: value for name, value in item.items() if name != "status" and value is not None}
         kept.setdefault("summary", [])
         return [ProviderFields(bound(self._profile, **{NATIVE: kept}))]
@@ -269,7 +267,7 @@ class ResponsesDecoder(APIDecoder):
     # Parts.
 
     def part_added(self, event: _Event) -> list[Delta]:
-        """Begin a part; the first begins with its item."""
+        """Begin a part; an item's first part begins with the item."""
         output = self._item_of(event)
         if output is None:
             return []
@@ -295,10 +293,10 @@ class ResponsesDecoder(APIDecoder):
     # The response.
 
     def ended(self, event: _Event) -> list[Delta]:
-        """Read the final response: its items, if no events told them, its usage, and how it ended."""
+        """Read the final response: status, usage, and items if they had no events."""
         response = json_object(event.get("response"))
         deltas: list[Delta] = []
-        unknown = not self._complete  # otherwise, those with another id and index may have been there
+        unknown = not self._complete  # otherwise items may be repeated with other ids and indexes
         for index, item in enumerate(json_objects(response.get("output"))):
             if unknown or self._known(item, index):
                 deltas += self.item_done({"item": item, "output_index": index})
@@ -320,14 +318,14 @@ class ResponsesDecoder(APIDecoder):
         return deltas
 
     def done_as(self, event: _Event) -> list[Delta]:
-        """Read `response.done`, with which some gateways end every response: as the event of the response's status."""
+        """Read `response.done`, some gateways' only terminal event, as the event for the response's status."""
         response = json_object(event.get("response"))
         status = response.get("status")
         known = status if status in ("completed", "incomplete", "cancelled") else "failed"
         return self.ended({"response": {**response, "status": known}})
 
     def error(self, event: _Event) -> list[Delta]:
-        """Read an error event, whose fields are nested or not."""
+        """Read an error event with nested or top-level fields."""
         nested = event.get("error")
         fields = nested if nested else {name: event.get(name) for name in ("code", "message", "param")}
         self.failure = self._error_in({"error": fields}) or failure("failure")
@@ -338,7 +336,7 @@ class ResponsesDecoder(APIDecoder):
             self.warnings.append(warning)
 
 
-# Events with a piece of text: the type of their item, and of their delta.
+# Text events: item type, delta type.
 _PIECES: dict[str, tuple[str, type[TextDelta | ReasoningDelta | ToolCallDelta]]] = {
     "response.output_text.delta": ("message", TextDelta),
     "response.reasoning_text.delta": ("reasoning", ReasoningDelta),
@@ -365,7 +363,7 @@ _EVENTS: dict[str, _Read] = {
     "error": ResponsesDecoder.error,
 }
 
-# Events that say nothing, or what others said.
+# Events without information, or with repeated information.
 _REPEATED = frozenset(
     {
         "keepalive",
@@ -385,10 +383,10 @@ _REPEATED = frozenset(
     }
 )
 
-# The types of items that are calls, with their field.
+# Call item types, with their argument field.
 _ARGUMENTS = {"function_call": "arguments", "custom_tool_call": "input"}
 
-# The input of a custom tool is text, and in deltas the argument of a function, as it is by all other APIs.
+# A custom tool's input is text. Its deltas contain a function argument, as in all other APIs.
 _OPENING, _CLOSING = f'{{"{INPUT}":"', '"}'
 
 
@@ -397,15 +395,15 @@ def _escaped(text: str) -> str:
 
 
 def _whole(values: list[JSONObject]) -> list[RawEvent]:
-    """Return the events for a response that came as one JSON value."""
+    """Convert a complete response to stream events."""
     response = next((value for value in values if isinstance(value.get("output"), list)), None)
     if response is None:
-        return [*values]  # errors, or nothing that is known
+        return [*values]  # errors or unknown values
     return [{"type": f"response.{response.get('status') or 'completed'}", "response": response}]
 
 
 def _message_parts(item: _Event) -> list[Delta]:
-    """Return the deltas of a message whose text came in no delta."""
+    """Return the deltas for a message without text deltas."""
     deltas: list[Delta] = []
     for number, part in enumerate(json_objects(item.get("content"))):
         deltas += [PartStarted()] if number else []

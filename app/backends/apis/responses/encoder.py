@@ -1,7 +1,7 @@
 """
-Encode a question for servers of the Responses API: the whole conversation as items, which the server does not store.
+Encode a question for Responses API servers: the whole conversation as items, not stored by the server.
 
-What another server than this one would have to remember (`previous_response_id`, `conversation`) is never sent.
+References to state in another server (`previous_response_id`, `conversation`) are never sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from app.errors import InvalidRequest, label
 ENCRYPTED = "reasoning.encrypted_content"
 _LOGPROBS = "message.output_text.logprobs"
 
-# Values of `include` for the items of tools that only the server has.
+# `include` values for native items.
 _OF_PASSED = frozenset(
     {
         "web_search_call.action.sources",
@@ -34,7 +34,7 @@ _OF_PASSED = frozenset(
     }
 )
 
-# Fields that Chat Completions lack, and this API has.
+# Fields in this API that Chat Completions lacks.
 _KEPT = frozenset(
     {
         "detail",
@@ -48,9 +48,9 @@ _KEPT = frozenset(
     }
 )
 
-_LEAST_TOKENS = 16  # minimum of `max_output_tokens`; other client APIs accept less
+_LEAST_TOKENS = 16  # minimum `max_output_tokens`; other client APIs accept less
 
-# Parameters that are sent as they are, if the caller set them.
+# Parameters sent unchanged if the caller set them.
 _SAME = (
     "temperature",
     "top_p",
@@ -67,11 +67,7 @@ _SAME = (
 
 
 def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
-    """
-    Encode a question.
-
-    Raises `InvalidRequest`, with the field at fault, for what cannot be sent.
-    """
+    """Encode a question; raises `InvalidRequest` with the invalid field."""
     request, items = question.request, question.items
     options = _with_allowed_tools(profile.request)
     positions, passed = passed_tools(request.tools, options, question.hosted)
@@ -107,14 +103,14 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def _with_allowed_tools(options: RequestOptions) -> RequestOptions:
-    """Return the options with `allowed_tools`, which are part of this API."""
+    """Enable `allowed_tools`, which this API supports."""
     if options.tool_choice.allowed == "keep":
         return options
     return options.model_copy(update={"tool_choice": options.tool_choice.model_copy(update={"allowed": "keep"})})
 
 
 def _parameters(state: TranslationState) -> dict[str, object]:
-    """Return the parameters that the caller set and that have the same name, and the server's own ones."""
+    """Return the caller's parameters with the same name, and the profile's extra parameters."""
     request, options = state.request, state.options
     _name_unsent(state)
     extra = request.model_extra or {}
@@ -131,7 +127,7 @@ def _parameters(state: TranslationState) -> dict[str, object]:
 
 
 def _name_unsent(state: TranslationState) -> None:
-    """Add a warning for each field of the request that is not part of the API."""
+    """Warn about request fields that the API lacks."""
     name_unsent(state, _KEPT)
     for name in EXTRA:
         if name in APPLIED:
@@ -189,5 +185,5 @@ def _include(state: TranslationState, *, passed: bool) -> list[str]:
     return [*dict.fromkeys(asked())]
 
 
-# The fields of which only the whole is named to the caller: positions in the input differ.
+# Only the whole field is reported to the caller, because positions in the input differ.
 RESPONSES_CALLER_FIELDS = {"input": "input", "tools": "tools"}

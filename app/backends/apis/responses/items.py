@@ -1,4 +1,4 @@
-"""Encode the items of a conversation for servers of the Responses API."""
+"""Encode conversation items for Responses API servers."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from app.errors import InvalidRequest, label
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 _OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
 
-# The upstream field, bound to its server, with an item as the server sent it.
+# Provider field, bound to its server: the item as received.
 NATIVE = "item"
 
 
 def passed_items(options: RequestOptions) -> set[str]:
-    """Return the types of the items of tools that only the server has."""
+    """Return the item types for tools in the server."""
     return {re.sub(r"(_preview)?(_\d.*)?$", "", type_) + "_call" for type_ in options.passes}
 
 
 def stays_native(state: TranslationState, items: Sequence[Item]) -> Callable[[Item], bool]:
-    """Return whether an item is sent natively: custom calls, calls of passed tools, and their outputs."""
+    """Return a predicate for items sent natively: custom calls, calls to native tools, and their outputs."""
     options, upstream = state.options, state.upstream
     types = passed_items(options)
 
@@ -67,9 +67,8 @@ def input_items(
     """
     Return the items to send, oldest first.
 
-    `items` are the conversation. All calls are function calls, except calls that stay as they are.
-    `places` has the index of each in the request's own input, negative for earlier turns. Raises `InvalidRequest` for
-    content that cannot be sent.
+    `items` is the conversation; all calls are function calls, except native calls. `places` contains each item's index
+    in the request's own input, negative for earlier turns. Raises `InvalidRequest` for unsupported content.
     """
     conversation = _Conversation(state, tools, items, places)
     name_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
@@ -79,7 +78,7 @@ def input_items(
 
 
 def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
-    """Leave out reasoning that nothing of the model follows, as of an answer that broke off: servers refuse it."""
+    """Drop reasoning without subsequent model output, for example after an interrupted answer: servers reject it."""
     kept: list[JSONObject] = []
     follows = False
     for item in reversed(sent):
@@ -103,11 +102,11 @@ class _Conversation:
         self.places = places
         self.sent: list[JSONObject] = []
         self.ids = CallIds()
-        self.call_ids: dict[int, str] = {}  # as they are sent, by the position of the call
+        self.call_ids: dict[int, str] = {}  # sent call ids, by the call's position
         self.stays = stays_native(state, items)
         self.paired = PairedCalls(items)
         self.replay = None if self.options.reasoning_replay == "never" else self.options.reasoning_replay
-        self.turns = [*accumulate(map(is_by_user, items))]  # the number of user messages up to each item
+        self.turns = [*accumulate(map(is_by_user, items))]  # number of user messages up to each item
         self.with_tools = {turn for turn, item in zip(self.turns, items, strict=True) if item["type"] in _OUTPUTS}
 
     def add(self, position: int, item: Item) -> None:
@@ -120,7 +119,7 @@ class _Conversation:
             self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
 
     def native(self, item: Item) -> JSONObject | None:
-        """Return an item of a tool that only the server has, with the server's own id if it is known."""
+        """Return a native item, with the server's own id if known."""
         if not self.stays(item):
             return None
         upstream = self.state.upstream.get(str(item.get("id")), {})
@@ -138,7 +137,7 @@ class _Conversation:
         self.sent.append({"type": "message", "role": role, "content": parts})
 
     def answer(self, position: int, item: Item) -> None:
-        """Add a message of the model. It needs an id, which nothing refers to."""
+        """Add a model message. It needs an id, but nothing refers to it."""
         parts: list[JSONObject] = []
         content = item.get("content")
         for part in [{"type": "output_text", "text": content}] if isinstance(content, str) else content or ():
@@ -159,7 +158,7 @@ class _Conversation:
         self.sent.append({**message, "content": parts, **phase})
 
     def reasoning(self, position: int, item: Item) -> None:
-        """Add reasoning as the server sent it, or else as text if the profile says so."""
+        """Add reasoning as received from the server, or else as text if the profile allows it."""
         upstream = self.state.upstream.get(str(item.get("id")), {})
         original = bound_fields(upstream, self.state.profile).get(NATIVE)
         text = reasoning_text(item, upstream)
@@ -252,7 +251,7 @@ def _file(made: ChatPart, part: Part) -> JSONObject:
     return {"type": "input_file", **made["file"], **detail}
 
 
-# By the type of a part as Chat Completions have it, in which form it was checked.
+# By Chat Completions part type, after validation in this form.
 _PARTS: dict[str, Callable[[ChatPart, Part], JSONObject]] = {
     "text": lambda made, part: _text(made["text"]),
     "image_url": _image,

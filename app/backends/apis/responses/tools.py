@@ -1,4 +1,4 @@
-"""Declare tools to servers of the Responses API, and choose among them."""
+"""Encode tools and `tool_choice` for Responses API servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Named = JSONMapping
 def passed_tools(
     tools: Sequence[Named], options: RequestOptions, hosted: HostedTools
 ) -> tuple[list[int], list[JSONObject]]:
-    """Return the tools of a request that only the server has, and their positions, without those that run here."""
+    """Return the positions and declarations of tools in the server, excluding tools that run here."""
     if not options.passes:
         return [], []
     positions = [
@@ -30,7 +30,7 @@ def passed_tools(
 
 
 def declared(functions: Mapping[str, Function], options: RequestOptions) -> list[JSONObject]:
-    """Return the declarations of functions; those of a namespace are in one."""
+    """Return function declarations, grouped by namespace."""
     tools: list[JSONObject] = []
     namespaces: dict[str, JSONObject] = {}
     for name, function in functions.items():
@@ -58,12 +58,12 @@ def _declared(name: str, function: Function, options: RequestOptions) -> JSONObj
     strict = {} if options.strict == "drop" else {"strict": fields.get("strict")}
     about = {"description": fields["description"]} if "description" in fields else {}
     if about and function.source and is_in_namespace(function, options):
-        about = {"description": function.source.tool.get("description") or ""}  # without that of the namespace
+        about = {"description": function.source.tool.get("description") or ""}  # without the namespace's description
     return {"type": "function", "name": name, **about, "parameters": fields["parameters"], **strict}
 
 
 def is_custom(function: Function, options: RequestOptions) -> bool:
-    """Return whether a function is a custom tool that is declared as one."""
+    """Return whether a function is declared as a custom tool."""
     source = function.source
     return source is not None and source.tool["type"] == "custom" and "custom" in options.native_tools
 
@@ -74,14 +74,14 @@ def is_in_namespace(function: Function, options: RequestOptions) -> bool:
 
 
 def native_name(name: str, function: Function | None, options: RequestOptions) -> JSONObject:
-    """Return the fields with which a call or a choice names a function."""
+    """Return the fields that name a function in a call or choice."""
     if function is None or function.source is None or not is_in_namespace(function, options):
         return {"name": name}
     return {"name": function.source.name, "namespace": function.source.namespace}
 
 
 def tool_choice(state: TranslationState, tools: ToolSet, passed: Sequence[Named]) -> tuple[Choice, object]:
-    """Return the functions that are declared, and the `tool_choice` to send; None if there is none."""
+    """Return the declared functions and the `tool_choice` to send, or None."""
     request = state.request
     sent: Any = request.tool_choice if "tool_choice" in request.model_fields_set else None
     types = {tool["type"] for tool in passed}
@@ -114,7 +114,7 @@ def _allowed_tools(
 
 
 def _native(value: object, tools: ToolSet, options: RequestOptions) -> object:
-    """Return a `tool_choice` of Chat Completions as the Responses API has it."""
+    """Convert a Chat Completions `tool_choice` to Responses API form."""
     if value == "any":
         return "required"
     if not isinstance(value, dict):
