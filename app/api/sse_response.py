@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from app.api.uvicorn.disconnect import DisconnectWatch
+from app.api.uvicorn.disconnect import BodyWriter, DisconnectWatch, body_writer
 from app.core.types.frozen import frozen
 
 T = TypeVar("T")
@@ -70,11 +70,11 @@ class EventStream(Response, Generic[T]):
         self._breaks = breaks
         self._broken: Exception | None = None  # an item that could not be encoded
         self._heartbeat_timer: asyncio.TimerHandle | None = None
-        self._send_piece: SendCoroutine
+        self._send_message: Send
+        self._writer: BodyWriter
         self._clock = asyncio.get_running_loop().time
         self._last_write = 0.0  # in loop time
         self._waiting: deque[T] = deque()  # items that have to wait
-        self._unsent = b""  # what a slow client blocks
         self._writing: asyncio.Future[None] | None = None  # the task that waits for the client
         self._failure: Exception | None = None  # of a write
         self._begun = False  # whether the head of the response was sent
@@ -98,7 +98,8 @@ class EventStream(Response, Generic[T]):
             return self
         if isinstance(encoded, bytes):
             self._last_write = clock()
-            self._write(encoded)
+            if not self._writer.write(encoded):
+                self._write_slowly(self._writer.drain())
         else:
             self._waiting.extendleft(reversed(encoded))
             self._write_slowly(asyncio.sleep(0))  # first, the event loop serves other requests
@@ -135,7 +136,7 @@ class EventStream(Response, Generic[T]):
     # The response.
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._send_piece = scope.get("state", {}).get("send", send)
+        self._send_message, self._writer = send, body_writer(scope, send)
         making = self._start()
 
         def disconnected() -> None:
@@ -180,7 +181,7 @@ class EventStream(Response, Generic[T]):
         elif not self.full:
             self._stop()
             self._ended = True
-            await self._write_now(self._encoding.last, more=False)
+            await self._write_last(self._encoding.last)
 
     async def _break_off(self, error: Exception) -> None:
         """Send the last bytes of a stream with an item that could not be encoded."""
@@ -188,7 +189,7 @@ class EventStream(Response, Generic[T]):
             raise error
         self._stop()
         self._ended = True
-        await self._write_now(await self._breaks(error), more=False)
+        await self._write_last(await self._breaks(error))
 
     async def _say_farewell(self, farewell: Callable[[], Awaitable[bytes]]) -> None:
         """Send what still waits for the client, and the last bytes."""
@@ -202,11 +203,12 @@ class EventStream(Response, Generic[T]):
         while self._waiting:
             encoded = self._encode(self._waiting.popleft())
             if isinstance(encoded, bytes):
-                self._unsent += encoded
+                self._writer.write(encoded)
             else:
                 self._waiting.extendleft(reversed(encoded))
-        await self._write_now(self._unsent + last)
-        await self._write_now(b"", more=False)
+        self._writer.write(last)
+        await self._writer.drain()
+        await self._write_last(b"")
 
     def _continue(self) -> None:
         """Send the items that wait, as far as the client is ready."""
@@ -217,20 +219,8 @@ class EventStream(Response, Generic[T]):
         if not self.full:
             self._changed.set()
 
-    def _write(self, piece: bytes) -> None:
-        """Write at once; if the write has to wait for the client, a task continues it, and all that follows waits."""
-        send_piece = self._send_piece
-        write = send_piece({"type": "http.response.body", "body": piece, "more_body": True})
-        try:
-            awaited = next(write.__await__(), WRITTEN)  # runs the coroutine up to its first wait
-        except Exception as error:
-            self._fail(error)
-            return
-        if awaited is not WRITTEN:
-            self._unsent = piece
-            self._write_slowly(resume(write, awaited))
-
     def _write_slowly(self, write: Coroutine[object, object, None]) -> None:
+        """Let further items wait until a coroutine has returned."""
         self.full = True
         self._writing = asyncio.ensure_future(write)
         self._writing.add_done_callback(self._on_written)
@@ -242,7 +232,6 @@ class EventStream(Response, Generic[T]):
         if isinstance(error := write.exception(), Exception):
             self._fail(error)
         else:
-            self._unsent = b""
             self._continue()
 
     def _fail(self, error: Exception) -> None:
@@ -255,8 +244,8 @@ class EventStream(Response, Generic[T]):
         if self._making:
             self._making.cancel()
 
-    async def _write_now(self, data: bytes, *, more: bool = True) -> None:
-        await self._send_piece({"type": "http.response.body", "body": data, "more_body": more})
+    async def _write_last(self, data: bytes) -> None:
+        await self._send_message({"type": "http.response.body", "body": data, "more_body": False})
 
     def _schedule_heartbeat(self) -> None:
         if self._heartbeat:
@@ -268,8 +257,8 @@ class EventStream(Response, Generic[T]):
         now = self._clock()
         if now - self._last_write >= self._heartbeat:
             self._last_write = now
-            if not self.full:
-                self._write(self._encoding.beat())
+            if not self.full and not self._writer.write(self._encoding.beat()):
+                self._write_slowly(self._writer.drain())
         self._schedule_heartbeat()
 
     def _stop(self) -> None:

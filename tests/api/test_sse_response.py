@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.api.sse_response import EventStream, StreamEncoding
+from app.api.uvicorn.disconnect import CONNECTION_KEY
 
 
 async def test_heartbeat_after_the_end_is_not_sent() -> None:
@@ -58,9 +59,10 @@ async def test_stream_at_its_end_gets_no_closing_event() -> None:
 
 
 class Client:
-    """A client that reads nothing while `reads` is cleared, and what was written to it."""
+    """A client that reads nothing while `reads` is cleared; records the writes."""
 
     def __init__(self) -> None:
+        self.scope: dict[str, Any] = {"type": "http"}
         self.written: list[bytes] = []
         self.reads = asyncio.Event()
         self.reads.set()
@@ -72,6 +74,27 @@ class Client:
 
     async def receive(self) -> Any:
         await asyncio.Event().wait()
+
+
+class ConnectedClient(Client):
+    """A client whose connection is an `Http`: writes are buffered while it reads nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scope["state"] = {CONNECTION_KEY: self}
+
+    def write(self, data: bytes) -> bool:
+        self.written.append(data)
+        return self.reads.is_set()
+
+    async def drain(self) -> None:
+        await self.reads.wait()
+
+    def watch(self, on_loss: Callable[[], None]) -> bool:
+        return True
+
+    def unwatch(self, on_loss: Callable[[], None]) -> None:
+        pass
 
 
 class Answer:
@@ -91,13 +114,13 @@ class Answer:
 
     async def serve(self, client: Client) -> asyncio.Future[None]:
         """Begin to send the stream to a client; return when the client is ready."""
-        serving = asyncio.ensure_future(self.stream({"type": "http"}, client.receive, client.send))
+        serving = asyncio.ensure_future(self.stream(client.scope, client.receive, client.send))
         await self.stream.ready()
         return serving
 
 
 async def test_stream_of_a_client_that_reads_writes_an_item_before_send_returns() -> None:
-    client, answer = Client(), Answer()
+    client, answer = ConnectedClient(), Answer()
     serving = await answer.serve(client)
     for n in range(3):
         answer.stream.send(b"%d" % n)
@@ -127,15 +150,16 @@ async def test_items_behind_a_blocked_write_are_sent_in_order_and_once(more: lis
 
 
 async def test_client_that_reads_again_is_written_to_at_once() -> None:
-    client, answer = Client(), Answer()
+    client, answer = ConnectedClient(), Answer()
     serving = await answer.serve(client)
     client.reads.clear()
     answer.stream.send(b"0")
+    assert answer.stream.full
     client.reads.set()
-    answer.items.put_nowait(b"1")
     await answer.stream.ready()
-    answer.stream.send(b"2")
-    assert client.written == [b"0", b"1", b"2"]
+    answer.stream.send(b"1")
+    assert client.written == [b"0", b"1"]
+    assert not answer.stream.full
     answer.items.put_nowait(None)
     await serving
 
@@ -264,3 +288,18 @@ async def test_item_that_cannot_be_encoded_is_the_error_of_a_stream_without_brea
     with pytest.raises(TypeError):
         await serving
     assert client.written == []
+
+
+async def test_closing_event_follows_the_connections_unread_writes() -> None:
+    async def farewell() -> bytes:
+        client.reads.set()
+        return b"farewell"
+
+    client, answer = ConnectedClient(), Answer(farewell=farewell)
+    serving = await answer.serve(client)
+    client.reads.clear()
+    answer.stream.send(b"0")
+    answer.stream.send(b"1")
+    serving.cancel()
+    await asyncio.wait({serving})
+    assert client.written == [b"0", b"1", b"farewell", b""]

@@ -1,4 +1,4 @@
-"""Notices that the client of a request disconnects."""
+"""The client's connection: writes to it, and notices when the client disconnects."""
 
 from __future__ import annotations
 
@@ -6,21 +6,56 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
 CONNECTION_KEY = "connection"  # in the state of a request, if its connection is an `Http`
 
 
-class ClientConnection(Protocol):
-    """A connection that tells when it is lost."""
+class BodyWriter(Protocol):
+    """Writes a streamed response body, after the head was sent."""
+
+    def write(self, data: bytes) -> bool:
+        """Write data without waiting; return False if `drain` must be awaited before the next write."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the client has read enough."""
+        ...
+
+
+class ClientConnection(BodyWriter, Protocol):
+    """A connection that reports its loss."""
 
     def watch(self, on_loss: Callable[[], None]) -> bool:
-        """Have a function called when the connection is lost; return False if this is not possible."""
+        """Call a function when the connection is lost; return False if this is not possible."""
         ...
 
     def unwatch(self, on_loss: Callable[[], None]) -> None:
-        """Have the function called no more."""
+        """Cancel `watch`."""
         ...
+
+
+def body_writer(scope: Scope, send: Send) -> BodyWriter:
+    """Return the request's connection if it is an `Http`; otherwise a writer that sends ASGI messages."""
+    return scope.get("state", {}).get(CONNECTION_KEY) or _MessageWriter(send)
+
+
+class _MessageWriter:
+    """Sends data as ASGI messages, which only a coroutine can do."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._unsent = b""
+
+    def write(self, data: bytes) -> bool:
+        self._unsent += data
+        return False
+
+    async def drain(self) -> None:
+        """Send the data; a cancelled call leaves it to the next."""
+        if data := self._unsent:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self._unsent = b""
 
 
 class DisconnectWatch:

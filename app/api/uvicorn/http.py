@@ -1,7 +1,9 @@
 """
-uvicorn's HTTP protocol with four changes: the size of a request's head and trailers is limited, so is the time in which
-they have to arrive, a request that offers an upgrade to another protocol, usually HTTP/2, keeps its body, and the loss
-of a connection is told without a task that waits for it.
+uvicorn's HTTP protocol with these changes:
+
+- The size of a request's head and trailers is limited, and the time until they are complete.
+- A request that offers an upgrade to another protocol, usually HTTP/2, keeps its body.
+- The loss of a connection is reported without a task, and a stream is written without one: see `ClientConnection`.
 
     uvicorn.run(..., http="app.api.uvicorn.http:Http")
 """
@@ -70,6 +72,14 @@ class Http(HttpToolsProtocol):
 
     def unwatch(self, on_loss: Callable[[], None]) -> None:
         self._on_loss -= {on_loss}
+
+    def write(self, data: bytes) -> bool:
+        if data and not self.transport.is_closing():  # an empty chunk would end the body
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return not self.flow.write_paused
+
+    async def drain(self) -> None:
+        await self.flow.drain()
 
     # Called by the event loop and the parser.
 

@@ -8,7 +8,11 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Route
 
+from app.api.sse_response import EventStream, StreamEncoding
 from app.api.uvicorn import http as uvicorn_http
 from app.api.uvicorn.http import MAX_HEAD_BYTES
 from app.main import create_app
@@ -206,3 +210,32 @@ async def test_invalid_bytes_within_a_request_end_it(url: str) -> None:
     with pytest.raises(ConnectionError):
         answer = await said_to(url, CHUNKED + b"2\r\n{}\r\nnonsense\r\n")
         raise ConnectionError(answer)  # closed, and not reset
+
+
+async def test_stream_writes_empty_items_and_waits_for_a_client_that_does_not_read() -> None:
+    written: list[int] = []
+
+    async def produce(stream: EventStream[bytes]) -> None:
+        stream.send(b"")
+        while not stream.full:
+            stream.send(b"x" * 65536)
+            written.append(65536)
+        blocked.set()
+        await stream.ready()
+
+    blocked = asyncio.Event()
+
+    async def stream(_: Request) -> EventStream[bytes]:
+        return EventStream(produce, StreamEncoding(bytes, last=b"end"))
+
+    async with serving(Starlette(routes=[Route("/", stream)]), http=HTTP) as url:
+        reader, writer = await connected(url)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await asyncio.wait_for(blocked.wait(), 60)
+        answer = await reader.read()
+        writer.close()
+    body, lines = b"", answer.partition(b"\r\n\r\n")[2]
+    while lines:
+        size, _, lines = lines.partition(b"\r\n")
+        body, lines = body + lines[: int(size, 16)], lines[int(size, 16) + 2 :]
+    assert body == b"x" * sum(written) + b"end"
