@@ -127,7 +127,7 @@ async def test_body_with_two_readers_is_refused() -> None:
         response = await transport.handle_async_request(request(server))
         first = asyncio.create_task(response.aread())
         await asyncio.sleep(0.01)
-        with pytest.raises(RuntimeError, match="Somebody else"):
+        with pytest.raises(RuntimeError, match="Another reader"):
             await anext(aiter(response.stream))  # type: ignore[arg-type]
         await response.aclose()
         with pytest.raises(httpx.StreamClosed):
