@@ -33,7 +33,7 @@ class SettingsReload:
         try:
             change = compare_settings(self.settings, self.read())
             options = generation_options(change.settings)
-            self.router.renew(change.settings.served())
+            self.router.reconfigure(change.settings.served())
         except (SettingsError, ValueError, ImportError, AttributeError) as error:
             logger.error("settings not reloaded, since they are invalid: %s", error)
             return ReloadReport(pid, begun, problems=str(error).splitlines())

@@ -65,7 +65,7 @@ class Circuit:
         if self._failures >= self._limit:
             self._until = self._clock() + self._pause
 
-    def left(self, request: object) -> None:
+    def released(self, request: object) -> None:
         """Record a request's end. If it was the trial, another is allowed."""
         if self._trial is request:
             self._trial = None

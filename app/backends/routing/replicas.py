@@ -94,7 +94,7 @@ class RoutingHooks:
 class Replica:
     """A server."""
 
-    number: str  # from 1, in settings order
+    index_label: str  # from 1, in settings order
     url: str
     backend: Backend
     circuit: Circuit
@@ -102,7 +102,7 @@ class Replica:
     up: bool = True  # whether the last request or check succeeded
 
     @property
-    def shown(self) -> str:
+    def redacted_url(self) -> str:
         """URL without credentials; "" without URL."""
         return without_password(self.url)
 
@@ -128,21 +128,21 @@ class ReplicaPool:
     def __init__(
         self,
         name: str,
-        served: BackendConfig,
+        config: BackendConfig,
         build: Callable[[object], Backend],
         hooks: RoutingHooks = RoutingHooks(),
     ) -> None:
         self.name = name
-        self.served = served
+        self.config = config
         self.hooks = hooks
         self.replicas = [
             Replica(
                 str(number),
                 settings.url,
                 build(settings),
-                Circuit(served.max_failures, served.recovery),
+                Circuit(config.max_failures, config.recovery),
             )
-            for number, settings in enumerate(served.each(), 1)
+            for number, settings in enumerate(config.each(), 1)
         ]
         self._waiters: deque[_Waiter] = deque()
         self._failure: BackendError | None = None  # most recent
@@ -172,40 +172,40 @@ class ReplicaPool:
         """Return whether these servers support forwarded requests to an endpoint."""
         return self.replicas[0].backend.forwards(endpoint, model)
 
-    def others(self, exclude: Collection[Replica]) -> bool:
+    def has_other(self, exclude: Collection[Replica]) -> bool:
         """Return whether a server outside `exclude` is ready."""
         return any(replica.circuit.ready for replica in self.replicas if replica not in exclude)
 
-    def place(
+    def lease(
         self, conversation: Callable[[], str], exclude: Collection[Replica], *, only_candidate: bool = False
-    ) -> Place:
+    ) -> Lease:
         """
         Return a lease for the best server outside `exclude`.
 
         Failing servers are paused, except for an `only_candidate`: without another server, its own error is more useful
         than ours.
         """
-        return Place(self, partial(self._take, conversation, exclude, only_candidate), only_candidate)
+        return Lease(self, partial(self._acquire, conversation, exclude, only_candidate), only_candidate)
 
     def answered(self, replica: Replica) -> None:
         """Record the start of an answer. After a successful trial, the server accepts more requests."""
         tried = replica.circuit.open
         replica.circuit.answered()
         if tried:
-            self._serve()
+            self._grant_waiting()
 
-    def leave(self, permit: Permit, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
+    def release(self, permit: Permit, seconds: float, error: BaseException | None, *, only_candidate: bool) -> None:
         """Release a permit after `seconds`; `error` is the request's failure, or None."""
         replica = permit.replica
         if error is None:
-            self._set_up(replica, True)
+            self._set_health(replica, True)
             replica.circuit.succeeded()
         elif isinstance(error, BackendError):
-            self._locate(error, replica)
+            self._attribute(error, replica)
             if not only_candidate:
-                self._note(replica, error)
+                self._record_error(replica, error)
         self._mean_duration += 0.1 * (seconds - self._mean_duration)
-        self._leave(permit)
+        self._release(permit)
 
     async def models(self, caller_key: str | None) -> list[dict[str, object]]:
         """Return the first available model list; raises `BackendError` if no server returns one."""
@@ -216,7 +216,7 @@ class ReplicaPool:
         return await self._models(replicas[-1], caller_key)
 
     async def _models(self, replica: Replica, caller_key: str | None) -> list[dict[str, object]]:
-        with self._located(replica):
+        with self._attributing_errors(replica):
             try:
                 async with asyncio.timeout(_LISTING_TIMEOUT):
                     return await replica.backend.models(caller_key)
@@ -228,10 +228,10 @@ class ReplicaPool:
         """Return once a server passes its check; raises `BackendError` if all fail."""
 
         async def check(replica: Replica) -> None:
-            with self._located(replica):
+            with self._attributing_errors(replica):
                 await replica.backend.check()
 
-        await first_good([check(replica) for replica in self.replicas])
+        await first_success([check(replica) for replica in self.replicas])
 
     async def aclose(self) -> None:
         """Close every connection, in use or not."""
@@ -258,40 +258,40 @@ class ReplicaPool:
         await self.aclose()
 
     @contextmanager
-    def _located(self, replica: Replica) -> Iterator[None]:
+    def _attributing_errors(self, replica: Replica) -> Iterator[None]:
         """Add the server to errors that leave the context, and record whether it is up."""
         try:
             yield
         except BackendError as error:
-            self._locate(error, replica)
+            self._attribute(error, replica)
             raise
-        self._set_up(replica, True)
+        self._set_health(replica, True)
 
-    def _locate(self, error: BackendError, replica: Replica) -> None:
+    def _attribute(self, error: BackendError, replica: Replica) -> None:
         """Add the server's URL (for operators) and backend name (for callers) to an error; record whether it is up."""
-        error.server = f"{self.name} {replica.shown}".rstrip()
+        error.server = f"{self.name} {replica.redacted_url}".rstrip()
         error.name_backend(self.name)
-        self._set_up(replica, not is_server_failure(error))
+        self._set_health(replica, not is_server_failure(error))
 
-    def _set_up(self, replica: Replica, up: bool) -> None:
+    def _set_health(self, replica: Replica, up: bool) -> None:
         if replica.up != up:
             replica.up = up
-            self.hooks.health(self.name, replica.number, up)
+            self.hooks.health(self.name, replica.index_label, up)
 
     def announce(self) -> None:
         """Call the health hook for every server."""
         for replica in self.replicas:
-            self.hooks.health(self.name, replica.number, replica.up)
+            self.hooks.health(self.name, replica.index_label, replica.up)
 
     def state(self) -> JSONObject:
         """Return current state for the inspection endpoint."""
         return {
             "name": self.name,
-            "max_concurrency": self.served.max_concurrency,
+            "max_concurrency": self.config.max_concurrency,
             "queued": len(self._waiters),
             "replicas": [
                 {
-                    "url": replica.shown or None,
+                    "url": replica.redacted_url or None,
                     "state": "paused" if replica.circuit.open else "up" if replica.up else "down",
                     "in_flight": replica.load,
                 }
@@ -301,24 +301,24 @@ class ReplicaPool:
 
     # Selection and queue.
 
-    async def _take(
+    async def _acquire(
         self, conversation: Callable[[], str], exclude: Collection[Replica], only_candidate: bool
     ) -> Permit:
         if free := self._free(self._ready(exclude, only_candidate)):  # waiting requests cannot use these
-            return self._assigned(preferred(conversation, free))
-        if len(self._waiters) >= (limit := self.served.max_queue):
+            return self._grant(preferred(conversation, free))
+        if len(self._waiters) >= (limit := self.config.max_queue):
             raise self._busy(f"and {limit} requests are waiting already")
         waiter = _Waiter(exclude, only_candidate)
         self._waiters.append(waiter)
         self.hooks.queued(self.name, 1)
-        self._serve()
+        self._grant_waiting()
         try:
-            async with asyncio.timeout(self.served.queue_timeout):
+            async with asyncio.timeout(self.config.queue_timeout):
                 return await waiter.permit
         except (TimeoutError, asyncio.CancelledError) as error:
             permit = waiter.permit
             if permit.done() and not permit.cancelled() and not permit.exception():
-                self._leave(permit.result())  # granted too late
+                self._release(permit.result())  # granted too late
             if isinstance(error, TimeoutError):
                 raise self._busy("and this request has waited too long") from None
             raise
@@ -338,7 +338,7 @@ class ReplicaPool:
         error = BackendError(
             f"Backend '{self.name}' is temporarily unavailable after repeated failures: {last.reason if last else ''}",
             status=503,
-            retry_after=max(1, min(wait, self.served.check_interval or wait)),
+            retry_after=max(1, min(wait, self.config.check_interval or wait)),
         )
         error.server = last.server if last else self.name
         if last and last.detail:
@@ -346,21 +346,21 @@ class ReplicaPool:
         raise error
 
     def _free(self, replicas: Iterable[Replica]) -> list[Replica]:
-        limit = self.served.max_concurrency
+        limit = self.config.max_concurrency
         return [replica for replica in replicas if limit is None or replica.load < limit]
 
-    def _assigned(self, replica: Replica) -> Permit:
+    def _grant(self, replica: Replica) -> Permit:
         permit = Permit(replica)
         replica.load += 1
         replica.circuit.sent(permit)
         return permit
 
-    def _leave(self, permit: Permit) -> None:
+    def _release(self, permit: Permit) -> None:
         permit.replica.load -= 1
-        permit.replica.circuit.left(permit)
-        self._serve()
+        permit.replica.circuit.released(permit)
+        self._grant_waiting()
 
-    def _serve(self) -> None:
+    def _grant_waiting(self) -> None:
         """Assign free slots to waiting requests, in order of arrival, low priority last."""
         for waiter in sorted(self._waiters, key=lambda waiter: waiter.low_priority):
             if waiter.permit.done():
@@ -371,28 +371,28 @@ class ReplicaPool:
                 waiter.permit.set_exception(error)
                 continue
             if free:
-                waiter.permit.set_result(self._assigned(least_loaded(free)))
+                waiter.permit.set_result(self._grant(least_loaded(free)))
         if self._waiters:
-            self._serve_after_pause()
+            self._grant_after_pause()
 
-    def _serve_after_pause(self) -> None:
+    def _grant_after_pause(self) -> None:
         """Serve waiting requests when the next server's pause ends."""
         if self._pause_end:
             self._pause_end.cancel()
             self._pause_end = None
         pauses = [wait for replica in self.replicas if (wait := replica.circuit.wait)]
         if pauses and not all(waiter.permit.done() for waiter in self._waiters):
-            self._pause_end = asyncio.get_running_loop().call_later(min(pauses), self._serve)
+            self._pause_end = asyncio.get_running_loop().call_later(min(pauses), self._grant_waiting)
 
     def _busy(self, why: str) -> BackendError:
-        places = len(self.replicas) * (self.served.max_concurrency or 1)
+        places = len(self.replicas) * (self.config.max_concurrency or 1)
         wait = min(max(1, math.ceil(self._mean_duration * (len(self._waiters) + 1) / places)), _MAX_RETRY_AFTER)
         message = f"The backend '{self.name}' is at its limit of concurrent requests, {why}."
         return BackendBusy(try_again_in(message, wait), retry_after=wait)
 
     # Health.
 
-    def _note(self, replica: Replica, error: BackendError) -> None:
+    def _record_error(self, replica: Replica, error: BackendError) -> None:
         if not is_server_failure(error):
             replica.circuit.succeeded()
             return
@@ -403,41 +403,41 @@ class ReplicaPool:
             logger.warning(
                 "backend %s: %s gets no requests for now: %s",
                 self.name,
-                replica.shown or "its server",
+                replica.redacted_url or "its server",
                 error.explanation,
             )
-        if replica.circuit.open and self.served.check_interval and self._watching is None:
+        if replica.circuit.open and self.config.check_interval and self._watching is None:
             self._watching = asyncio.create_task(self._watch())
 
     async def _watch(self) -> None:
         """Check servers with open circuits until all are closed."""
         try:
             while failing := [replica for replica in self.replicas if replica.circuit.open]:
-                await asyncio.sleep(self.served.check_interval)
+                await asyncio.sleep(self.config.check_interval)
                 await asyncio.gather(*map(self._check, failing))
-                self._serve()
+                self._grant_waiting()
         finally:
             self._watching = None
 
     async def _check(self, replica: Replica) -> None:
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT):
-                with self._located(replica):
+                with self._attributing_errors(replica):
                     await replica.backend.check()
         except (BackendError, TimeoutError):
             return
-        logger.info("backend %s: %s answers again", self.name, replica.shown or "its server")
+        logger.info("backend %s: %s answers again", self.name, replica.redacted_url or "its server")
         replica.circuit.checked()
 
 
-class Place:
+class Lease:
     """A request's lease for a server, and the server's answer; as a context manager, it returns the server."""
 
-    __slots__ = ("_answer", "_only_candidate", "_permit", "_pool", "_since", "_take", "observations")
+    __slots__ = ("_acquire", "_answer", "_only_candidate", "_permit", "_pool", "_since", "observations")
 
-    def __init__(self, pool: ReplicaPool, take: Callable[[], Awaitable[Permit]], only_candidate: bool) -> None:
+    def __init__(self, pool: ReplicaPool, acquire: Callable[[], Awaitable[Permit]], only_candidate: bool) -> None:
         self._pool = pool
-        self._take = take
+        self._acquire = acquire
         self._only_candidate = only_candidate
         self._answer: AbstractAsyncContextManager[Any] | None = None
         self.observations: list[ExchangeObservation] = []  # for the request
@@ -447,13 +447,13 @@ class Place:
         """Backend name in the settings."""
         return self._pool.name
 
-    async def take(self) -> Replica:
+    async def acquire(self) -> Replica:
         """
         Wait for a server and return it.
 
         Raises `BackendError` if no server is ready, too many requests are waiting, or the wait takes too long.
         """
-        self._permit = await self._take()
+        self._permit = await self._acquire()
         self._since = time.monotonic()
         return self._permit.replica
 
@@ -461,7 +461,7 @@ class Place:
         """Notify observers about the request to the server; return it with their headers."""
         replica = self._permit.replica
         for observe in self._pool.hooks.observers:
-            observation = observe(replica.backend, request, (self.name, replica.number))
+            observation = observe(replica.backend, request, (self.name, replica.index_label))
             self.observations.append(observation)
             if observation.headers:
                 request = request.with_headers(observation.headers)
@@ -489,10 +489,10 @@ class Place:
             for observation in self.observations:
                 observation.end(error)
             seconds = time.monotonic() - self._since
-            self._pool.leave(self._permit, seconds, error, only_candidate=self._only_candidate)
+            self._pool.release(self._permit, seconds, error, only_candidate=self._only_candidate)
 
     async def __aenter__(self) -> Replica:
-        return await self.take()
+        return await self.acquire()
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         await self.close(error)
@@ -521,7 +521,7 @@ def _rank(conversation: str, replica: Replica) -> bytes:
     return blake2b(f"{conversation}\n{replica.url}".encode(errors="replace"), digest_size=8).digest()
 
 
-async def first_good(attempts: Iterable[Any]) -> None:
+async def first_success(attempts: Iterable[Any]) -> None:
     """Return once an attempt succeeds; if all fail, raise the first attempt's error."""
     tasks = [asyncio.ensure_future(attempt) for attempt in attempts]
     waiting = set(tasks)

@@ -31,7 +31,7 @@ from app.backends import (
     Translation,
 )
 from app.backends.routing.circuit_breaker import may_fail_over
-from app.backends.routing.replicas import BackendConfig, Place, Replica, ReplicaPool, RoutingHooks, first_good
+from app.backends.routing.replicas import BackendConfig, Lease, Replica, ReplicaPool, RoutingHooks, first_success
 from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.errors import APIError, BackendError, ImagesUndescribed, NotFound, missing_parameter
@@ -47,43 +47,43 @@ class Router(Backend):
     """
     A backend that routes requests to others.
 
-    `served` contains settings by backend name, in order of precedence; `build` creates a backend from a server's
+    `configs` contains settings by backend name, in order of precedence; `build` creates a backend from a server's
     settings.
     """
 
     def __init__(
         self,
-        served: Mapping[str, BackendConfig],
+        configs: Mapping[str, BackendConfig],
         build: Callable[[Any], Any],
         hooks: RoutingHooks = RoutingHooks(),  # noqa: B008 (frozen)
     ) -> None:
         self._hooks = hooks
         self._pool = partial(ReplicaPool, build=build, hooks=hooks)
-        self._leaving: dict[ReplicaPool, asyncio.Task[None]] = {}
-        self._serve({name: self._pool(name, settings) for name, settings in served.items()})
+        self._draining: dict[ReplicaPool, asyncio.Task[None]] = {}
+        self._install({name: self._pool(name, settings) for name, settings in configs.items()})
 
-    def _serve(self, pools: dict[str, ReplicaPool]) -> None:
+    def _install(self, pools: dict[str, ReplicaPool]) -> None:
         self._pools = pools
         for pool in pools.values():
             pool.announce()
         self._route = lru_cache(maxsize=1024)(self._routed)  # each request looks up its model several times
 
-    def renew(self, served: Mapping[str, BackendConfig]) -> None:
+    def reconfigure(self, configs: Mapping[str, BackendConfig]) -> None:
         """
         Replace the backends. Unchanged backends keep their connections and state.
 
         If a backend cannot be built, nothing changes, and the error is raised.
         """
         old = self._pools
-        kept = {name: old[name] for name, settings in served.items() if name in old and old[name].served == settings}
-        self._serve({name: kept.get(name) or self._pool(name, settings) for name, settings in served.items()})
-        served_now = {(pool.name, replica.number) for pool in self._pools.values() for replica in pool.replicas}
+        kept = {name: old[name] for name, settings in configs.items() if name in old and old[name].config == settings}
+        self._install({name: kept.get(name) or self._pool(name, settings) for name, settings in configs.items()})
+        served_now = {(pool.name, replica.index_label) for pool in self._pools.values() for replica in pool.replicas}
         for name, pool in old.items():
             for replica in pool.replicas:
-                if (name, replica.number) not in served_now:
-                    self._hooks.health(name, replica.number, None)
+                if (name, replica.index_label) not in served_now:
+                    self._hooks.health(name, replica.index_label, None)
             if name not in kept:
-                self._leaving[pool] = asyncio.create_task(self._drain(pool))
+                self._draining[pool] = asyncio.create_task(self._drain(pool))
 
     def model_label(self, model: str) -> str | None:
         """
@@ -92,7 +92,7 @@ class Router(Backend):
         None otherwise. `*` is not a label, because any made-up name matches it.
         """
         for pool in self._pools.values():
-            if model in pool.served.aliases or model in pool.served.aliases.values():
+            if model in pool.config.aliases or model in pool.config.aliases.values():
                 return model
             if (claim := _claim(pool, model)) and set(claim) != {"*"}:
                 return claim
@@ -146,8 +146,8 @@ class Router(Backend):
             {
                 "name": pool.name,
                 "profile": pool.profile("").name,
-                "url": public_url(pool.served.url) or None,
-                "models": [*pool.served.aliases, *pool.served.models],
+                "url": public_url(pool.config.url) or None,
+                "models": [*pool.config.aliases, *pool.config.models],
             }
             for pool in self._pools.values()
         ]
@@ -164,7 +164,7 @@ class Router(Backend):
         the caller's key is not sent, because it belongs to only one of them.
         """
         pools = [*self._pools.values()]
-        key = caller_key if sum(pool.served.passes_keys for pool in pools) <= 1 else None
+        key = caller_key if sum(pool.config.passes_keys for pool in pools) <= 1 else None
         lists = await asyncio.gather(*(pool.models(key) for pool in pools), return_exceptions=True)
         models: dict[str, dict[str, object]] = {}
         for pool, listed in zip(pools, lists, strict=True):
@@ -174,7 +174,7 @@ class Router(Backend):
                     models.setdefault(name, model)
             for name in _names(pool):
                 default = {"object": "model", "created": 0, "owned_by": pool.name}
-                model = known.get(pool.served.aliases.get(name, name), default)
+                model = known.get(pool.config.aliases.get(name, name), default)
                 models.setdefault(name, {**model, "id": name})
         for failure in lists:
             if isinstance(failure, BaseException) and not (models and isinstance(failure, APIError)):
@@ -183,18 +183,18 @@ class Router(Backend):
 
     async def check(self) -> None:
         """Return if any backend is reachable; raises `BackendError` otherwise."""
-        await first_good(pool.check() for pool in self._pools.values())
+        await first_success(pool.check() for pool in self._pools.values())
 
     async def aclose(self) -> None:
-        for leaving in self._leaving.values():
-            leaving.cancel()
-        await asyncio.gather(*self._leaving.values(), return_exceptions=True)
-        for pool in [*self._leaving, *self._pools.values()]:
+        for draining in self._draining.values():
+            draining.cancel()
+        await asyncio.gather(*self._draining.values(), return_exceptions=True)
+        for pool in [*self._draining, *self._pools.values()]:
             await pool.aclose()
 
     async def _drain(self, pool: ReplicaPool) -> None:
         await pool.drain()
-        del self._leaving[pool]
+        del self._draining[pool]
 
     def _routed(self, model: str) -> Sequence[ReplicaPool]:
         """Return the backends for a model in order of preference; raises `NotFound` or `InvalidRequest` without any."""
@@ -202,19 +202,19 @@ class Router(Backend):
         if not matches:
             if not model:
                 raise missing_parameter("model")
-            offered = (name for pool in self._pools.values() for name in (*pool.served.aliases, *pool.served.models))
+            offered = (name for pool in self._pools.values() for name in (*pool.config.aliases, *pool.config.models))
             message = f"No backend serves the model '{model}'. Available: {', '.join(dict.fromkeys(offered))}."
             raise NotFound(message, param="model", code="model_not_found")
         first, *others = matches
-        if (named := first.served.fallbacks) is not None:
+        if (named := first.config.fallbacks) is not None:
             return [first, *(self._pools[name] for name in named if name in self._pools and name != first.name)]
         # A caller's key is meant for a single server, and this server's owner must not pay for its requests.
-        if first.served.passes_keys:
+        if first.config.passes_keys:
             return [first]
         specific = _claim(first, model) != "*"
         return [
             first,
-            *(pool for pool in others if not pool.served.passes_keys and not (specific and _claim(pool, model) == "*")),
+            *(pool for pool in others if not pool.config.passes_keys and not (specific and _claim(pool, model) == "*")),
         ]
 
 
@@ -262,13 +262,13 @@ class _Failover(Generic[_Request, _Answer]):
         self._pools = [*pools]  # not yet ruled out
         # Whether the only server's circuit breaker was not configured.
         self._only_candidate = (
-            len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].served.explicit
+            len(pools) == 1 == len(pools[0].replicas) and "max_failures" not in pools[0].config.explicit
         )
         self._tried: set[Replica] = set()
         self._error: APIError | None = None  # first backend's error
         self._last: APIError | None = None  # last tried server's error
         self._users = pools  # pools kept open until the end
-        self._place: Place | None = None  # server and answer
+        self._lease: Lease | None = None  # server and answer
         self._answer: _Answer
 
     async def _encoded(self, backend: Backend, request: _Request) -> _Request:
@@ -279,7 +279,7 @@ class _Failover(Generic[_Request, _Answer]):
         """Return the request's exchange with a server."""
         raise NotImplementedError
 
-    def _elsewhere(self, error: APIError) -> bool:
+    def _can_fail_over(self, error: APIError) -> bool:
         """Return whether another server may answer."""
         return isinstance(error, BackendError) and may_fail_over(error)
 
@@ -295,8 +295,8 @@ class _Failover(Generic[_Request, _Answer]):
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            if self._place:
-                await self._place.close(error)
+            if self._lease:
+                await self._lease.close(error)
         finally:
             self._end_use()
 
@@ -306,10 +306,10 @@ class _Failover(Generic[_Request, _Answer]):
 
     async def _open_another(self, error: BackendError) -> None:
         """Release a server that failed before its answer, and try others; raises like `_open`."""
-        place, self._place = self._place, None
-        assert place
-        await place.close(error)
-        self._refused(self._pools[0], error)
+        lease, self._lease = self._lease, None
+        assert lease
+        await lease.close(error)
+        self._record_error(self._pools[0], error)
         await self._open()
 
     async def _open(self) -> None:
@@ -320,7 +320,7 @@ class _Failover(Generic[_Request, _Answer]):
                 return await self._try(pool)
             except APIError as error:
                 if len(self._tried) > tried:
-                    self._refused(pool, error)
+                    self._record_error(pool, error)
                 else:  # no server was available
                     self._pools.remove(pool)
                     if pool is self._first:
@@ -330,37 +330,37 @@ class _Failover(Generic[_Request, _Answer]):
 
     async def _try(self, pool: ReplicaPool) -> None:
         request, attempts = self._request, self._request.attempts
-        place = pool.place(request.conversation, self._tried, only_candidate=self._only_candidate)
+        lease = pool.lease(request.conversation, self._tried, only_candidate=self._only_candidate)
         arrived = time.monotonic()
         try:
-            replica = await place.take()
+            replica = await lease.acquire()
         finally:
             attempts.queued += time.monotonic() - arrived
         try:
             self._tried.add(replica)
             if self._last:
                 attempts.retries += 1
-                _log_failover(self._last, f"{pool.name} {replica.shown}")
-            if request.retry_allowed and (len(self._pools) > 1 or pool.others(self._tried)):
+                _log_failover(self._last, f"{pool.name} {replica.redacted_url}")
+            if request.retry_allowed and (len(self._pools) > 1 or pool.has_other(self._tried)):
                 request = dataclasses.replace(request, retry_allowed=False)
             request = await self._encoded(replica.backend, request)
-            self._answer = await place.open(self._exchange(replica.backend, place.observed(request)))
+            self._answer = await lease.open(self._exchange(replica.backend, lease.observed(request)))
         except BaseException as error:
-            await place.close(error)
+            await lease.close(error)
             raise
-        self._place = place
+        self._lease = lease
         attempts.answered_by.append(pool.name)
 
-    def _refused(self, pool: ReplicaPool, error: APIError) -> None:
+    def _record_error(self, pool: ReplicaPool, error: APIError) -> None:
         """Record a server's error; raises it if no other server can help."""
         if isinstance(error, ImagesUndescribed):
             raise error  # the caller describes the images and retries
-        elsewhere = self._elsewhere(error)
+        can_fail_over = self._can_fail_over(error)
         if pool is self._first:
-            if not elsewhere:
+            if not can_fail_over:
                 raise error
             self._error = error
-        if not elsewhere:
+        if not can_fail_over:
             self._pools.remove(pool)
         self._last = error
 
@@ -371,7 +371,7 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
     @property
     def warnings(self) -> Sequence[str] | None:
         """Fields dropped or changed for the answering server."""
-        return self._answer.warnings if self._place else None
+        return self._answer.warnings if self._lease else None
 
     async def _encoded(self, backend: Backend, request: Question) -> Question:
         """Return the question as encoded for a server; encodes it again for another profile."""
@@ -384,7 +384,7 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
     async def receive(self, receiver: AnswerReceiver) -> None:
         """Pass on the answer from the first server that yields deltas: see `BackendExchange.receive`."""
         while True:
-            observations = self._place.observations if self._place else ()
+            observations = self._lease.observations if self._lease else ()
             receiver.taps = [each.tap for each in observations if each.tap]
             try:
                 return await self._answer.receive(receiver)
@@ -413,8 +413,8 @@ class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
         return await self._answer.deliver(take)
 
-    def _elsewhere(self, error: APIError) -> bool:
-        return self._request.body.replayable and super()._elsewhere(error)
+    def _can_fail_over(self, error: APIError) -> bool:
+        return self._request.body.replayable and super()._can_fail_over(error)
 
     @property
     def status(self) -> int:
@@ -447,11 +447,11 @@ def public_url(url: str) -> str:
 
 def _claim(pool: ReplicaPool, model: str) -> str | None:
     """Return the alias or pattern under which a backend serves a model, or None."""
-    if model in pool.served.aliases:
+    if model in pool.config.aliases:
         return model
-    return next((pattern for pattern in pool.served.models if fnmatchcase(model, pattern)), None)
+    return next((pattern for pattern in pool.config.models if fnmatchcase(model, pattern)), None)
 
 
 def _names(pool: ReplicaPool) -> list[str]:
     """Return the model names in a backend's settings, without patterns."""
-    return [*pool.served.aliases, *(name for name in pool.served.models if not set(name) & set("*?["))]
+    return [*pool.config.aliases, *(name for name in pool.config.models if not set(name) & set("*?["))]

@@ -85,7 +85,7 @@ def test_circuit_after_a_cancelled_try_lets_another_try() -> None:
     tripped = circuit(clock, failures=3)
     clock.now += 30
     tripped.sent("trial")
-    tripped.left("trial")
+    tripped.released("trial")
     assert tripped.ready
 
 

@@ -163,7 +163,7 @@ async def test_slots_are_neither_lost_nor_taken_twice() -> None:
     async def visit() -> None:
         nonlocal count
         with contextlib.suppress(BackendError):
-            async with pool.place(lambda: f"{chance.randrange(5)}", ()) as replica:
+            async with pool.lease(lambda: f"{chance.randrange(5)}", ()) as replica:
                 most[replica.url] = max(most[replica.url], replica.load)
                 await asyncio.sleep(chance.random() / 500)
                 count += 1
@@ -180,7 +180,7 @@ async def test_slots_are_neither_lost_nor_taken_twice() -> None:
     assert most == {"http://a/v1": 3, "http://b/v1": 3}
     assert [replica.load for replica in pool.replicas] == [0, 0]
     assert count > 50
-    async with pool.place(str, ()):
+    async with pool.lease(str, ()):
         pass
 
 
@@ -277,14 +277,14 @@ async def test_waiting_requests_get_the_server_whose_pause_ends_once_one_is_answ
     ).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
     with pytest.raises(BackendError):
-        async with pool.place(str, ()):
+        async with pool.lease(str, ()):
             raise BackendError("Down.")
     (paused,) = (replica for replica in pool.replicas if replica.circuit.open)
-    async with asyncio.timeout(10), pool.place(str, ()) as one, pool.place(str, ()) as two:
+    async with asyncio.timeout(10), pool.lease(str, ()) as one, pool.lease(str, ()) as two:
         assert paused not in (one, two)
-        trial = pool.place(str, ())
-        later = pool.place(str, ())
-        first, second = asyncio.create_task(trial.take()), asyncio.create_task(later.take())
+        trial = pool.lease(str, ())
+        later = pool.lease(str, ())
+        first, second = asyncio.create_task(trial.acquire()), asyncio.create_task(later.acquire())
         assert await first is paused
         await asyncio.sleep(0.1)
         assert not second.done()
@@ -299,18 +299,18 @@ async def test_request_that_leaves_during_a_trial_allows_no_second_trial() -> No
         local={"url": "http://a/v1", "max_failures": 1, "check_interval": 0, "recovery": 0.01}
     ).values()
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
-    earlier, failing = pool.place(str, ()), pool.place(str, ())
-    replica = await earlier.take()
-    await failing.take()
+    earlier, failing = pool.lease(str, ()), pool.lease(str, ())
+    replica = await earlier.acquire()
+    await failing.acquire()
     await failing.close(BackendError("Down."))
     await until(lambda: replica.circuit.ready)
-    trial = pool.place(str, ())
-    await trial.take()
+    trial = pool.lease(str, ())
+    await trial.acquire()
     await earlier.close(asyncio.CancelledError())
     with pytest.raises(BackendError):
-        await pool.place(str, ()).take()
+        await pool.lease(str, ()).acquire()
     await trial.close(asyncio.CancelledError())
-    await pool.place(str, ()).take()
+    await pool.lease(str, ()).acquire()
 
 
 async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
@@ -322,14 +322,14 @@ async def test_request_refused_and_cancelled_at_once_is_cancelled() -> None:
 
     async def wait() -> None:
         try:
-            async with pool.place(str, ()):
+            async with pool.lease(str, ()):
                 pass
         except BaseException as error:
             waited.append(error)
             raise
 
     with pytest.raises(BackendError):
-        async with pool.place(str, ()):
+        async with pool.lease(str, ()):
             waiting = asyncio.create_task(wait())
             await asyncio.sleep(0)
             asyncio.get_running_loop().call_soon(waiting.cancel)
@@ -349,7 +349,7 @@ async def test_new_requests_after_a_reload_see_the_new_table(build: Build, three
     router = build(local={"url": three[0].url})
     running = asyncio.create_task(ask(router))
     await until(lambda: len(three[0].requests) == 1)
-    router.renew(settings(local={"url": three[1].url}))
+    router.reconfigure(settings(local={"url": three[1].url}))
     assert await ask(router) == "Hello"
     go.set()
     assert await running == "old"
@@ -364,7 +364,7 @@ async def test_request_waiting_for_a_removed_backend_still_gets_its_turn(build: 
         running.create_task(ask(router))
         waiting = running.create_task(ask(router))
         await until(lambda: len(three[0].requests) == 1)
-        router.renew(settings(local={"url": three[1].url}))
+        router.reconfigure(settings(local={"url": three[1].url}))
         go.set()
         assert await waiting == "old"
 
@@ -375,7 +375,7 @@ async def test_removed_fallback_still_serves_earlier_requests(build: Build, thre
     router = build(local={"url": three[0].url}, cloud={"url": three[1].url})
     running = asyncio.create_task(ask(router))
     await until(lambda: len(three[0].requests) == 1)
-    router.renew(settings(local={"url": three[2].url}))
+    router.reconfigure(settings(local={"url": three[2].url}))
     go.set()
     assert await running == "Hello"
     assert len(three[1].requests) == 1
@@ -384,7 +384,7 @@ async def test_removed_fallback_still_serves_earlier_requests(build: Build, thre
 async def test_unchanged_backends_keep_their_connections(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": three[0].url}, other={"url": three[1].url, "models": ["x"]})
     await ask(router)
-    router.renew(settings(other={"url": three[1].url, "models": ["x", "y"]}, local={"url": three[0].url}))
+    router.reconfigure(settings(other={"url": three[1].url, "models": ["x", "y"]}, local={"url": three[0].url}))
     await ask(router)
     assert three[0].connections == 1
 
@@ -392,14 +392,14 @@ async def test_unchanged_backends_keep_their_connections(build: Build, three: li
 async def test_removed_backends_are_closed(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": three[0].url})
     await ask(router)
-    router.renew(settings(local={"url": three[1].url}))
+    router.reconfigure(settings(local={"url": three[1].url}))
     await until(lambda: not three[0]._lines)
 
 
 async def test_table_that_cannot_be_built_changes_nothing(build: Build, three: list[Upstream]) -> None:
     router = build(local={"url": three[0].url})
     with pytest.raises(AttributeError):
-        router.renew({"local": settings(local={"url": nobody()})["local"], "odd": object()})  # type: ignore[dict-item]
+        router.reconfigure({"local": settings(local={"url": nobody()})["local"], "odd": object()})  # type: ignore[dict-item]
     assert await ask(router) == "Hello"
 
 
@@ -421,11 +421,11 @@ async def test_more_slots_after_a_reload_shorten_the_wait() -> None:
     pool = ReplicaPool("local", served, lambda one: Scripted([]))
     async with contextlib.AsyncExitStack() as places:
         for _ in range(4):
-            await places.enter_async_context(pool.place(str, ()))
-        waiting = [asyncio.create_task(places.enter_async_context(pool.place(str, ()))) for _ in range(7)]
+            await places.enter_async_context(pool.lease(str, ()))
+        waiting = [asyncio.create_task(places.enter_async_context(pool.lease(str, ()))) for _ in range(7)]
         await asyncio.sleep(0)
         with pytest.raises(BackendError) as refused:
-            await places.enter_async_context(pool.place(str, ()))
+            await places.enter_async_context(pool.lease(str, ()))
         for one in waiting:
             one.cancel()
         await asyncio.wait(waiting)
