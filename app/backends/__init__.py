@@ -9,6 +9,7 @@ a few deltas.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import field, replace
 from types import TracebackType
@@ -134,18 +135,23 @@ class RefusedRequest(BackendError):
 
 
 class RawAnswer(Protocol):
-    """Answer to a raw request: status, headers, streamed body."""
+    """
+    The answer to a raw request, whose head and first bytes have been received.
+
+    Its methods raise `BackendError` if the connection breaks.
+    """
 
     @property
     def status(self) -> int: ...
 
     @property
     def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        """End-to-end headers for the caller, names in lower case."""
+        """The headers for the caller, with names in lower case."""
         ...
 
-    async def first(self) -> bytes:
-        """Wait for the first bytes of the body; empty if the body is empty."""
+    @property
+    def first(self) -> bytes:
+        """The first bytes of the body; empty if it has none."""
         ...
 
     async def deliver(self, take: Callable[[bytes], bool]) -> bool:
@@ -169,20 +175,9 @@ class RawAnswer(Protocol):
         ...
 
 
-class RawExchange(Protocol):
-    """
-    A raw request to a backend, as a context manager; returns the answer after its headers.
-
-    Entering raises `RefusedRequest` for a rejection that the caller can read, and `BackendError` for other failures.
-    The answer's methods raise `BackendError` if the connection breaks. Leaving closes the connection unless the answer
-    is complete.
-    """
-
-    async def __aenter__(self) -> RawAnswer: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+# A raw request to a backend. Entering it raises `RefusedRequest` for a refusal that the caller may read, and
+# `BackendError` for other failures. Leaving it closes the connection, unless the answer is complete.
+RawExchange: TypeAlias = AbstractAsyncContextManager[RawAnswer]
 
 
 class AnswerReceiver(Protocol):

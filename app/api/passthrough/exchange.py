@@ -106,10 +106,9 @@ class PassthroughExchange:
                     async with asyncio.timeout(None) as limit, exchange as answer:
                         self._answer = answer
                         self.watch()
-                        piece = await answer.first()
                         if self._max_seconds:
                             limit.reschedule(asyncio.get_running_loop().time() + self._max_seconds)
-                        await self._write(answer, piece, send, send_piece)
+                        await self._write(answer, send, send_piece)
                         lifecycle.response["status"] = "failed" if answer.failed() else "completed"
                         if self._watch:
                             self._watch.stop()  # a client that goes now has all of it
@@ -122,9 +121,9 @@ class PassthroughExchange:
         if line := log_context.request_line():
             line.level, line.fields = self._lifecycle.end_of_log(self._lifecycle.usage or None)
 
-    async def _write(self, answer: RawAnswer, piece: bytes, send: Send, send_piece: SendCoroutine) -> None:
-        """Write the head together with `piece`, the body's first bytes: until then a failure can be raised."""
-        headers = [*answer.headers]
+    async def _write(self, answer: RawAnswer, send: Send, send_piece: SendCoroutine) -> None:
+        """Write the answer; its head together with the first bytes of the body."""
+        headers, piece = [*answer.headers], answer.first
         fields = dict(headers)
         if self._endpoint.anthropic and b"request-id" not in fields and (request_id := log_context.request_id()):
             headers.append((b"request-id", request_id.encode("latin-1")))  # which its clients show

@@ -283,7 +283,8 @@ class _Failover(Generic[_Request, _Answer]):
         """Return whether another server may answer."""
         return isinstance(error, BackendError) and may_fail_over(error)
 
-    async def __aenter__(self) -> Self:
+    async def _begin(self) -> None:
+        """Enter the context: return once a server answers."""
         for pool in self._users:
             pool.begin_use()
         try:
@@ -291,7 +292,6 @@ class _Failover(Generic[_Request, _Answer]):
         except BaseException:
             self._end_use()
             raise
-        return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
@@ -303,14 +303,6 @@ class _Failover(Generic[_Request, _Answer]):
     def _end_use(self) -> None:
         for pool in self._users:
             pool.end_use()
-
-    async def _open_another(self, error: BackendError) -> None:
-        """Release a server that failed before its answer, and try others; raises like `_open`."""
-        lease, self._lease = self._lease, None
-        assert lease
-        await lease.close(error)
-        self._record_error(self._pools[0], error)
-        await self._open()
 
     async def _open(self) -> None:
         """Try servers until one answers; raises the first backend's error if all fail."""
@@ -368,6 +360,10 @@ class _Failover(Generic[_Request, _Answer]):
 class FailoverExchange(_Failover[Question, BackendExchange]):
     """A model request and its answer."""
 
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
     @property
     def warnings(self) -> Sequence[str] | None:
         """Fields dropped or changed for the answering server."""
@@ -394,44 +390,27 @@ class FailoverExchange(_Failover[Question, BackendExchange]):
                 failure = error
             await self._open_another(failure)
 
+    async def _open_another(self, error: BackendError) -> None:
+        """Release a server that failed before its answer, and try others; raises like `_open`."""
+        lease, self._lease = self._lease, None
+        assert lease
+        await lease.close(error)
+        self._record_error(self._pools[0], error)
+        await self._open()
+
 
 class RawFailoverExchange(_Failover[RawRequest, RawAnswer]):
-    """A raw request and its answer, with the answering server's status and headers: see `RawAnswer`."""
+    """A raw request, and the answer of the first server that sends some."""
+
+    async def __aenter__(self) -> RawAnswer:
+        await self._begin()
+        return self._answer
 
     def _exchange(self, backend: Backend, request: RawRequest) -> RawExchange:
         return backend.forward(request)
 
-    async def first(self) -> bytes:
-        """Return the first bytes from any server; the rest follows from the same server."""
-        while True:
-            try:
-                return await self._answer.first()
-            except BackendError as error:
-                failure = error
-            await self._open_another(failure)
-
-    async def deliver(self, take: Callable[[bytes], bool]) -> bool:
-        return await self._answer.deliver(take)
-
     def _can_fail_over(self, error: APIError) -> bool:
         return self._request.body.replayable and super()._can_fail_over(error)
-
-    @property
-    def status(self) -> int:
-        return self._answer.status
-
-    @property
-    def headers(self) -> Sequence[tuple[bytes, bytes]]:
-        return self._answer.headers
-
-    def usage(self) -> JSONObject | None:
-        return self._answer.usage()
-
-    def estimate(self) -> int:
-        return self._answer.estimate()
-
-    def failed(self) -> bool:
-        return self._answer.failed()
 
 
 def _log_failover(error: APIError, server: str) -> None:

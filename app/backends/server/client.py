@@ -13,8 +13,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -38,8 +38,9 @@ from app.backends.server.endpoints import Endpoint, Endpoints, under
 from app.backends.server.errors import backend_error, error_in_chunk
 from app.backends.server.errors.causes import explain, explained, unreachable
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
-from app.backends.server.forwarding import ForwardedAnswer, Forwarding, forwards_to, session_header
 from app.backends.server.key_source import KeySource, key_source
+from app.backends.server.passthrough import Forwarding, forwards_to, session_header
+from app.backends.server.passthrough.answer import ForwardedAnswer
 from app.backends.server.retries import BackendRefusal, Retries
 from app.backends.transport import HTTPToolsTransport
 from app.core.json_values import json_list, json_objects
@@ -125,24 +126,34 @@ class ModelServer(Backend):
         """Return whether requests to an endpoint are passed through: see `forwards_to`."""
         return forwards_to(endpoint, self._profile.transport)
 
-    def forward(self, request: RawRequest) -> ForwardedExchange:
-        """Return the exchange of a raw request: see `Backend.forward`."""
-        return ForwardedExchange(self, request)
+    @asynccontextmanager
+    async def forward(self, request: RawRequest) -> AsyncIterator[RawAnswer]:
+        """Send a raw request, and give its answer: see `Backend.forward`."""
+        with explained():
+            answer = await self._pass_on(request)
+            try:
+                yield answer
+            finally:
+                await answer.aclose()
 
-    async def pass_on(self, request: RawRequest) -> ForwardedAnswer:
+    async def _pass_on(self, request: RawRequest) -> ForwardedAnswer:
         """Return the answer to a raw request, with retries as the settings allow; raises `BackendError`."""
         retries = self.retries(request)
         while True:
             try:
-                return await self._accepted(ForwardedAnswer(await self._send_raw(request), self._profile), request)
+                return await self._begun(ForwardedAnswer(await self._send_raw(request), self._profile), request)
             except BackendRefusal as refusal:
                 if not (request.body.replayable and await retries.wait(refusal.error, refusal.__cause__)):
                     raise refusal.error from refusal.__cause__
 
-    async def _accepted(self, answer: ForwardedAnswer, request: RawRequest) -> ForwardedAnswer:
-        """Return an answer, unless its first event reports an overload: raises `BackendRefusal`, as for a status."""
+    async def _begun(self, answer: ForwardedAnswer, request: RawRequest) -> ForwardedAnswer:
+        """
+        Return an answer whose first bytes have been read.
+
+        Raises `BackendRefusal`, as for a status, if its first event reports an overload.
+        """
         try:
-            if event := await answer.first_event():
+            if event := await answer.begin():
                 secret = self._secret(request.caller_key)
                 error = error_in_chunk(event, secret=secret, host=self._host, passthrough=self._passes)
                 if error and error.retryable:
@@ -499,26 +510,6 @@ class ServerExchange:
         answer, self._answer = self._answer, None
         if answer:
             await answer.aclose()
-
-
-class ForwardedExchange:
-    """A raw request and its answer: the context that `ModelServer.forward` returns."""
-
-    def __init__(self, server: ModelServer, request: RawRequest) -> None:
-        self._server = server
-        self._request = request
-
-    async def __aenter__(self) -> RawAnswer:
-        with explained():
-            self._answer = await self._server.pass_on(self._request)
-        return self._answer
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._answer.aclose()
-        if isinstance(error, BackendError):
-            explain(error, error.__cause__)
 
 
 def transport_to(url: httpx.URL) -> httpx.AsyncBaseTransport:

@@ -12,13 +12,13 @@ import httpx
 from app.backends.apis import APIS, profiles_by_api
 from app.backends.server.adaptation import REMEMBERED, FieldAdaptation
 from app.backends.server.errors.classification import ERROR_CLASSES, failure
-from app.backends.server.forwarding import MODEL
 from app.core.profile import Profile
 from app.core.types import JSONObject
 from app.errors import BackendError
 
 logger = logging.getLogger(__name__)
 
+MODEL = "{model}"  # in `transport.path`: the model's name at the backend
 _ABSENT = frozenset({404, 405, 501})  # statuses of servers that do not have an API
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from app.backends.apis import APIS, profiles_by_api
-from app.backends.server.forwarding import MODEL
+from app.backends.server.endpoints import MODEL
 from app.cli.probe.client import ProbedServer
 from app.cli.probe.questions import Finding
 from app.core.profile import Profile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.backends.server.forwarded_headers import answer_headers, request_headers
+from app.backends.server.passthrough.headers import answer_headers, request_headers
 
 # Headers that a backend must not set in the name of this server.
 PRIVATE_ANSWER_HEADERS = [
