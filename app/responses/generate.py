@@ -173,7 +173,7 @@ class NoAnswer:
         self.builder.start()
         self.builder.complete()
         self.builder.response["usage"] = usage_of(None, {}, [])
-        delivery.send(self.builder.take())
+        delivery.send(self.builder.pop_events())
 
     def usage(self) -> Usage:
         """Return the usage, which is zero."""
@@ -279,7 +279,7 @@ class DeliveredAnswer(Answer):
 
     def deliver(self) -> bool:
         delivery = self._delivery
-        if (events := self._builder.take()).entries:
+        if (events := self._builder.pop_events()).entries:
             delivery = self._delivery = delivery.send(events)
         return not delivery.full
 

@@ -133,7 +133,7 @@ class Run:
         self._emit_warnings()
         builder.end()
         self._ended = True
-        delivery.send(builder.take())
+        delivery.send(builder.pop_events())
 
     def note_events(self, events: EventBatch) -> bool:
         """Note the first output, and add warnings to the events before it; return whether there was output."""
@@ -141,7 +141,7 @@ class Run:
         if self.response["output"]:
             self._lifecycle.first = clock()
         self._emit_warnings()
-        events.extend(self._builder.take())
+        events.extend(self._builder.pop_events())
         return self._lifecycle.first is not None
 
     def _emit_warnings(self) -> None:
@@ -163,7 +163,7 @@ class Run:
     def queue(self) -> EventBatch:
         """Mark the response as queued and return the events."""
         self._builder.queue()
-        return self._builder.take()
+        return self._builder.pop_events()
 
     async def stop(self, error: APIError | None = None) -> EventBatch:
         """
@@ -190,7 +190,7 @@ class Run:
             self._log_end()
         self._builder.end()
         self._ended = True
-        return self._builder.take()
+        return self._builder.pop_events()
 
     def turn(self) -> Turn:
         """Return the turn to store, with the response in its current state."""
@@ -222,7 +222,7 @@ class Run:
     def keepalive(self) -> EventBatch:
         """Return a `keepalive` event."""
         self._builder.keepalive()
-        return self._builder.take()
+        return self._builder.pop_events()
 
     def _usage(self) -> Usage:
         """Return the usage so far: an estimate for an interrupted answer, {} if none had started."""

@@ -99,7 +99,7 @@ def answer(
     reader.feed(deltas_of(chunks))
     end_response(made, querying(reader), failure)
     made.end()
-    return [*made.take()]
+    return [*made.pop_events()]
 
 
 def querying(reader: DeltaReader, backend: Any = None) -> ModelQuery:

@@ -88,7 +88,7 @@ class Answer:
 
     def events(self) -> EventBatch:
         """Return the events since the last call."""
-        return self.reader.builder.take()
+        return self.reader.builder.pop_events()
 
     def begin(self) -> None:
         """Prepare for the first deltas. Override as needed."""

@@ -9,9 +9,9 @@ I/O:
     builder.text("Hel", "lo")
     builder.complete()
     builder.end()
-    events = builder.take()
+    events = builder.pop_events()
 
-Events are plain dicts, and never change after `take`.
+Events are plain dicts, and never change after `pop_events`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class EventBuilder:
         self._phase: str | None = None  # for the next message
         self._held_logprobs: list[Any] = []  # for held text, which can be the start of a citation mark
 
-    def take(self) -> EventBatch:
+    def pop_events(self) -> EventBatch:
         """Return the events built since the last call, and forget them."""
         events, self._events = self._events, EventBatch()
         return events

@@ -233,7 +233,7 @@ class Background:
         builder.end()
         if self.webhooks:
             await self.webhooks.announce(builder.response)
-        await self._log.append(run, self._worker, batch_of(builder.take()))
+        await self._log.append(run, self._worker, batch_of(builder.pop_events()))
 
     async def _turn(self, run: RunKey) -> Turn | None:
         """Return the stored turn of a run, with its images."""

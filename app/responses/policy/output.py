@@ -77,7 +77,7 @@ class ReviewedGeneration:
                 self._news.clear()
                 await self._review()
             inner.result()
-            self.send(self._inner.builder.take())
+            self.send(self._inner.builder.pop_events())
             await self._review()
             self._end()
         except _Refused as refusal:
@@ -120,7 +120,7 @@ class ReviewedGeneration:
     # The outer events.
 
     def _deliver(self) -> None:
-        if events := self.builder.take():
+        if events := self.builder.pop_events():
             self._delivery = self._delivery.send(events)
 
     async def _review(self) -> None:

@@ -114,7 +114,7 @@ class ToolLoop:
         finally:
             await self._calls.close()
         self._record()
-        self.send(self.builder.take())
+        self.send(self.builder.pop_events())
         self._delivery = NoDelivery()  # breaks a reference cycle: what this loop delivers to refers to it
 
     # The delivery of the rounds and calls.
@@ -151,7 +151,7 @@ class ToolLoop:
         await self._calls.open(self, open_after)
         self._lifecycle.step("tools", began, clock())
         if self._options.approved:
-            self.send(self.builder.take())  # from here on errors are events
+            self.send(self.builder.pop_events())  # from here on errors are events
             await self._calls.run_approved(self)
         while True:
             with self._lifecycle.round(self._round) as record:
@@ -384,7 +384,7 @@ class _WithoutSummary:
         return self._loop.full
 
     def send(self, events: EventBatch) -> _WithoutSummary:
-        self._loop.send(self._loop.builder.take())
+        self._loop.send(self._loop.builder.pop_events())
         return self
 
     async def ready(self) -> None:

@@ -251,7 +251,7 @@ class HostedCalls:
                 for task in [task for task in pending if task.done()]:
                     pending.remove(task)
                     task.result()
-                if deliver_at is not None and clock() >= deliver_at and (events := self._builder.take()):
+                if deliver_at is not None and clock() >= deliver_at and (events := self._builder.pop_events()):
                     delivery.send(events)
                     await delivery.ready()
         finally:

@@ -167,7 +167,7 @@ def test_event_never_changes_once_taken() -> None:
     frozen = []
 
     def take() -> None:
-        events = [*made.take()]
+        events = [*made.pop_events()]
         taken.extend(events)
         frozen.extend(copy.deepcopy(events))
 
@@ -203,20 +203,20 @@ def test_size_of_events_counts_a_text_where_it_is_whole(write: Callable[[EventBu
     made = builder()
     made.start()
     write(made, "x" * 1000)
-    assert made.take().characters < 1000  # deltas are not counted
+    assert made.pop_events().characters < 1000  # deltas are not counted
     made.complete()
-    assert 1000 <= made.take().characters < 2000
+    assert 1000 <= made.pop_events().characters < 2000
     made.end()
-    assert 1000 <= made.take().characters < 2000
+    assert 1000 <= made.pop_events().characters < 2000
 
 
 def test_large_batch_is_divided_into_its_entries() -> None:
     made = builder()
     made.start()
     made.text("x" * (LARGE + 1))
-    assert len(made.take().parts()) == 1
+    assert len(made.pop_events().parts()) == 1
     made.complete()
-    batch = made.take()
+    batch = made.pop_events()
     assert [[*part] for part in batch.parts()] == [[event] for event in batch]
 
 
@@ -662,7 +662,7 @@ def test_failed_response_cannot_be_cancelled() -> None:
     assert made.started
     made.cancel()
     made.end()
-    *_, error, failed = [*made.take()]
+    *_, error, failed = [*made.pop_events()]
     assert (error["type"], failed["type"]) == ("error", "response.failed")
 
 
@@ -674,7 +674,7 @@ def test_failure_after_completion_is_a_failure(end: Callable[[EventBuilder], Non
     end(made)
     made.fail(BackendError("Gone."))
     made.end()
-    failed = [*made.take()][-1]["response"]
+    failed = [*made.pop_events()][-1]["response"]
     assert (failed["status"], failed["completed_at"], failed["incomplete_details"]) == ("failed", None, None)
 
 
