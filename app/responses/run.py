@@ -162,7 +162,7 @@ class Run:
 
     def queue(self) -> EventBatch:
         """Mark the response as queued and return the events."""
-        self._builder.queue()
+        self._builder.mark_queued()
         return self._builder.pop_events()
 
     async def stop(self, error: APIError | None = None) -> EventBatch:

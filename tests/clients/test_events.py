@@ -74,7 +74,7 @@ def body(steps: list[Any]) -> bytes:
 def queued() -> list[Event]:
     """A response that is made in the background."""
     made = builder(CreateResponse(model="m", input="hi", background=True))
-    made.queue()
+    made.mark_queued()
     made.start()
     made.text("Hello.")
     made.complete()

@@ -103,7 +103,7 @@ class EventBuilder:
 
     # The status of the response.
 
-    def queue(self) -> None:
+    def mark_queued(self) -> None:
         """Set the status `queued`, for a background response."""
         self.response["status"] = "queued"
         self._emit("response.created", response=self._snapshot())

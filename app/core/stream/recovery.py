@@ -51,7 +51,7 @@ def recovered_builder(response: Response, events: Iterable[Event]) -> EventBuild
     begun: Response = {**response, "status": "in_progress" if state.started else "queued", "output": state.output}
     builder = EventBuilder(begun, new_id=_no_id, state=state)
     if not state.sequence_number:
-        builder.queue()
+        builder.mark_queued()
     return builder
 
 

@@ -96,7 +96,7 @@ def test_recovered_response_that_had_hardly_begun_is_failed(events: str, rest: s
     made = builder()
     made.response["background"] = True
     stored = {**made.response}
-    made.queue()
+    made.mark_queued()
     made.start()
     said = [*made.pop_events()][: len(events.split())]
     assert story(said) == events
