@@ -30,7 +30,7 @@ from app.core.history.compaction import CONTENT_MARK
 from app.core.ids import new_id
 from app.core.items import ITEM_TYPES, OUTPUTS, id_prefix
 from app.core.stream.event_builder import Upstream
-from app.core.stream.reasoning_encryption import EARLIER_UPSTREAM, UPSTREAM
+from app.core.stream.reasoning_encryption import PROVIDER_FIELDS, PROVIDER_FIELDS_V1
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings
@@ -189,8 +189,8 @@ def decrypt_items(
                 content = None
             if content is not None:
                 item = _with_id(item, key)
-                earlier: Upstream = content.get(EARLIER_UPSTREAM, content)
-                upstream[item["id"]] = content.get(UPSTREAM, earlier)
+                earlier: Upstream = content.get(PROVIDER_FIELDS_V1, content)
+                upstream[item["id"]] = content.get(PROVIDER_FIELDS, earlier)
                 calls |= content.get("calls", {})
         decrypted.append(item)
     for index, item in enumerate(decrypted if calls else ()):

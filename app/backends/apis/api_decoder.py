@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from app.backends.apis.body_decoder import NO_ANSWER, BodyDecoder
 from app.backends.apis.filters import Filter
 from app.backends.server.errors.classification import failure
-from app.core.sse.repeats import RepeatDecoder, ServerEvent
+from app.core.sse.repeats import PatternMatcher, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONObject
 from app.core.types.deltas import DONE, Delta
@@ -23,7 +23,7 @@ class APIDecoder(ABC):
         body: BodyDecoder,
         error_in: ErrorIn,
         filters: Sequence[Filter] = (),
-        repeats: RepeatDecoder | None = None,
+        repeats: PatternMatcher | None = None,
     ) -> None:
         """`repeats` is shared with `body`. It decodes single-event reads without parsing the whole event."""
         self.done = False

@@ -17,7 +17,7 @@ import orjson
 
 from app.core.sse.decoder import EventDecoder, check_piece, encodable
 from app.core.sse.framing import MAX_EVENT_BYTES, TOO_LONG
-from app.core.sse.repeats import RawEvent, RepeatDecoder, ServerEvent
+from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
 from app.core.types import JSONObject
 from app.errors import BackendError
 
@@ -36,7 +36,7 @@ class ChunkDecoding(Protocol):
 class BodyDecoder:
     """Decodes a body after detecting its format from the first character."""
 
-    def __init__(self, whole: Whole, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
+    def __init__(self, whole: Whole, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
         """`whole` converts a complete JSON answer to stream events; for the other arguments see `EventDecoder`."""
         self._head = b""
         self._stream = partial(EventDecoder, repeats, named=named)

@@ -228,7 +228,7 @@ class ProbedServer:
 
 
 def _parsed(events: Iterable[ServerEvent]) -> list[RawEvent]:
-    return [event for event in events if not isinstance(event, RepeatedEvent)]  # none, without a `RepeatDecoder`
+    return [event for event in events if not isinstance(event, RepeatedEvent)]  # none, without a `PatternMatcher`
 
 
 def cause_of(error: httpx.HTTPError | httpx.StreamError) -> str:

@@ -36,7 +36,7 @@ from app.core.request.reasoning import ReasoningFields, is_sent_back, name_bound
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
-from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
+from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
 from app.core.types import JSONObject
 from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
@@ -277,7 +277,7 @@ class ConversationReader:
         for position in calls:
             call = self.items[position]
             source = self.upstream.get(call.get("id") or "") or _NO_FIELDS
-            call_id = self.ids.take(call["call_id"], source and (source.get(ORIGINAL_ID) or source.get(EARLIER_ID)))
+            call_id = self.ids.take(call["call_id"], source and (source.get(ORIGINAL_ID) or source.get(ORIGINAL_ID_V1)))
             sources.append(source)
             ids.append(call_id)
             sent.append({"id": call_id, "type": "function", "function": self.called(call)})

@@ -14,7 +14,7 @@ from app.core.items.readings import NOTES
 from app.core.profile import Profile, ThinkTagOptions
 from app.core.request.roles import joined
 from app.core.stream.reasoning_fragments import ReasoningDetails
-from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
+from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
 from app.core.types import list_field
 from app.core.types.request import Item
 from app.errors import Warnings
@@ -130,7 +130,7 @@ class ReasoningFields:
 
     def _takes(self, name: str) -> bool:
         return name == "extra_content" or (
-            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, EARLIER_ID, NOTES, BOUND)
+            self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, ORIGINAL_ID_V1, NOTES, BOUND)
         )
 
 

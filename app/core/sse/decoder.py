@@ -16,7 +16,7 @@ import orjson
 
 from app.core.bounded_json import MAX_VALUES, TooManyValues, check_values
 from app.core.sse.framing import EventFramer
-from app.core.sse.repeats import RawEvent, RepeatDecoder, ServerEvent
+from app.core.sse.repeats import PatternMatcher, RawEvent, ServerEvent
 from app.errors import BackendError
 
 _TOO_MANY_VALUES = f"The backend sent more than {MAX_VALUES} JSON values in one piece."
@@ -47,7 +47,7 @@ class EventDecoder:
     (see `EventFramer`) or has too many values. Events after `END` are ignored.
     """
 
-    def __init__(self, repeats: RepeatDecoder | None = None, *, named: bool = False) -> None:
+    def __init__(self, repeats: PatternMatcher | None = None, *, named: bool = False) -> None:
         """
         With `repeats`, events that differ from an earlier event only in their text are returned as a `RepeatedEvent`.
 
@@ -246,38 +246,38 @@ class _SurrogateJoiner:
         """Return the joined chunk, after replacements for pending surrogates that it does not complete."""
         if not chunk.get("choices"):
             return [self.walk((), chunk, {})]
-        waiting, self.pending = self.pending, {}
-        mended = self.walk((), chunk, waiting)
-        return [*map(_replacement, waiting), mended]
+        previous, self.pending = self.pending, {}
+        joined = self.walk((), chunk, previous)
+        return [*map(_replacement, previous), joined]
 
     def release(self) -> list[RawEvent]:
         """Return replacements for all pending surrogates."""
-        waiting, self.pending = self.pending, {}
-        return [*map(_replacement, waiting)]
+        previous, self.pending = self.pending, {}
+        return [*map(_replacement, previous)]
 
-    def walk(self, path: _Path, value: object, waiting: dict[_Path, str]) -> Any:
-        """Return an encodable value; each string is prefixed with the pending surrogate for its path."""
+    def walk(self, path: _Path, value: object, previous: dict[_Path, str]) -> Any:
+        """Return an encodable value; strings are prefixed with the `previous` surrogate for their path."""
         if isinstance(value, str):
-            if first := waiting.pop(path, ""):
+            if first := previous.pop(path, ""):
                 value = _SURROGATE_PAIR.sub(_character, first + value[:1]) + value[1:]
             return self._string(path, value)
         if isinstance(value, dict):
-            return {_whole(name): self.walk((*path, name), inner, waiting) for name, inner in value.items()}
+            return {_encodable(name): self.walk((*path, name), inner, previous) for name, inner in value.items()}
         if isinstance(value, list):
-            return [self.walk((*path, _place(n, inner)), inner, waiting) for n, inner in enumerate(value)]
+            return [self.walk((*path, _index(n, inner)), inner, previous) for n, inner in enumerate(value)]
         return value
 
     def _string(self, path: _Path, text: str) -> str:
         if "delta" in path and text and "\ud800" <= text[-1] <= "\udbff":
             self.pending[path], text = text[-1], text[:-1]
-        return _whole(text)
+        return _encodable(text)
 
 
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def _whole(text: str) -> str:
+def _encodable(text: str) -> str:
     if text.isascii():
         return text
     if "?" in text:
@@ -289,7 +289,7 @@ def _character(pair: re.Match[str]) -> str:
     return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
-def _place(position: int, value: object) -> int:
+def _index(position: int, value: object) -> int:
     index = value.get("index") if isinstance(value, dict) else None
     return index if isinstance(index, int) else position
 

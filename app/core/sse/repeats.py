@@ -49,7 +49,7 @@ _LINE_END, _BACKSLASH = b"\n\\"
 _ATTEMPTS = 4
 
 
-class RepeatDecoder:
+class PatternMatcher:
     """Learns the event pattern of a stream, and decodes matching events."""
 
     def __init__(self, find_text: FindText) -> None:

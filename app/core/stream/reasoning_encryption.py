@@ -7,7 +7,7 @@ from collections.abc import Callable
 from app.core.types import JSONMapping, JSONObject
 
 # The key for the provider fields in encrypted content, and its name in content from earlier versions.
-UPSTREAM, EARLIER_UPSTREAM = "upstream", "said"
+PROVIDER_FIELDS, PROVIDER_FIELDS_V1 = "upstream", "said"
 
 
 class ReasoningEncryption:
@@ -36,4 +36,4 @@ class ReasoningEncryption:
     def content(self, fields: JSONMapping) -> str:
         """Return `encrypted_content` for an item with these fields and all waiting fields."""
         calls, self._calls = self._calls, {}
-        return self._encrypt({UPSTREAM: fields, "calls": calls} if calls else {UPSTREAM: fields})
+        return self._encrypt({PROVIDER_FIELDS: fields, "calls": calls} if calls else {PROVIDER_FIELDS: fields})

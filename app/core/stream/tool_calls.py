@@ -24,7 +24,7 @@ from app.core.types.frozen import frozen
 
 MAX_CALL_ID = 64  # characters, by the spec
 ORIGINAL_ID = "original_id"  # the upstream field for a longer id
-EARLIER_ID = "said_id"  # its name in turns from earlier versions
+ORIGINAL_ID_V1 = "said_id"  # its name in turns from earlier versions
 
 
 @dataclass(slots=True)
@@ -208,7 +208,7 @@ class ToolCalls:
             call.begun = True
             if call.open is None:
                 call.pieces.append(arguments)
-        if call.name and call.open is None and (call.begun or (call.id and self._is_whole(call.name))):
+        if call.name and call.open is None and (call.begun or (call.id and self._is_complete(call.name))):
             self._announce(call)
         if call.open and call.reader.closed and not call.ended:
             self._finish(call)
@@ -226,7 +226,7 @@ class ToolCalls:
         if reader.closed and not call.ended:
             self._finish(call)
 
-    def _is_whole(self, name: str) -> bool:
+    def _is_complete(self, name: str) -> bool:
         """Whether a name is complete without arguments: it names a function and is not a prefix of another name."""
         return name in self.bindings and not any(other != name and other.startswith(name) for other in self.bindings)
 
@@ -238,7 +238,7 @@ class ToolCalls:
         binding = self.bindings.get(name) or ToolBinding(FUNCTION_CALL, {"name": name})
         allowed = self._rules.allowed
         forbidden = name in self._limits.forbidden or (allowed is not None and name not in allowed)
-        if forbidden or (others and not self._rules.parallel) or (binding.hosted and not self._take_hosted()):
+        if forbidden or (others and not self._rules.parallel) or (binding.hosted and not self._acquire_hosted()):
             call.suppressed = True
             return
         original = {ORIGINAL_ID: call.id} if call.id and len(call.id) > MAX_CALL_ID else {}
@@ -248,7 +248,7 @@ class ToolCalls:
             self._write_arguments(call, call.reader.feed(piece))
         call.pieces.clear()
 
-    def _take_hosted(self) -> bool:
+    def _acquire_hosted(self) -> bool:
         if self._hosted_left is None:
             return True
         self._hosted_left -= 1

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from app.backends.apis.chat.chunk_reader import ChunkReader
 from app.core.profile import Profile
 from app.core.sse.decoder import END, EventDecoder
-from app.core.sse.repeats import RepeatDecoder, RepeatedEvent, ServerEvent
+from app.core.sse.repeats import PatternMatcher, RepeatedEvent, ServerEvent
 from app.core.types.deltas import DONE, AnswerMetadata, Delta
 from tests.streams.recording import NAMES, load
 from tests.support.build import singly
@@ -24,7 +24,7 @@ class Decoding:
 
     def __init__(self, *, repeats: bool) -> None:
         self._reader = ChunkReader(Profile().response)
-        self._repeats = RepeatDecoder(self._reader.find_text) if repeats else None
+        self._repeats = PatternMatcher(self._reader.find_text) if repeats else None
         self._decoder = EventDecoder(self._repeats)
         self.repeated: list[list[str]] = []  # the texts of each repeat
 

@@ -108,7 +108,7 @@ class ChunkReader:
     # Repeated chunks.
 
     def find_text(self, chunk: RawEvent) -> tuple[str, ReadTexts] | None:
-        """Return the text field and its reader if the chunk contains nothing else; see `RepeatDecoder`."""
+        """Return the text field and its reader if the chunk contains nothing else; see `PatternMatcher`."""
         choices = chunk.get("choices")
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return None

@@ -11,7 +11,7 @@ from app.core.json_values import json_object
 from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.sse.decoder import END
-from app.core.sse.repeats import RawEvent, RepeatDecoder, RepeatedEvent, ServerEvent
+from app.core.sse.repeats import PatternMatcher, RawEvent, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types.deltas import AnswerMetadata, Delta, Finished, SourcesCited, UsageReported
 from app.errors import BackendError
@@ -22,7 +22,7 @@ _NO_OUTPUT = (AnswerMetadata, UsageReported, SourcesCited)
 class ChatDecoder(APIDecoder):
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._reader = ChunkReader(profile.response)
-        repeats = RepeatDecoder(self._reader.find_text)
+        repeats = PatternMatcher(self._reader.find_text)
         super().__init__(BodyDecoder(completion_chunks, repeats), error_in, filters(profile, asked.body), repeats)
 
     def _read(self, events: list[ServerEvent]) -> list[Delta]:

@@ -18,7 +18,7 @@ from app.core.request.caching import THINKING_BLOCKS
 from app.core.request.messages import AssistantTurn, ConversationReader
 from app.core.request.reasoning import BOUND, UNSIGNED, bound_fields, is_sent_back, reasoning_text
 from app.core.request.roles import OPENING, SYSTEM, Message
-from app.core.stream.tool_calls import EARLIER_ID, ORIGINAL_ID
+from app.core.stream.tool_calls import ORIGINAL_ID, ORIGINAL_ID_V1
 from app.core.types import JSONObject
 from app.core.types.request import Item
 
@@ -66,7 +66,7 @@ class MessagesConversation(ConversationReader):
 
     def _own_id(self, call: Item) -> object:
         source = self.upstream.get(call.get("id") or "") or {}
-        return source.get(ORIGINAL_ID) or source.get(EARLIER_ID)
+        return source.get(ORIGINAL_ID) or source.get(ORIGINAL_ID_V1)
 
     def _results(self, calls: Sequence[int], ids: Sequence[str]) -> Iterator[JSONObject]:
         for call, call_id in zip(calls, ids, strict=True):

@@ -24,7 +24,7 @@ from app.core.profile import Profile
 from app.core.request.question import EncodedQuestion
 from app.core.request.reasoning import bound
 from app.core.sse.decoder import END
-from app.core.sse.repeats import RawEvent, ReadTexts, RepeatDecoder, RepeatedEvent, ServerEvent
+from app.core.sse.repeats import PatternMatcher, RawEvent, ReadTexts, RepeatedEvent, ServerEvent
 from app.core.stream.answer import ErrorIn
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.deltas import (
@@ -64,7 +64,7 @@ class MessagesDecoder(APIDecoder):
     def __init__(self, asked: EncodedQuestion, profile: Profile, error_in: ErrorIn) -> None:
         self._asked = asked.body
         self._message = MessageReader(profile)
-        repeats = RepeatDecoder(self._message.find_text)
+        repeats = PatternMatcher(self._message.find_text)
         body = BodyDecoder(_whole, repeats, named=True)
         super().__init__(body, error_in, filters(profile, asked.body), repeats)
         self.warnings = self._message.warnings
@@ -79,7 +79,7 @@ class MessagesDecoder(APIDecoder):
 
     def resume(self) -> None:
         super().resume()
-        self._repeats = RepeatDecoder(self._message.find_text)
+        self._repeats = PatternMatcher(self._message.find_text)
         self._body = BodyDecoder(_whole, self._repeats, named=True)
         self._message.resume()
 
@@ -199,7 +199,7 @@ class MessageReader:
         return []
 
     def find_text(self, event: RawEvent) -> tuple[str, ReadTexts] | None:
-        """Return a delta's text field and its reader; see `RepeatDecoder`."""
+        """Return a delta's text field and its reader; see `PatternMatcher`."""
         delta, index = json_object(event.get("delta")), _index(event)
         name = _DELTAS.get(str(delta.get("type")))
         if event.get("type") != "content_block_delta" or name is None or not json_text(delta.get(name)):
