@@ -1,10 +1,10 @@
 """
-Translate a validated request and its history into a Chat Completions request for one backend.
+Translate a validated request and its history into a backend's Chat Completions request.
 
     chat = to_chat(Question(request, request.items(), "some-model"), profile)
     chat.body   # {"model": "some-model", "messages": [...], "stream": True, ...}
 
-Fields that the caller did not set are not sent: nulls, empty lists and unknown fields are what backends refuse most.
+Unset fields are omitted: backends most often reject nulls, empty lists and unknown fields.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     """
     Translate a question.
 
-    Raises `InvalidRequest`, with the field at fault, for what cannot be sent. The spec makes the constraints on tools
-    binding, so `EncodedQuestion.allowed` enforces them whatever the backend does.
+    Raises `InvalidRequest`, naming the field, for content that cannot be sent. The spec makes tool constraints binding,
+    so `EncodedQuestion.allowed` enforces them regardless of the backend.
     """
     options = profile.request
     cached = is_cached_chat(question, options)
@@ -42,7 +42,7 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
     text_format, instruction = response_format(state)
     messages = _with_instructions(state, read.messages(), instruction, choice)
     body: dict[str, object] = {
-        **_parameters(state, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` may have any name
+        **_parameters(state, CACHE_FIELDS if cached else frozenset()),  # first: `extra_params` can have any name
         "model": options.model_map.get(question.model, question.model),
         "messages": arrange(messages, options.roles),
         **_streaming(options, with_tools=bool(choice.functions)),
@@ -57,7 +57,7 @@ def to_chat(question: Question, profile: Profile) -> EncodedQuestion:
 
 
 def encoded_question(state: TranslationState, body: dict[str, object], choice: Choice) -> EncodedQuestion:
-    """Return a question encoded as a body, with what the profile limits and adds."""
+    """Return a question's encoding, after the profile's limits and additions."""
     limit(state, body)
     return EncodedQuestion(
         body=_patched(body, state.options.extra_body),
@@ -69,17 +69,16 @@ def encoded_question(state: TranslationState, body: dict[str, object], choice: C
 
 
 class ReadQuestion(NamedTuple):
-    """A question as every encoder begins with it: the tools that the model can call, and the items."""
+    """The common first step of all encoders: the callable tools, and the items."""
 
     state: TranslationState
     tools: ToolSet
-    items: Sequence[Item]  # with all calls and outputs as those of functions
-    places: Sequence[int]  # of the items in the request's own input
+    items: Sequence[Item]  # with all calls and outputs as function calls and outputs
+    places: Sequence[int]  # the items' indexes in the request's own input
     choice: Choice
     form: type[ConversationReader]
 
     def messages(self) -> list[Message]:
-        """Return the messages: see `to_messages`."""
         return to_messages(self.items, self.state, self.tools, self.places, self.form)
 
 
@@ -87,11 +86,11 @@ def read_question(
     question: Question, profile: Profile, options: RequestOptions, form: type[ConversationReader]
 ) -> ReadQuestion:
     """
-    Read the items and the tools of a question.
+    Read a question's items and tools.
 
-    `options` are the profile's, as far as the API leaves them open; `form` is that of the messages.
+    `options` are the profile's, adjusted by the API; `form` is the message reader's class.
 
-    Raises `InvalidRequest`, with the field at fault, for what cannot be sent.
+    Raises `InvalidRequest`, naming the field, for content that cannot be sent.
     """
     request, items = question.request, question.items
     state = TranslationState(request, profile, question.upstream, question.hosted, question.strict, options)
@@ -107,7 +106,7 @@ def read_question(
 def _with_instructions(
     state: TranslationState, messages: Sequence[Message], text_format: str, choice: Choice
 ) -> list[Message]:
-    """Return the messages with the instructions, also those for the format and the tool of the answer."""
+    """Return the messages with instructions, including those for answer format and tool choice."""
     lead, parts = "\n\n".join(filter(None, (state.request.instructions, text_format))), state.options.content.parts
     before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
     if not before and not messages:
@@ -127,7 +126,7 @@ def _choice(state: TranslationState, items: Sequence[Item], tools: ToolSet) -> C
 
 def _streaming(options: RequestOptions, *, with_tools: bool) -> dict[str, object]:
     if options.force_nonstream_with_tools and with_tools and not options.force_stream:
-        return {"stream": False}  # explicit, since some servers stream by default
+        return {"stream": False}  # explicit, because some servers stream by default
     if options.stream_usage == "stream_options":
         return {"stream": True, "stream_options": {"include_usage": True}}
     return {"stream": True}
@@ -149,13 +148,13 @@ def _tools(state: TranslationState, choice: Choice) -> dict[str, object]:
     return fields
 
 
-# Parameters that have the same name and meaning in both APIs.
+# Parameters with the same name and meaning in both APIs.
 _SAME = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
 
-# Parameters of Chat Completions that the Responses API lacks; clients send them as extra fields.
+# Chat Completions parameters outside the Responses API; clients send them as extra fields.
 EXTRA = ("seed", "stop", "logit_bias")
 
-# Those that this server applies to the answer itself (`app.core.stream.stop_sequences`), so no server need know them.
+# Extra parameters that this server applies itself (`app.core.stream.stop_sequences`), so backends need not know them.
 APPLIED = frozenset({"stop"})
 
 _MAX_TOKENS = {
@@ -169,11 +168,11 @@ def _if_set(name: str) -> Callable[[CreateResponse], object]:
     return lambda request: getattr(request, name) if name in request.model_fields_set else None
 
 
-# Parameters that this server handles, and forwards only where the profile says so.
+# Parameters implemented by this server, forwarded only if the profile says so.
 _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "user": lambda request: request.safety_identifier or request.user,
     "safety_identifier": lambda request: request.safety_identifier or request.user,
-    "store": lambda request: False,  # responses are stored here and nowhere else
+    "store": lambda request: False,  # responses are stored only here
     "metadata": lambda request: request.metadata or None,
     "verbosity": lambda request: request.text.verbosity,
     "service_tier": _if_set("service_tier"),
@@ -182,14 +181,14 @@ _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
     "prompt_cache_options": lambda request: request.prompt_cache_options and request.prompt_cache_options.model_extra,
 }
 
-# Parameters that matter to the model's server alone: what a request sets of them, if they are not forwarded.
+# Parameters that only concern the model server: their values in a request, if not forwarded.
 _UNSENT: dict[str, Callable[[CreateResponse], object]] = {
     "text.verbosity": lambda request: request.text.verbosity,
     "service_tier": lambda request: None if request.service_tier in ("auto", "default") else request.service_tier,
     "prompt_cache_retention": lambda request: request.prompt_cache_retention,
 }
 
-# Parameters of OpenAI's API that are known, but have no effect here, and why.
+# Known OpenAI parameters without effect here, with reasons.
 _WITHOUT_EFFECT = {
     "access_programs": "only OpenAI has these programs",
     "background_options.continuation_id": "background responses start in the order of their requests",
@@ -204,7 +203,7 @@ _WITHOUT_EFFECT = {
     "reasoning.mode": "model servers support only reasoning effort",
 }
 
-# Fields of items, of parts of their content and of tools that have no counterpart in Chat Completions.
+# Fields of items, content parts and tools without a counterpart in Chat Completions.
 _UNSENT_OF_ITEMS = frozenset({"phase", "caller"})
 _UNSENT_OF_PARTS = frozenset({"prompt_cache_breakpoint"})
 _UNSENT_OF_FILES = frozenset({"prompt_cache_breakpoint", "detail"})
@@ -217,9 +216,8 @@ IGNORED = frozenset({"client_metadata", "type", "generate", "stream_id"})
 
 
 FRAMEWORK_EVENTS = "antiphon:events"
-COST = "antiphon:cost"  # also the name of the response's field
+COST = "antiphon:cost"  # also the response field's name
 
-# Known values of `include`.
 INCLUDED = frozenset(
     {
         "reasoning.encrypted_content",
@@ -228,7 +226,7 @@ INCLUDED = frozenset(
         COST,
         "web_search_call.action.sources",
         *(value for row in ITEM_TYPES.values() for value in row.included.values()),
-        # These two have no effect: the URLs that callers sent are always returned.
+        # without effect: URLs from callers are always returned
         "computer_call_output.output.image_url",
         "message.input_image.image_url",
     }
@@ -236,12 +234,12 @@ INCLUDED = frozenset(
 
 
 def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
-    """Return the names of known parameters that are not part of the Responses API."""
+    """Return the names of known parameters outside the Responses API."""
     return frozenset((*EXTRA, *options.extra_params, *options.forward, *IGNORED))
 
 
 def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
-    """Raise `InvalidRequest` for the first unknown field, naming the closest known one."""
+    """Raise `InvalidRequest` for the first unknown field, suggesting a similar known field."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
         if why := _WITHOUT_EFFECT.get(field.path):
             message = f"Unsupported parameter: {label(field.path)}: {why}."
@@ -257,9 +255,9 @@ def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
 
 def name_unsent(state: TranslationState, kept: frozenset[str] = frozenset()) -> None:
     """
-    Add a warning for each field of the request that cannot be sent; each is named once, however often it is set.
+    Warn once about each request field that cannot be sent.
 
-    `kept` are the names of fields that are sent although Chat Completions have no counterpart of them.
+    `kept` are field names that are sent despite having no counterpart in Chat Completions.
     """
     request, forwarded = state.request, {*state.options.forward, *kept}
     kept |= request.preferences
@@ -302,7 +300,7 @@ def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
 
 
 def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, object]:
-    """Return the parameters that the caller set, under their Chat Completions names; for `kept` see `name_unsent`."""
+    """Return the caller's parameters under their Chat Completions names; for `kept` see `name_unsent`."""
     request, options = state.request, state.options
     name_unsent(state, kept)
     extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
@@ -333,7 +331,7 @@ def _effort(state: TranslationState) -> JSONObject:
             return {"reasoning": {"effort": mapped}}
         case "thinking.type":
             thinking = {"thinking": {"type": "disabled" if mapped == "none" else "enabled"}}
-            # An effort in `effort_map` is a level that the server knows, in addition to the switch.
+            # An effort in `effort_map` is a level known to the server, in addition to the switch.
             graded = effort in options.effort_map and mapped != "none"
             return {**thinking, "reasoning_effort": mapped} if graded else thinking
         case "enable_thinking":
@@ -350,7 +348,7 @@ def _effort(state: TranslationState) -> JSONObject:
     return {}
 
 
-# The request field for each field of a Chat Completions request, and for everything inside it.
+# The request field for each Chat Completions field, including nested values.
 CALLER_FIELDS = {
     **dict.fromkeys((name for names in _MAX_TOKENS.values() for name in names), "max_output_tokens"),
     **dict.fromkeys(
@@ -370,7 +368,7 @@ _OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, 
 
 
 def limit(state: TranslationState, body: dict[str, object]) -> None:
-    """Clamp numbers to the ranges that the server accepts, and drop parameters that it does not accept."""
+    """Clamp numbers to the server's ranges, and drop unsupported parameters."""
     for name, (low, high) in state.options.clamp.items():
         value = body.get(name)
         if isinstance(value, int | float) and not low <= value <= high:
@@ -385,7 +383,7 @@ def limit(state: TranslationState, body: dict[str, object]) -> None:
 
 
 def _patched(old: dict[str, object], patch: Mapping[str, object]) -> dict[str, object]:
-    """Merge a JSON patch (RFC 7396): nested objects are merged, null removes a field."""
+    """Apply a JSON merge patch (RFC 7396): merge nested objects; null removes a field."""
     merged = dict(old)
     for name, value in patch.items():
         if value is None:

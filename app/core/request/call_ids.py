@@ -1,10 +1,10 @@
 """
-The ids of tool calls in the form that a backend accepts.
+Tool call ids in a form accepted by the backend.
 
-Ids are sent unchanged, which some models require, unless the profile has a pattern for them, such as nine letters and
-digits. Ids longer than 64 characters are replaced, except for the server that made them: gateways hide signatures in
-their ids and need them back. A replacement is a hash of the original id, so that prompts of later turns begin with the
-same tokens and can be cached.
+Ids are sent unchanged, as some models require, unless the profile has an id pattern, for example nine letters and
+digits. Ids longer than 64 characters are replaced, except for the server that created them, because gateways hide
+signatures in their ids. A replacement is a hash of the original id, so that later prompts begin with the same tokens
+and can be cached.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ATTEMPTS = 1000
 
 
 class _Form(NamedTuple):
-    """A format of ids, generated from a hash."""
+    """An id format, filled from a hash."""
 
     prefix: str
     alphabet: str
@@ -54,22 +54,22 @@ _FORM = _Form("call_", _ALPHABETS[0], 32)
 
 class CallIds:
     """
-    Assigns a unique id to each call of a request.
+    Assigns a unique id to each call in a request.
 
-    `pattern` is `verbatim`, or a regular expression that ids must match from end to end.
+    `pattern` is `verbatim`, or a regular expression that must match the whole id.
     """
 
     def __init__(self, pattern: str = VERBATIM) -> None:
         self._pattern = None if pattern == VERBATIM else re.compile(pattern)
         self._form = _FORM if pattern == VERBATIM else _form(pattern)
         self._used: set[str] = set()
-        self._tried: dict[str, int] = {}  # replacements generated so far, by original id
+        self._tried: dict[str, int] = {}  # number of generated replacements, by original id
 
     def take(self, call_id: str, original: object = None) -> str:
         """
         Return the id to send for a call; a second call with the same id gets a different one.
 
-        `original` is the backend's own id of the call, if it was too long to be shown to the client.
+        `original` is the backend's id, if it was too long for the client.
         """
         fits = len(call_id) <= MAX_CALL_ID and self._is_free(call_id)
         result = call_id if fits else self._replacement(call_id)
@@ -87,12 +87,12 @@ class CallIds:
             candidate = self._form.id(f"{call_id}\n{attempt}")
             if len(candidate) <= MAX_CALL_ID and self._is_free(candidate):
                 return candidate
-        return _FORM.id(f"{call_id}\n{self._tried[call_id]}")  # the pattern has no unused id: uniqueness matters more
+        return _FORM.id(f"{call_id}\n{self._tried[call_id]}")  # uniqueness matters more than an exhausted pattern
 
 
 @lru_cache(maxsize=64)
 def _form(pattern: str) -> _Form:
-    """Return a format whose ids match the pattern: the longest of the usual lengths, for the fewest collisions."""
+    """Return a format with ids that match the pattern, preferring long ids for fewer collisions."""
     fits = re.compile(pattern).fullmatch
     best, best_matches = _FORM, 0
     for length, prefix, alphabet in product(_LENGTHS, _PREFIXES, _ALPHABETS):

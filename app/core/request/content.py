@@ -1,8 +1,8 @@
 """
-Translate the content of an item into the content of a chat message.
+Translate an item's content into chat message content.
 
-Text is sent as a plain string: of a list, some servers make a message of each part, and others drop the parts. A new
-type of part is a row of `_PARTS`.
+Text is sent as a plain string: given a list, some servers turn each part into a message, and others drop parts. To add
+a part type, add a row to `_PARTS`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PartError(Exception):
 
     @property
     def where(self) -> str:
-        """The path within the content, such as `[1].file_id`."""
+        """The path within the content, for example `[1].file_id`."""
         return f"[{self.index}].{self.field}" if self.field else f"[{self.index}]"
 
 
@@ -43,7 +43,7 @@ def _refusal(part: Part, options: ContentOptions) -> ChatPart:
     return {"type": "text", "text": part["refusal"]}  # servers reject `refusal` parts in requests
 
 
-_DETAILS = {"original": "high"}  # a value that Chat Completions do not have
+_DETAILS = {"original": "high"}  # not in Chat Completions
 
 
 def _image(part: Part, options: ContentOptions) -> ChatPart:
@@ -89,10 +89,10 @@ def _missing(part: Part, field: str, wanted: str) -> PartError:
 
 
 class PartForm(NamedTuple):
-    """The form that an API gives to the parts of a message."""
+    """An API's representation of message parts."""
 
-    parts: Mapping[str, Callable[[Part, ContentOptions], ChatPart]]  # by the type of the item's part
-    breakpoints: bool = False  # whether the caller's breakpoints of the prompt cache are kept, as `cache_control`
+    parts: Mapping[str, Callable[[Part, ContentOptions], ChatPart]]  # by the item part's type
+    breakpoints: bool = False  # whether to keep the caller's prompt cache breakpoints, as `cache_control`
 
 
 # Some clients send `output_text` instead of `input_text`, or the reverse.
@@ -114,10 +114,10 @@ _PARTS: dict[str, Callable[[Part, ContentOptions], ChatPart]] = {
 PART_TYPES = frozenset(_PARTS)
 CHAT_PARTS = PartForm(_PARTS)
 
-# The option that says whether a backend accepts the type of part.
+# The option for whether a backend accepts a part type.
 _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audio": "audio"}
 
-# The text in place of a part that the backend does not accept, and the warning for the caller; both name its type.
+# The replacement text for a rejected part, and the warning for the caller, both with the part's type.
 NOTE = "(Content of type {} was omitted: this model does not support it.)"
 WARNING_OF_NOTE = "This backend does not support {}; it was replaced by a note."
 
@@ -126,9 +126,9 @@ def read_content(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, form: PartForm = CHAT_PARTS
 ) -> list[ChatPart]:
     """
-    Return the parts of an item's content, as those of chat or in another form.
+    Translate an item's content into chat parts, or into another form.
 
-    Parts of an unknown type are left out with a warning. Raises `PartError` for a known part that cannot be sent.
+    Parts of unknown types are omitted with a warning. Raises `PartError` for a known part that cannot be sent.
     """
     if not content:
         return []
@@ -155,43 +155,42 @@ def read_content(
 
 
 def cache_control(ttl: object = None) -> JSONObject:
-    """Return the mark of a breakpoint of the prompt cache, which lasts for five minutes or an hour."""
+    """Return a prompt cache breakpoint, with a lifetime of five minutes or an hour."""
     return {"type": "ephemeral", **({} if ttl in (None, "5m", "in_memory") else {"ttl": "1h"})}
 
 
 def _is_dropped(part: Part, options: ContentOptions) -> bool:
-    """Return whether the part is to be left out, since the backend does not accept its type."""
+    """Return whether the profile drops the part's type."""
     if (limit := _LIMITS.get(part["type"])) is None or getattr(options, limit) != "drop":
         return False
     return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
 
 
 def check_known(content: object, place: int) -> None:
-    """Raise `InvalidRequest` for content that has only unknown types of parts, of the item at a place in the input."""
+    """Raise `InvalidRequest` if all parts have unknown types; `place` is the item's input index."""
     if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
         message = f"Invalid content: must have a part of a known type: {', '.join(sorted(PART_TYPES))}."
         raise InvalidRequest(message, param=param_in_item(place, ".content"), code="invalid_value")
 
 
 def param_in_item(place: int, field: str) -> str:
-    """Return the `param` of an error in an item, by its place in the input; negative for items of earlier turns."""
+    """Return the `param` for an error in an item, by its input index; negative for items of earlier turns."""
     return f"input[{place}]{field}" if place >= 0 else "previous_response_id"
 
 
 def texts(parts: Sequence[ChatPart]) -> list[str]:
-    """Return the texts of the text parts."""
     return [part["text"] for part in parts if part["type"] == "text"]
 
 
 def media(parts: Sequence[ChatPart]) -> list[ChatPart]:
-    """Return the parts that are not text."""
+    """Return the non-text parts."""
     return [part for part in parts if part["type"] != "text"]
 
 
 def joined_text(
     content: str | Sequence[Part] | None, options: ContentOptions, warnings: Warnings, *, role: str, separator: str
 ) -> str:
-    """Return the text of a message whose role allows only text in chat; other parts are left out with a warning."""
+    """Return a message's text, for roles with only text in chat; other parts are omitted with a warning."""
     if isinstance(content, str):
         return content
     parts = read_content(content, options, warnings)
@@ -205,9 +204,9 @@ _TEXTS = frozenset(type_ for type_, make in _PARTS.items() if make is _text)
 
 def plain_text(content: str | Sequence[Part] | None) -> str | None:
     """
-    Return the text of content that is one text; None for any other content.
+    Return the text of content with a single text; None for any other content.
 
-    Nearly all content is one text, and `read_content` takes several times as long for it.
+    Nearly all content is a single text, and `read_content` is several times slower for it.
     """
     if isinstance(content, str):
         return content
@@ -218,14 +217,14 @@ def plain_text(content: str | Sequence[Part] | None) -> str | None:
 
 
 def text_content(text: str, form: str) -> str | list[ChatPart]:
-    """Return a text as message content: a string, or a list of one part for the form `array`."""
+    """Return text as message content: a string, or with the form `array` a list with one part."""
     return [{"type": "text", "text": text}] if form == "array" else text
 
 
 def string_or_parts(parts: list[ChatPart], form: str) -> str | list[ChatPart]:
-    """Return content without media as one string; as a list of parts otherwise, or for the form `array`."""
+    """Return content without media as a string; otherwise, or with the form `array`, as a list of parts."""
     if len(parts) == 1 and form != "array" and parts[0]["type"] == "text" and len(parts[0]) == 2:
-        text: str = parts[0]["text"]  # as nearly all content
+        text: str = parts[0]["text"]  # nearly all content
         return text
     if media(parts) or (form == "array" and parts) or any("cache_control" in part for part in parts):
         return parts

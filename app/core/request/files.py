@@ -1,8 +1,8 @@
 """
 Text of uploaded files.
 
-Text files are sent as text to every backend: OpenAI's Chat Completions accept only PDFs, and most local servers accept
-no files. PDFs become text for backends that accept no files.
+Text files are sent as text to every backend: OpenAI's Chat Completions only accepts PDFs, and most local servers do not
+accept files. PDFs become text for backends without file support.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from urllib.parse import unquote_to_bytes
 
 from app.core.charsets import codec_of, declared_charset, decoded
 
-# Fields that are added to a part before it is translated, since extracting text takes long: the text of a PDF, or the
-# reason why there is none.
+# Fields added to a part before translation, because text extraction is slow: a PDF's text, or the reason why it has
+# none.
 PDF_TEXT: Final = "antiphon:text"
 PDF_ERROR: Final = "antiphon:text_error"
 
@@ -27,14 +27,14 @@ _URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?((?:;[\w.+-]+=[^;,]*)*)(;base64)?,"
 _URL_SAFE = str.maketrans("-_", "+/")
 _PADDING = "=" + string.whitespace
 _PIECE = 512 * 1024  # characters or bytes
-_HEAD = 4096  # characters of base64 that are decoded first, to see whether the file is text
+_HEAD = 4096  # base64 characters decoded first, to detect text
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 _DECLARED = re.compile(r"text/|application/(?:json|xml|yaml|toml|javascript|sql|x-sh)\b|.*\+(?:json|xml)$")
 
 
 def is_pdf(part: Mapping[str, object]) -> bool:
-    """Return whether the file of a part is a PDF, by its media type, its name, or its first bytes."""
+    """Return whether a part's file is a PDF, by media type, name, or first bytes."""
     data, name = part.get("file_data"), part.get("filename")
     if not isinstance(data, str) or not data:
         return False
@@ -45,13 +45,13 @@ def is_pdf(part: Mapping[str, object]) -> bool:
 
 
 def file_bytes(part: Mapping[str, object]) -> bytes | None:
-    """Return the bytes of a file in base64 or a data URL; None if it cannot be decoded."""
+    """Decode a file in base64 or a data URL; None if it is invalid."""
     data = part.get("file_data")
     return _decoded(data) if isinstance(data, str) else None
 
 
 def file_text(part: Mapping[str, object]) -> str | None:
-    """Return the text of a text file, whatever its name; None for other files, including PDFs."""
+    """Return a text file's text, regardless of its name; None for other files, including PDFs."""
     data = part.get("file_data")
     if not isinstance(data, str) or not data or is_pdf(part):
         return None
@@ -74,14 +74,14 @@ def file_text(part: Mapping[str, object]) -> str | None:
 
 
 def as_text(part: Mapping[str, object], text: str) -> str:
-    """Return the text of a file as it is shown to the model, with the name of the file."""
+    """Return a file's text as shown to the model, with the file name."""
     name = part.get("filename")
     named = f' name="{escape(name)}"' if isinstance(name, str) and name else ""
     return f"<file{named}>\n{text.strip()}\n</file>"
 
 
 def _declared(data: str) -> tuple[str, str | None]:
-    """Return the media type of a data URL ("" for anything else), and the codec of its charset."""
+    """Return a data URL's media type ("" for anything else), and the codec for its charset."""
     match = _URL.match(data)
     if match is None:
         return "", None
@@ -96,12 +96,11 @@ def _decoded(data: str, limit: int | None = None) -> bytes | None:
     text = data[start : None if limit is None else start + limit]
     try:
         return b"".join(_unquoted(text) if match and not match[3] else _from_base64(text))
-    except ValueError:  # binascii.Error, or a character that is not ASCII
+    except ValueError:  # binascii.Error, or a non-ASCII character
         return None
 
 
 def _unquoted(text: str) -> Iterator[bytes]:
-    """Decode percent-encoded text in pieces."""
     at = 0
     while at < len(text):
         end = at + _PIECE
@@ -112,9 +111,9 @@ def _unquoted(text: str) -> Iterator[bytes]:
 
 
 def _from_base64(text: str) -> Iterator[bytes]:
-    """Decode base64 in pieces, each of which holds the GIL; raises `ValueError`."""
+    """Decode base64 in pieces, to limit how long the GIL is held; raises `ValueError`."""
     text = text.rstrip(_PADDING)
-    rest = ""  # of a group of four characters
+    rest = ""  # an incomplete group of four characters
     for at in range(0, len(text), _PIECE):
         piece = rest + "".join(text[at : at + _PIECE].split()).translate(_URL_SAFE)
         if "=" in piece:

@@ -1,9 +1,9 @@
 """
-Translate the items of a conversation into chat messages.
+Translate conversation items into chat messages.
 
-Everything that the model produced in one turn (text, reasoning, calls, in any order) becomes one assistant message. The
-results of its calls follow directly, one tool message per call, in the order of the calls. Backends refuse any other
-order, and would refuse it again on every later turn of the conversation.
+All model output of a turn (text, reasoning, calls, in any order) becomes one assistant message. Call results follow
+directly, one tool message per call, in call order. Backends reject any other order, and would also reject it in every
+later turn.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
-_PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never refused
+_PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never rejected
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
 
 _NO_FIELDS: Mapping[str, object] = {}
@@ -58,10 +58,10 @@ def to_messages(
     form: type[ConversationReader],
 ) -> list[Message]:
     """
-    Return the messages of a conversation, oldest first.
+    Return a conversation's messages, oldest first.
 
-    Roles have the backend's names but keep their order; `roles.arrange` moves them. `places` has the index of each item
-    in the request's own input, negative for earlier turns. `form` makes the messages of one API.
+    Roles have the backend's names but keep their order; `roles.arrange` moves them. `places` holds each item's index in
+    the request's own input, negative for earlier turns. `form` is the message reader for the API.
 
     Raises `InvalidRequest`, with the index in its `param`, for content that cannot be sent.
     """
@@ -69,25 +69,25 @@ def to_messages(
 
 
 class AssistantTurn:
-    """One turn of the model, assembled from its items."""
+    """A model turn, assembled from its items."""
 
     __slots__ = ("before_text", "calls", "content", "number", "reasoning", "waiting")
 
     def __init__(self, number: int) -> None:  # faster than a dataclass with default factories
-        self.number = number  # of user messages before it
-        self.content: list[Any] = []  # texts; in forms that keep the order, blocks of text and reasoning
+        self.number = number  # number of preceding user messages
+        self.content: list[Any] = []  # texts; for APIs that keep the order, blocks of text and reasoning
         self.reasoning: list[Mapping[str, object]] = []
         self.before_text = 0  # the number of `reasoning` entries before the first text
-        self.calls: list[int] = []  # positions of the call items
-        self.waiting = 0  # calls whose output comes later in the items
+        self.calls: list[int] = []  # positions of call items
+        self.waiting = 0  # calls with an output later in the items
 
 
 class ConversationReader:
     """
-    Reads items one by one; `open` is the assistant turn that may still grow.
+    Reads items one by one; `open` is the current assistant turn, which can still grow.
 
-    What the messages look like is that of Chat Completions. A subclass has that of another API: `assistant` and `tools`
-    for what the model wrote and what its tools returned, `parts` for the content of others.
+    Builds Chat Completions messages. Subclasses build another API's messages: `assistant` and `tools` for model output
+    and tool results, `parts` for other content.
     """
 
     part_form: PartForm = CHAT_PARTS
@@ -122,17 +122,16 @@ class ConversationReader:
 
     @cached_property
     def hosted_content(self) -> ContentOptions:
-        """The options for what hosted tools return."""
+        """Content options for hosted tool results."""
         return lenient_content(self.tool_content)
 
     def messages(self) -> list[Message]:
-        """Return the messages of all items."""
         readers = {type_: getattr(self, type_) for type_ in _ITEMS}
         name_bound_elsewhere(self.items, self.upstream, self.profile, self.warnings)
         for position, item in enumerate(self.items):
             if read := readers.get(type_ := item["type"]):
                 read(position, item)
-            elif ":" not in type_ and type_ not in _SILENT:  # items of extensions are ignored without a warning
+            elif ":" not in type_ and type_ not in _SILENT:  # extension items are ignored without a warning
                 self.warnings.add(f"Items of unknown type {label(type_)} were ignored.")
         self.close()
         messages: list[Message] = []
@@ -173,7 +172,7 @@ class ConversationReader:
         """
         Add a system or developer message: in place, or as a note in the user's turn if the server rejects it there.
 
-        Moving it to the front would change the beginning of the prompt, which the server has cached.
+        Moving it to the front would change the cached start of the prompt.
         """
         if role in SYSTEM and not self.accepts_later_system() and not self.is_at_start():
             role, content = "user", as_note(content)
@@ -184,14 +183,14 @@ class ConversationReader:
         return self.options.roles.system == "any" and not self.options.roles.alternate
 
     def is_at_start(self) -> bool:
-        """Return whether only system and developer messages precede."""
+        """Return whether all preceding messages are system or developer messages."""
         return all(isinstance(entry, dict) and entry["role"] in SYSTEM for entry in self.read)
 
     def text(self, text: str) -> None:
         if not text or text.isspace():
             return
         turn = self.open or self.current()
-        if turn.content and not turn.calls:  # two separate messages of the model
+        if turn.content and not turn.calls:  # two separate messages from the model
             self.close()
             later = turn.reasoning[turn.before_text :]
             del turn.reasoning[turn.before_text :]
@@ -246,13 +245,12 @@ class ConversationReader:
         return self.open
 
     def close(self) -> None:
-        """End the assistant turn."""
         if self.open:
             self.read.append(self.open)
             self.open = None
 
     def assistant(self, turn: AssistantTurn) -> list[Message]:
-        """Return the message for a turn of the model, and those for the results of its calls."""
+        """Return the message for a model turn, and its call results."""
         calls = turn.calls
         back, thought = False, ""
         fields: dict[str, object] = {}
@@ -294,7 +292,7 @@ class ConversationReader:
     # Tool results.
 
     def tools(self, calls: Sequence[int], ids: Sequence[str]) -> list[Message]:
-        """Return the tool messages for one message's calls, then one user message with their images and files."""
+        """Return a tool message per call, then a user message with all their images and files."""
         messages: list[Message] = []
         hoisted: list[ChatPart] = []
         paired = self.paired
@@ -365,17 +363,17 @@ class ConversationReader:
 
 
 class CachedConversationReader(ConversationReader):
-    """The same, with the caller's breakpoints of the prompt cache."""
+    """Also reads the caller's prompt cache breakpoints."""
 
     part_form = CHAT_PARTS._replace(breakpoints=True)
 
 
 _SILENT = frozenset(row.type for row in ITEM_TYPES.values() if row.silent)
 
-# Item types with a counterpart in chat, each with a method of its name. `ITEM_TYPES` converts all others to these.
+# Item types with a counterpart in chat, and a method of the same name. `ITEM_TYPES` converts all others to these.
 _ITEMS = frozenset({"message", "reasoning", "function_call", "function_call_output", "compaction", "item_reference"})
 
-# Where images, files and audio of a tool result go: most servers refuse them in tool messages.
+# Where images, files and audio from tool results are sent: most servers reject them in tool messages.
 _MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] = {
     "hoist": ConversationReader.hoist,
     "inline": ConversationReader.inline,
@@ -385,20 +383,20 @@ _MEDIA: dict[str, Callable[[ConversationReader, int, list[ChatPart]], _Split]] =
 
 
 def lenient_content(content: ContentOptions) -> ContentOptions:
-    """Return options that drop instead of refusing: a caller cannot change what a hosted tool returns."""
+    """Return options that drop instead of rejecting: callers cannot change hosted tool results."""
     refused = [name for name in ("tool_images", "images", "files", "audio") if getattr(content, name) == "error"]
     return content.model_copy(update=dict.fromkeys(refused, "drop")) if refused else content
 
 
 def _texts_or(parts: list[ChatPart], otherwise: str) -> list[ChatPart]:
-    """Return only the text parts, or `otherwise` if there are none."""
+    """Return only the text parts, or `otherwise` if all are empty."""
     if any(texts(parts)):
         return [part for part in parts if part["type"] == "text"]
     return [{"type": "text", "text": otherwise}]
 
 
 def compacted_past(item: Item, upstream: Mapping[str, Mapping[str, object]], warnings: Warnings) -> str:
-    """Return what the model is told in place of a compacted past: the summary, if it can be read."""
+    """Return the replacement for a compacted past: its summary, if readable."""
     if summary := upstream.get(item.get("id") or "", {}).get("summary"):
         return f"Summary of the conversation before this message:\n\n{summary}"
     warnings.add("A compaction from another server cannot be read; the model does not see the compacted items.")

@@ -1,7 +1,7 @@
 """
-Send earlier reasoning back to the backend that generated it, if the profile says so, in the field that it came in.
+Send earlier reasoning back to the backend that generated it, in its original field, if the profile says so.
 
-Some backends reject a conversation without it, some use it if it is there, and some reject it.
+Some backends reject a conversation without its reasoning, some use it if present, and some reject it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from app.core.types import list_field
 from app.core.types.request import Item
 from app.errors import Warnings
 
-# The upstream field of an item with what only the server that sent it may be sent back: `{"to": SERVER, ...}`.
+# An item's upstream field with data for its own server only: `{"to": SERVER, ...}`.
 BOUND = "bound"
 
 BOUND_ELSEWHERE = "Reasoning encrypted by another server was dropped."
@@ -28,12 +28,12 @@ PLAIN = "Plain-text reasoning was dropped; to send it, set this backend's option
 
 
 def bound(profile: Profile, **fields: object) -> dict[str, object]:
-    """Return the upstream field with what only this server may be sent back."""
+    """Return the upstream field for data bound to this server."""
     return {BOUND: {"to": profile.server, **fields}}
 
 
 def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Mapping[str, object]:
-    """Return what is bound to this server of the upstream fields of an item; {} if there is nothing."""
+    """Return an item's upstream fields that are bound to this server; {} if none."""
     fields = (upstream or {}).get(BOUND)
     return fields if isinstance(fields, Mapping) and fields.get("to") == profile.server else {}
 
@@ -41,7 +41,7 @@ def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Map
 def name_bound_elsewhere(
     items: Iterable[Item], upstream: Mapping[str, Mapping[str, object]], profile: Profile, warnings: Warnings
 ) -> None:
-    """Add a warning if reasoning or signatures of the items are bound to another server."""
+    """Warn if reasoning or signatures are bound to another server."""
     for item in items if upstream else ():
         fields = upstream.get(item.get("id") or "")
         if fields and BOUND in fields and not bound_fields(fields, profile):
@@ -49,16 +49,16 @@ def name_bound_elsewhere(
             return
 
 
-_DEFAULT = "reasoning_content"  # the name that most backends understand
+_DEFAULT = "reasoning_content"  # the name known to most backends
 _TEXTS = ("reasoning_content", "reasoning", "reasoning_text", "think_tags")
 
 
 def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Mapping[str, object]:
     """
-    Return the reasoning of an item, by the backend's field names.
+    Return an item's reasoning, by the backend's field names.
 
-    `upstream` has the fields that the backend sent. Items from other servers, or with fields bound to their server, use
-    their own content, or else their summary.
+    `upstream` holds the backend's fields. Items from other servers, or with fields bound to their server, use their own
+    content, or otherwise their summary.
     """
     if upstream:
         if BOUND not in upstream and all(upstream.values()):
@@ -71,17 +71,16 @@ def upstream_reasoning(item: Item, upstream: Mapping[str, object] | None) -> Map
 
 
 def reasoning_text(item: Item, upstream: Mapping[str, object] | None) -> str:
-    """Return the reasoning of an item as text; "" if it has none."""
+    """Return an item's reasoning as text; "" if it has none."""
     return _text(upstream_reasoning(item, upstream))
 
 
 def is_sent_back(policy: str | None, turn: int, *, last: int, with_tools: Collection[int]) -> bool:
     """
-    Return whether the reasoning of a turn is sent back, by the `reasoning_replay` policy of the profile.
+    Return whether to send back a turn's reasoning, by the profile's `reasoning_replay` policy.
 
-    A turn is everything that the model generated between two user messages; `last` is the current one, and
-    `with_tools` are those with tool calls. Of such a turn, servers require the reasoning of all messages, not only of
-    those with the calls.
+    A turn is all model output between two user messages; `last` is the current turn, and `with_tools` are the turns
+    with tool calls. In such a turn, servers require the reasoning of all messages, not only of messages with calls.
     """
     if policy is None or policy == "tool_turns":
         return turn in with_tools
@@ -92,7 +91,7 @@ _DEFAULT_TAGS = ThinkTagOptions()
 
 
 class ReasoningFields:
-    """Builds the fields in which a profile wants reasoning sent back."""
+    """Builds the profile's fields for sending reasoning back."""
 
     def __init__(self, profile: Profile) -> None:
         options = profile.request
@@ -103,7 +102,7 @@ class ReasoningFields:
         self._tags = tags if isinstance(tags, ThinkTagOptions) else _DEFAULT_TAGS
 
     def reasoning(self, sources: Sequence[Mapping[str, object]]) -> tuple[str, dict[str, object]]:
-        """Return the prefix of an assistant message's text (reasoning in think tags), and the message's fields."""
+        """Return the prefix for an assistant message's text (reasoning in think tags), and the message's fields."""
         fields = self._make(sources) if self._make else {}
         if not fields and self.placeholder and self._field != "extra_content":
             name = _DEFAULT if self._field == "auto" else self._field
@@ -115,9 +114,9 @@ class ReasoningFields:
 
     def calls(self, sources: Sequence[Mapping[str, object] | None]) -> list[dict[str, object]]:
         """
-        Return the extra fields of each tool call of one message, such as `extra_content`.
+        Return the extra fields of each tool call in a message, for example `extra_content`.
 
-        For a backend with its reasoning in `extra_content` the placeholder is a JSON object, for the first call.
+        For backends with reasoning in `extra_content`, the placeholder is a JSON object in the first call.
         """
         if self._field not in ("auto", "extra_content"):
             return [{} for _ in sources]
@@ -176,7 +175,7 @@ _FIELDS: dict[str, Callable[[Sequence[Mapping[str, object]]], dict[str, object]]
 
 
 def _text(source: Mapping[str, object]) -> str:
-    """Return the reasoning as text, from the first field that has it: gateways repeat it under several names."""
+    """Return the reasoning text from the first field with text: gateways repeat it under several names."""
     for name in _TEXTS:
         if isinstance(text := source.get(name), str) and text:
             return text

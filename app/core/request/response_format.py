@@ -1,7 +1,7 @@
 """
-Translate `text.format` into `response_format`, as far as the backend supports it.
+Translate `text.format` into `response_format`, within the backend's support.
 
-For backends that cannot enforce a schema, the schema is put into the prompt instead.
+If the backend cannot enforce a schema, the prompt contains it instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ Form: TypeAlias = tuple[JSONObject | None, str]
 
 
 def response_format(state: TranslationState) -> Form:
-    """Return the `response_format` of a request, and an instruction for the model where the backend has none."""
+    """
+    Return a request's `response_format`, and an instruction for the model if the backend cannot enforce the format.
+    """
     json_format, options = state.request.text.format, state.options.response_format
     if isinstance(json_format, JsonSchemaFormat):
         if options.json_schema == "drop":
@@ -43,7 +45,7 @@ def _native(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Fo
 
 
 def _as_object(json_format: JsonSchemaFormat, options: ResponseFormatOptions) -> Form:
-    # No warning if the backend cannot enforce JSON at all: the instruction asks for it.
+    # No warning even without JSON support: the instruction asks for JSON.
     return _object(options), _prompt(json_format)
 
 

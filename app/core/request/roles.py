@@ -1,9 +1,9 @@
 """
-Arrange messages in the order of roles that a backend's chat template accepts.
+Arrange messages in a role order accepted by the backend's chat template.
 
-Templates raise errors for a second system message, for two user messages in a row, or for a user message after a tool
-message. Messages are moved and merged; no text is lost. Only the system messages at the start are moved: moving
-later ones would change the beginning of the prompt, which the server has cached.
+Templates raise errors for a second system message, for consecutive user messages, or for a user message after a tool
+message. Messages are moved and merged; no text is lost. Only system messages at the start are moved, because moving
+later ones would change the cached start of the prompt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BRIDGE: Message = {"role": "assistant", "content": "Understood."}  # inserted be
 
 
 def arrange(messages: list[Message], roles: RoleOptions) -> list[Message]:
-    """Return the messages arranged by `roles`; tool messages stay directly behind the message with their calls."""
+    """Arrange messages by `roles`; tool messages stay directly after the message with their calls."""
     placement = roles.system
     if roles.alternate and placement == "any":
         placement = "first_only"  # no system message between user and assistant
@@ -42,7 +42,7 @@ def _in_place(messages: list[Message]) -> list[Message]:
     """
     Merge the system messages at the start.
 
-    Many templates accept only one, and clients send instructions as well as a developer message.
+    Many templates accept only one, but clients send both instructions and a developer message.
     """
     lead = list(
         takewhile(lambda message: message["role"] in SYSTEM and message["role"] == messages[0]["role"], messages)
@@ -76,10 +76,10 @@ _PLACEMENTS: dict[str, Callable[[list[Message], list[Message]], list[Message]]] 
 
 def _alternate(messages: list[Message]) -> list[Message]:
     """
-    Make user and assistant messages alternate, starting with the user's; system messages come first.
+    Make user and assistant messages alternate, starting with a user message, after the system messages.
 
-    Templates that check this do not count assistant messages with tool calls, so there is always an assistant message
-    between the result of a tool and a user message.
+    Templates that check this ignore assistant messages with tool calls, so an assistant message is inserted between
+    tool result and user message.
     """
     system = [message for message in messages if message["role"] in SYSTEM]
     runs: list[list[Message]] = []
@@ -101,7 +101,7 @@ _NOTE = ("<system-reminder>\n", "\n</system-reminder>")
 
 
 def as_note(content: str | list[JSONObject]) -> str | list[JSONObject]:
-    """Return a system message's text as a note in the user's turn, marked in the way that agents do."""
+    """Return a system message's text as a note in a user message, marked as agents do."""
     start, end = _NOTE
     if isinstance(content, str):
         return f"{start}{content}{end}"
@@ -113,7 +113,7 @@ def as_note(content: str | list[JSONObject]) -> str | list[JSONObject]:
 
 
 def _bridge(messages: list[Message]) -> list[Message]:
-    """Insert an assistant message after results of tools, for servers that accept no others after them."""
+    """Insert an assistant message after tool results, for servers that accept no other message after them."""
     bridged: list[Message] = []
     for message in messages:
         if bridged and bridged[-1]["role"] == "tool" and message["role"] not in ("tool", "assistant"):
@@ -123,7 +123,7 @@ def _bridge(messages: list[Message]) -> list[Message]:
 
 
 def merge(messages: Iterable[Message]) -> Message:
-    """Merge messages into one with the role of the first."""
+    """Merge messages into one with the first message's role."""
     first, *others = messages
     if not others:
         return first
@@ -135,7 +135,9 @@ def merge(messages: Iterable[Message]) -> Message:
 
 
 def joined(values: list[Any], separator: str = "\n\n") -> object:
-    """Join values of one field: strings with `separator`, objects by field, lists end to end (a string as a part)."""
+    """
+    Join values of a field: strings with `separator`, objects by field, lists end to end (a string becomes a part).
+    """
     if all(isinstance(value, str) for value in values):
         return separator.join(values)
     if all(isinstance(value, dict) for value in values):

@@ -1,4 +1,4 @@
-"""Translate `tool_choice` for a backend: which functions it is sent, and with which `tool_choice` of its own."""
+"""Translate `tool_choice` for a backend: the functions to send, and the backend's own `tool_choice`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from app.errors import InvalidRequest, label
 
 @frozen
 class Choice:
-    """The tools and the `tool_choice` of a chat request."""
+    """The tools and `tool_choice` of a chat request."""
 
-    functions: Mapping[str, Function]  # the functions that are sent
+    functions: Mapping[str, Function]  # functions to send
     value: object = None  # value of `tool_choice`; None: not sent
-    allowed: frozenset[str] | None = None  # see `EncodedQuestion.allowed`
-    request: str | None = None  # a message that asks the model for a call, where the backend cannot force one
+    allowed: frozenset[str] | None = None
+    request: str | None = None  # a message requesting a call, if the backend cannot force it
 
 
 def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     """
-    Translate a `tool_choice` (None: the caller set none) for the backend.
+    Translate a `tool_choice` (None: not set by the caller) for the backend.
 
-    Raises `InvalidRequest` if it names a function that is not among the tools, or forces a call where there is no tool
-    to call.
+    Raises `InvalidRequest` if it names a function outside the tools, or forces a call without any tool.
     """
     if choice is None or isinstance(choice, str):
         return _by_mode(choice, offered, state)
@@ -44,7 +43,7 @@ def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     return _named(offered.find(*_tool_key(choice)), offered, state)
 
 
-# Types of choices that are no types of tools, by the type of tool that they choose.
+# Choice types that are not tool types, and the tool types that they select.
 _TYPES_OF_CHOICES = {"computer_use": "computer"}
 
 
@@ -63,7 +62,7 @@ _NO_TOOL = "must not force a call if no tool can be offered to the model"
 
 
 def _impossible(reason: str) -> InvalidRequest:
-    """Return the error for a forced call that is impossible; the response would claim that it was made."""
+    """Return the error for an impossible forced call; the response would claim that the call was made."""
     return InvalidRequest(f"Invalid 'tool_choice': {reason}.", param="tool_choice")
 
 
@@ -71,7 +70,7 @@ def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Cho
     if not offered.functions:
         if mode == "required":
             raise _impossible(_NO_TOOL)
-        # Without tools in the request, calls that the model makes all the same are passed on to the caller.
+        # Without tools in the request, the caller receives any calls that the model makes.
         return Choice({}, allowed=frozenset() if mode == "none" else None)
     if mode == "none":
         return _none(offered, state.options)
@@ -81,7 +80,7 @@ def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Cho
 
 
 def _none(offered: ToolSet, options: RequestOptions) -> Choice:
-    # Some servers ignore `none`; they are sent no tools.
+    # Some servers ignore `none`, so they are sent no tools.
     if options.tool_choice.none == "drop_tools" and not options.tools_for_history:
         return Choice({}, allowed=frozenset())
     value = "none" if options.tool_choice.none == "none" else None
@@ -142,7 +141,7 @@ def _allowed_tools(choice: JSONMapping, offered: ToolSet, state: TranslationStat
         value = {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
         return Choice(offered.functions, value, allowed)
     if mode == "required" and len(allowed) == 1:
-        return _named(names[0], offered, state)  # with the whole list of tools where possible, for the prompt cache
+        return _named(names[0], offered, state)  # with all tools if possible, for the prompt cache
     only = _only(offered, allowed)
     return _required(only, allowed, state) if mode == "required" else Choice(only, "auto", allowed)
 
@@ -152,7 +151,7 @@ def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:
 
 
 def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
-    """Return namespace and name of the tool of a choice; some clients nest the name as in Chat Completions."""
+    """Return namespace and name of a chosen tool; some clients nest the name as in Chat Completions."""
     if fixed := TOOL_TYPES[tool["type"]].name:
         return UNNAMED, fixed
     nested = tool.get(tool["type"])

@@ -1,9 +1,8 @@
 """
-Convert all types of calls and outputs to function calls and their outputs, which are all that backends know, and pair
-these.
+Convert all call and output types to function calls and outputs, the only types in backends, and pair them.
 
-The table of item types has the conversion of each type; this module decides the order. A hosted item is a call and its
-result in one. The calls that the model made in one answer (a *round*) become one message, followed by all results.
+The item type table contains each conversion; this module determines the order. A hosted item combines a call and its
+result. All calls from one model answer (a *round*) become one message, followed by all results.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ def tool_items_as_functions(
     stays: Callable[[Item], bool] = lambda item: False,
 ) -> tuple[list[Item], list[int]]:
     """
-    Return the items with all calls and outputs converted to function calls where possible.
+    Convert calls and outputs to function calls and outputs where possible.
 
-    The second list has, for each of them, its position among `items`. `upstream` has the notes of items, by item id.
-    `stays` returns whether an item is not converted, since the server has its type.
+    Returns the items, and for each its position among the input `items`. `upstream` holds the items' notes, by item id.
+    `stays` returns whether an item remains unconverted because the server supports its type.
     """
-    if _CONVERTED.isdisjoint(map(_TYPE, items)):  # as in most conversations
+    if _CONVERTED.isdisjoint(map(_TYPE, items)):  # most conversations
         return [*items], [*range(len(items))]
     notes = [_notes(item, upstream) for item in items]
     _add_decisions(items, notes)
     rounds = _rounds(items, notes)
     result: list[Item] = []
     positions: list[int] = []
-    waiting: list[tuple[Item, int]] = []  # results of the current round, and their positions
+    waiting: list[tuple[Item, int]] = []  # the current round's results, with positions
     for position, item in enumerate(items):
         row = ITEM_TYPES.get(item["type"])
         converts = row is not None and row.read is not None and not stays(item)
@@ -67,17 +66,17 @@ def _notes(item: Item, upstream: Mapping[str, Mapping[str, object]]) -> Mapping[
 
 def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> None:
     """
-    Add to the notes of each approval request whether it was decided, and whether its call was made.
+    Add to each approval request's notes whether it was decided, and whether its call was made.
 
-    If the model was queried before the decision, the request remains as the model saw it, undecided, and the decision
-    is noted at the response. Otherwise the prompt of an earlier turn would change.
+    If the model was queried before the decision, the request stays undecided, as the model saw it, and the response's
+    notes contain the decision. Otherwise the prompt of an earlier turn would change.
     """
     if not any(item["type"] == "mcp_approval_request" for item in items):
         return
     made = {item.get("approval_request_id") for item in items if item["type"] == "mcp_call"}
     requests: dict[object, int] = {}
     responses: dict[object, int] = {}
-    answers = 0  # number of model answers so far; an answer has one or more items
+    answers = 0  # model answers so far; an answer has one or more items
     answer_of: list[int] = []
     for position, item in enumerate(items):
         if position and _is_by_model(item) and not _is_by_model(items[position - 1]):
@@ -97,11 +96,11 @@ def _add_decisions(items: Sequence[Item], notes: list[Mapping[str, object]]) -> 
 
 
 def _rounds(items: Sequence[Item], notes: Sequence[Mapping[str, object]]) -> dict[int, int]:
-    """Return the position of the round's last call, by the position of each item of the round."""
+    """Map each position in a round to the position of the round's last call."""
     last: dict[int, int] = {}
     if not any(notes):
         return last
-    current: tuple[int, object] | None = None  # position and number of the current round
+    current: tuple[int, object] | None = None  # position and number
     for position, item in enumerate(items):
         round_number = notes[position].get("round")
         if round_number is not None and current and current[1] == round_number:
@@ -121,23 +120,23 @@ def _is_by_model(item: Item) -> bool:
     return row is not None and (row.role in _BY_MODEL or row is MCP_APPROVAL_REQUEST)
 
 
-_CALLS = frozenset({"function_call", "custom_tool_call"})  # the second where the server has custom tools
+_CALLS = frozenset({"function_call", "custom_tool_call"})  # custom tool calls only if the server supports them
 _CALLS_AND_OUTPUTS = _CALLS | {"function_call_output"}
 
 
 class PairedCalls:
     """
-    Which output answers which call of a conversation, by their positions.
+    The pairs of calls and outputs in a conversation, by position.
 
-    An output answers the last unanswered call with its id before it, or else the first one after it: some clients send
-    results first.
+    An output answers the last unanswered call with its id before it, otherwise the first one after it: some clients
+    send results first.
     """
 
     def __init__(self, items: Sequence[Item]) -> None:
         self._items = items
-        self.outputs: dict[int, int] = {}  # by the position of the call
-        self.callers: dict[int, int] = {}  # by the position of the output
-        self.late: set[int] = set()  # asynchronous calls whose output came after further messages
+        self.outputs: dict[int, int] = {}  # by call position
+        self.callers: dict[int, int] = {}  # by output position
+        self.late: set[int] = set()  # asynchronous calls with an output after further messages
         if _CALLS_AND_OUTPUTS.isdisjoint(map(_TYPE, items)):
             return
         waiting: dict[str, int] = {}
@@ -165,7 +164,7 @@ class PairedCalls:
 
     @cached_property
     def _answers(self) -> dict[str, list[int]]:
-        """The positions of the outputs for each call id."""
+        """Output positions for each call id."""
         answers: dict[str, list[int]] = {}
         for call, item in enumerate(self._items):
             if item["type"] in _CALLS:
@@ -175,15 +174,15 @@ class PairedCalls:
         return answers
 
     def repeated(self, output: Item) -> list[int]:
-        """Return the positions of the same output, as far as it answers calls with the same id."""
+        """Return the positions of equal outputs for calls with the same id."""
         answers = self._answers.get(output["call_id"], ())
         return [answer for answer in answers if self._items[answer].get("output") == output.get("output")]
 
     def introduction(self, position: int, warnings: Warnings) -> str:
         """
-        Return how the user message begins that has an output which is late, or answers no call; "" if it is not needed.
+        Return the first sentence for a user message with a late or unpaired output; "" if unnecessary.
 
-        Inventing a call would misrepresent the model. A second, different output for a call may correct the first, so
+        Inventing a call would misrepresent the model. A second, different output for a call can be a correction, so
         both are sent.
         """
         output = self._items[position]
@@ -205,7 +204,7 @@ _OUTPUT_LATER = "(Still running. The result follows later.)"
 
 def missing_output(call: Item, warnings: Warnings, *, strict: bool) -> str:
     """
-    Return what stands in place of a missing output; that of an asynchronous call is not due yet.
+    Return the text for a missing output; an asynchronous call's output is not due yet.
 
     Raises `InvalidRequest` if `strict`, as OpenAI does.
     """

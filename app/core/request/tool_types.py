@@ -1,7 +1,7 @@
 """
-Declare each type of tool that clients run as a function, the only type that backends know.
+Declare every type of client-run tool as a function, the only type in backends.
 
-A new type of tool is a row of `TOOL_TYPES`.
+To add a tool type, add a row to `TOOL_TYPES`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from app.core.request.grammar import lark
 from app.core.types import JSONMapping, JSONObject
 from app.core.types.hosted import NO_PARAMETERS
 
-TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a tool, by the spec
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # tool names, by the spec
 
 ToolFields = JSONMapping
 
 
 class ToolType(NamedTuple):
-    """One type of tool that the client runs."""
+    """A type of client-run tool."""
 
-    call: ItemType  # the item that a call becomes
-    declare: Callable[[ToolFields, RequestOptions], dict[str, object]]  # the function for the backend, without its name
-    name: str | None = None  # name of the function, for tools without a name
+    call: ItemType  # the item type of calls
+    declare: Callable[
+        [ToolFields, RequestOptions], dict[str, object]
+    ]  # returns the backend's function, without its name
+    name: str | None = None  # the function name, for tools without a name
     offered: Callable[[ToolFields], bool] = lambda tool: True  # whether the client runs this tool
-    fields: Mapping[str, object] = {}  # fields of each call item
+    fields: Mapping[str, object] = {}  # fields in each call item
 
 
 def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
@@ -60,7 +62,7 @@ def _function(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
     return {**function, "strict": strict} if isinstance(strict, bool) else function
 
 
-# OpenAI encrypts what the model writes for such a parameter; other servers reject the keyword. Codex's agents use it.
+# OpenAI encrypts the model's value for such a parameter; other servers reject the keyword. Codex's agents use it.
 _SEALING = frozenset({"encrypted"})
 
 
@@ -78,7 +80,7 @@ _STRICT: dict[str, Callable[[bool | None], bool | None]] = {
     "force": lambda strict: True,
 }
 
-# Descriptions of custom tools say that they take no JSON, as Codex's does; but here they are functions.
+# Descriptions of custom tools, for example Codex's, forbid JSON, but here these tools are functions.
 _FREE_TEXT = f"Put the whole text into the argument `{INPUT}`. Do not wrap it in JSON, quotes or a code fence."
 _GRAMMARS = {
     "lark": "The text must match this Lark grammar:",
@@ -87,7 +89,7 @@ _GRAMMARS = {
 
 
 def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare a custom tool as a function with one string parameter for the free text."""
+    """Declare a custom tool as a function with a string parameter for the free text."""
     text: dict[str, object] = {"type": "string", "description": "The whole text for the tool."}
     paragraphs = [tool.get("description"), _FREE_TEXT]
     input_format = tool.get("format")
@@ -98,7 +100,7 @@ def _custom(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
             text["pattern"] = pattern
     parameters = {"type": "object", "properties": {INPUT: text}, "required": [INPUT], "additionalProperties": False}
     description = "\n\n".join(paragraph for paragraph in paragraphs if isinstance(paragraph, str) and paragraph)
-    # Some servers enforce the schema of a call only with `strict`.
+    # Some servers enforce a call's schema only with `strict`.
     strict = {"strict": True} if "pattern" in text else {}
     return _function({"description": description, "parameters": parameters, **strict}, options)
 
@@ -108,11 +110,11 @@ def _pattern(syntax: str, definition: str, form: str) -> str | None:
         return None
     if form != "pattern" or syntax != "regex":
         return lark.pattern(syntax, definition, form)
-    # Unchanged, since the server may support more than is parsed here; anchored, since it would match anywhere.
+    # Unchanged, because the server can support more syntax than this parser; anchored, because it would match anywhere.
     return definition if definition.startswith("^") and definition.endswith("$") else f"^({definition})$"
 
 
-TOOL_SEARCH: JSONObject = {  # for clients that send no description
+TOOL_SEARCH: JSONObject = {  # for clients without their own
     "description": "Search for more tools by their purpose. After the search you can call the tools that it found.",
     "parameters": {
         "type": "object",
@@ -127,14 +129,14 @@ TOOL_SEARCH: JSONObject = {  # for clients that send no description
 
 
 def _tool_search(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare the search that the client runs, with its own description if it has one."""
+    """Declare the client's search, with its own description if present."""
     return _function({name: tool.get(name) or default for name, default in TOOL_SEARCH.items()}, options)
 
 
 def _fixed(
     description: str, properties: dict[str, object], *required: str
 ) -> Callable[[ToolFields, RequestOptions], dict[str, object]]:
-    """Return a `declare` function for a tool that has the same schema in every request."""
+    """Return a `declare` function for a tool with a constant schema."""
     schema = {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
     return lambda tool, options: _function({"description": description, "parameters": schema}, options)
 
@@ -161,7 +163,7 @@ _COMMANDS = {
 
 
 def _shell(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare the client's shell, with the skills that are in its environment."""
+    """Declare the client's shell, and the skills in its environment."""
     environment = tool.get("environment")
     skills = environment.get("skills") if isinstance(environment, Mapping) else None
     lines = [
@@ -224,7 +226,7 @@ def _computer(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
 
 
 def _computer_preview(tool: ToolFields, options: RequestOptions) -> dict[str, object]:
-    """Declare the older computer tool, which has the size of the screen and takes one action a call."""
+    """Declare the older computer tool, with a screen size and a single action per call."""
     width, height, environment = tool.get("display_width"), tool.get("display_height"), tool.get("environment")
     screen = f" The screen is {width} pixels wide and {height} high." if width and height else ""
     system = f" Its environment: {environment}." if isinstance(environment, str) and environment else ""
@@ -253,13 +255,13 @@ TOOL_TYPES: dict[str, ToolType] = {
 
 REJECTED_KEYWORD = "This backend rejects the keyword '{}' in tool schemas; it was removed."
 
-# Under these the keys are names that the schema gives, and under those the values are data: no keywords in either.
+# The first group's keys are names from the schema, and the second group's values are data; neither contains keywords.
 _NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _DATA = frozenset({"enum", "const", "default", "example", "examples"})
 
 
 def stripped(schema: object, keywords: frozenset[str]) -> object:
-    """Return a JSON Schema without these keywords, at any depth."""
+    """Remove keywords from a JSON Schema, at any depth."""
     if isinstance(schema, list):
         return [stripped(one, keywords) for one in schema]
     if not isinstance(schema, dict):
@@ -276,7 +278,7 @@ def stripped(schema: object, keywords: frozenset[str]) -> object:
 
 
 def placed_keywords(schema: object, place: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each keyword of a JSON Schema and its place, such as `pattern` and `properties.day.pattern`."""
+    """Yield each keyword in a JSON Schema and its path, for example `pattern` and `properties.day.pattern`."""
     if isinstance(schema, list):
         for index, one in enumerate(schema):
             yield from placed_keywords(one, f"{place}[{index}]")
@@ -297,10 +299,10 @@ _ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 
 def mfjs(schema: object) -> object:
     """
-    Return a JSON Schema with the same meaning that Moonshot's validator accepts (Moonshot Flavored JSON Schema).
+    Return an equivalent JSON Schema for Moonshot's validator (Moonshot Flavored JSON Schema).
 
-    It rejects a `type` beside `anyOf`, lists of `items`, and annotations beside a `$ref` to a schema that has the same:
-    https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
+    It rejects a `type` next to `anyOf`, lists of `items`, and annotations next to a `$ref` if the target schema has the
+    same annotations: https://github.com/MoonshotAI/walle and https://github.com/vercel/ai/pull/18921.
     """
     if isinstance(schema, list):
         return [mfjs(one) for one in schema]
@@ -324,16 +326,16 @@ def mfjs(schema: object) -> object:
 _TYPED = frozenset({"type", "$ref", "anyOf"})
 _ALTERNATIVES = ("anyOf", "oneOf")
 _COMBINED = frozenset({"$ref", "allOf", *_ALTERNATIVES})
-_LOCAL = re.compile(r"#/(\$defs|definitions)/([^/]+)")  # references to a definition of the same schema
+_LOCAL = re.compile(r"#/(\$defs|definitions)/([^/]+)")  # references to a definition in the same schema
 _MAX_NESTING = 8  # alternatives within alternatives, and references to references
 
 
 def object_schema(schema: JSONMapping) -> JSONMapping:
     """
-    Return the schema of a function's parameters with `type: "object"` and its properties at the top.
+    Return a parameter schema with `type: "object"` and its properties at the top.
 
-    Most servers reject every other form. Alternatives are merged: all their properties are
-    kept, and a property is required if every alternative requires it.
+    Most servers reject other forms. Alternatives are merged: all their properties are kept, and a property is required
+    if every alternative requires it.
     """
     if schema.get("type") == "object" and isinstance(schema.get("properties"), dict) and _COMBINED.isdisjoint(schema):
         return schema
@@ -348,9 +350,9 @@ def _merged_fields(
     schema: JSONMapping, root: JSONMapping, followed: set[str], nesting: int
 ) -> tuple[JSONObject, list[str]]:
     """
-    Return an object's properties and the names of the required ones, its alternatives' included.
+    Return an object's properties and required names, including its alternatives'.
 
-    Each definition is read once, so that the cost is linear even if definitions refer to one another repeatedly.
+    Each definition is read once, so the cost is linear even with repeated references between definitions.
     """
     properties = {**json_object(schema.get("properties"))}
     required = [name for name in json_list(schema.get("required")) if isinstance(name, str)]
@@ -379,7 +381,7 @@ def _add_missing(properties: JSONObject, others: JSONObject) -> None:
 
 
 def _definition(schema: JSONMapping, root: JSONMapping) -> JSONObject:
-    """Return the definition that a schema refers to; {} without a reference, or if `root` does not contain it."""
+    """Return a schema's referenced definition; {} without a reference, or if `root` does not contain it."""
     match = _LOCAL.fullmatch(reference) if isinstance(reference := schema.get("$ref"), str) else None
     return json_object(json_object(root.get(match[1])).get(match[2])) if match else {}
 
@@ -390,7 +392,7 @@ def _is_object(schema: JSONMapping) -> bool:
 
 
 def _either(alternatives: Sequence[JSONObject]) -> JSONObject:
-    """Return the properties of several alternatives; a property with different schemas can have any of these."""
+    """Return the properties of several alternatives; a property with different schemas can match any of them."""
     schemas: dict[str, dict[str, object]] = {}
     for properties in alternatives:
         for name, schema in properties.items():

@@ -1,13 +1,12 @@
 """
-Translate the tools of a request and of its conversation into the functions of a chat request.
+Translate the tools of a request and its conversation into chat functions.
 
-Backends know only functions, each with one name. A tool in a namespace (`{"type": "namespace", "name": "mcp__lab",
-"tools": [...]}`, as Codex sends them) becomes the function `mcp__lab__add`. Tools of unsupported types are left out
-with a warning instead of an error: Codex always sends some, and works without them.
+Backends only know functions with a single name. A tool in a namespace (`{"type": "namespace", "name": "mcp__lab",
+"tools": [...]}`, sent by Codex) becomes the function `mcp__lab__add`. Unsupported tool types cause a warning instead of
+an error: Codex always sends some, and works without them.
 
-Tools are declared in the request's `tools`, in items of type `additional_tools` and in items of type
-`tool_search_output`, of this turn or an earlier one. The request's `tools` override those of items, and a later item
-overrides an earlier one.
+Tools are declared in the request's `tools`, or in `additional_tools` and `tool_search_output` items from this or an
+earlier turn. Request tools override item tools, and later items override earlier items.
 """
 
 from __future__ import annotations
@@ -40,33 +39,33 @@ from app.errors import InvalidRequest, Warnings, did_you_mean, label
 _MAX_NAME = 64  # characters, by the spec
 _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 
-# Maximum number of functions in a request: OpenAI's limit, beyond which many servers fail.
+# Maximum number of functions in a request: OpenAI's limit, above which many servers fail.
 MAX_FUNCTIONS = 128
 
 SEARCH = (UNNAMED, "tool_search")
-_MAX_LISTED = 200  # tools in the description of the search
-_MAX_ABOUT = 200  # characters of the description of each
+_MAX_LISTED = 200  # tools in the search's description
+_MAX_ABOUT = 200  # characters per tool description
 
 
 class ToolSource(NamedTuple):
-    """The declaration of a tool that the client runs."""
+    """The declaration of a client-run tool."""
 
     namespace: str | None
     name: str
     tool: ToolFields
-    about: str = ""  # the description of the namespace
+    about: str = ""  # the namespace's description
 
 
 class Function(NamedTuple):
-    """A function as it is declared to the backend, and the tool that it stands for."""
+    """A function as declared to the backend, and the tool that it represents."""
 
     tool: JSONObject
     binding: ToolBinding
-    source: ToolSource | None = None  # None: the server declares it
+    source: ToolSource | None = None  # None: declared by the server
 
 
 class _DeclaredHosted(NamedTuple):
-    """A function that the server runs, as it is declared to servers with a profile."""
+    """A hosted function, and its declaration for a profile."""
 
     profile: Profile
     hosted: HostedFunction
@@ -74,30 +73,33 @@ class _DeclaredHosted(NamedTuple):
 
 
 def _hosted(chat_name: str, function: HostedFunction, options: RequestOptions) -> Function:
-    """Return a function that the server runs, as it is declared to the backend."""
+    """Declare a hosted function."""
     tool = {"description": function.description, "parameters": function.parameters, "strict": function.strict}
     declared = {"type": "function", "function": {"name": chat_name, **TOOL_TYPES["function"].declare(tool, options)}}
     if function.needs_approval:
         fields = {"server_label": function.server_label, "name": function.name}
         return Function(declared, ToolBinding(MCP_APPROVAL_REQUEST, fields))
     kind = ITEM_TYPES[function.item]
-    # A tool search has one type of item, whether client or server runs it.
+    # A tool search has the same item type, whether client or server runs it.
     kind = kind if kind.hosted else dataclasses.replace(kind, role="hosted", awaits_client=False)
     return Function(declared, ToolBinding(kind, function.item_fields, function))
 
 
 class ToolSet:
-    """The functions of a request, by their names in the chat request."""
+    """A request's functions, by their names in the chat request."""
 
     def __init__(self) -> None:
         self.functions: dict[str, Function] = {}
-        self.deferred: set[tuple[str | None, str]] = set()  # not offered until a search has found them
-        self.hosted_types: frozenset[str] = frozenset()  # types of the tools that the server runs
+        self.deferred: set[tuple[str | None, str]] = set()  # not offered until found by a search
+        self.hosted_types: frozenset[str] = frozenset()  # hosted tools' types
         self._names: dict[tuple[str | None, str], str] = {}  # chat names, by the client's namespace and name
         self._chosen: list[tuple[HostedFunction, Collection[str]]] = []
 
     def add(self, source: ToolSource, options: RequestOptions, *, leads: bool = False) -> None:
-        """Add a function, or replace it; `leads`: whether it is the first of its namespace, which it describes too."""
+        """
+        Add or replace a function; `leads`: whether it comes first in its namespace and includes the namespace's
+        description.
+        """
         namespace, name, tool, about = source
         chat_name = self._names[namespace, name] = self.name(namespace, name)
         kind = TOOL_TYPES[tool["type"]]
@@ -105,11 +107,11 @@ class ToolSet:
         declared = {"type": "function", "function": {"name": chat_name, **kind.declare(described, options)}}
         fields = {**named(namespace, name)} if kind.name is None else {**kind.fields}
         if tool.get("async") is True:
-            fields["async"] = True  # also in its calls: their outputs may come in any later turn
+            fields["async"] = True  # also in its calls: their outputs can arrive in any later turn
         self.functions[chat_name] = Function(declared, ToolBinding(kind.call, fields), source)
 
     def add_hosted(self, function: HostedFunction, types: Collection[str], state: TranslationState) -> bool:
-        """Add a function that the server runs; return False if its name is taken or there are too many."""
+        """Add a hosted function; return False if its name is taken or the limit is reached."""
         key = function.key
         if key in self._names or len(self.functions) >= MAX_FUNCTIONS:
             return False
@@ -140,13 +142,13 @@ class ToolSet:
         self.functions[chat_name] = search._replace(tool=declared)
 
     def move_to_end(self, added: Mapping[tuple[str | None, str], int]) -> None:
-        """Declare functions that items added after all others, in this order, so that the prompt before them stays."""
+        """Move functions that items added to the end, in this order, to keep the prompt before them."""
         if added:
             order = {self._names[key]: number for key, number in added.items() if key in self._names}
             self.functions = dict(sorted(self.functions.items(), key=lambda named: order.get(named[0], 0)))
 
     def name(self, namespace: str | None, name: str) -> str:
-        """Return the chat name of a function, even if it is not offered any more."""
+        """Return a function's chat name, even if it is no longer offered."""
         if namespace is None:
             return name
         if chat_name := self._names.get((namespace, name)):
@@ -159,9 +161,9 @@ class ToolSet:
 
     def called(self, item: Item) -> str:
         """
-        Return the chat name of the function of a `function_call` item.
+        Return the chat name of the function in a `function_call` item.
 
-        VS Code sends the name of a function that a search has found also as its namespace.
+        For a function found by a search, VS Code also sends its name as its namespace.
         """
         name: str = item["name"]
         if not item.get("namespace"):
@@ -172,7 +174,7 @@ class ToolSet:
         return self.name(namespace, name)
 
     def find(self, namespace: str | None, name: str) -> str:
-        """Return the chat name of a function; raises `InvalidRequest` if the request does not declare it."""
+        """Return a function's chat name; raises `InvalidRequest` if the request does not declare it."""
         if (chat_name := self._names.get((namespace, name))) is None:
             hint = did_you_mean(name, (other for _, other in self._names))
             raise InvalidRequest(
@@ -181,7 +183,7 @@ class ToolSet:
         return chat_name
 
     def find_hosted(self, choice: Mapping[str, object]) -> list[str]:
-        """Return the chat names of the hosted functions of a choice such as `{"type": "mcp", "server_label"}`."""
+        """Return the chat names of the hosted functions in a choice, for example `{"type": "mcp", "server_label"}`."""
         label_, name = choice.get("server_label"), choice.get("name")
         names = [
             self.name(*function.key)
@@ -198,7 +200,7 @@ class ToolSet:
         return names
 
     def declared_in(self, item: Item) -> list[tuple[str, ToolFields]]:
-        """Return the tools that an item declares, each with its chat name."""
+        """Return the tools declared in an item, each with its chat name."""
         entries = _entries(list_field(item, "tools"), lambda *_: None)
         return [
             (self.name(*entry.key), _described(entry.tool, entry.about) if entry.leads else entry.tool)
@@ -207,12 +209,12 @@ class ToolSet:
 
 
 def named(namespace: str | None, name: str) -> dict[str, object]:
-    """Return the fields with which a call names its tool."""
+    """Return the fields that name a tool in a call."""
     return {"name": name} if namespace is None else {"name": name, "namespace": namespace}
 
 
 def namespace_of(named: Mapping[str, object]) -> str | None:
-    """Return the namespace of a call or a choice, None if it is null or missing."""
+    """Return the namespace in a call or choice, None if it is null or missing."""
     return namespace if isinstance(namespace := named.get("namespace"), str) and namespace else None
 
 
@@ -222,10 +224,10 @@ class _Entry(NamedTuple):
     namespace: str | None
     name: str
     tool: ToolFields
-    place: str = ""  # path in the request's own `tools`; "" for tools of items
+    place: str = ""  # path in the request's `tools`; "" for tools in items
     found: bool = False  # by a tool search
-    about: str = ""  # the description of its namespace
-    leads: bool = False  # whether it is the first of its namespace
+    about: str = ""  # the namespace's description
+    leads: bool = False  # whether it comes first in its namespace
 
     @property
     def key(self) -> tuple[str | None, str]:
@@ -233,7 +235,7 @@ class _Entry(NamedTuple):
 
     @property
     def is_deferred(self) -> bool:
-        """Whether a tool search has to find it first."""
+        """Whether a tool search must find it first."""
         return self.tool.get("defer_loading") is True and not self.found
 
 
@@ -242,11 +244,10 @@ _ADDING = {row.type: row.adds_tools for row in ITEM_TYPES.values() if row.adds_t
 
 def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     """
-    Return the functions of a request and of the `items` of its conversation.
+    Return the functions of a request and its conversation's `items`.
 
-    With a `tool_search`, tools with `defer_loading` are offered once it has found them. Raises `InvalidRequest` if two
-    of the request's tools have the same name, and in a strict context if one of them cannot be offered; `param` is the
-    path of the tool.
+    With a `tool_search`, tools with `defer_loading` are offered once found. Raises `InvalidRequest` if two request
+    tools have the same name, and in a strict context if a tool cannot be offered; `param` is the tool's path.
     """
     options, hosted = state.options, state.hosted
 
@@ -254,7 +255,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         state.warnings.add(f"{message}; left out.")
 
     entries = [*_entries(state.request.tools, _refuse if state.strict else warn, "tools", served=hosted.served)]
-    added: dict[tuple[str | None, str], int] = {}  # by items, in their order
+    added: dict[tuple[str | None, str], int] = {}  # by items, in order
     for item in items:
         if item["type"] in _ADDING:
             found = _ADDING[item["type"]] == "search"
@@ -266,14 +267,14 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
         return ToolSet()
     own_keys = {function.key for function, _ in hosted.functions}
     searchable = SEARCH in own_keys or any(entry.key == SEARCH for entry in entries)
-    # Also in the last round of a response, which offers no hosted functions.
+    # Also in a response's last round, which does not offer hosted functions.
     searchable |= any(state.request.tools[position]["type"] == "tool_search" for position in hosted.served)
     entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
     offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
     entries.sort(
         key=lambda entry: entry.namespace is not None
-    )  # names of functions have precedence over those made of namespaces
+    )  # function names take precedence over names derived from namespaces
     for entry in entries:
         _name_unsent_fields(entry.tool, state.warnings)
         if entry.place and entry.key in own:
@@ -322,7 +323,7 @@ def _hosted_to_find(hosted: HostedTools) -> Iterator[DeferredTool]:
 
 
 def _name_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
-    """Warn of the keywords that `request.schema_drop` removes; `$schema` restricts nothing."""
+    """Warn about keywords that `request.schema_drop` removes, except `$schema`, which restricts nothing."""
     drops = {*state.options.schema_drop} - {"$schema"}
     for function in functions if drops else ():
         if function.tool["function"].get("strict") is not True:
@@ -334,7 +335,7 @@ def _name_dropped_keywords(functions: Iterable[Function], state: TranslationStat
 
 
 def _check_strict(entry: _Entry) -> None:
-    """Raise OpenAI's error for a strict function with a property that is not required."""
+    """Raise OpenAI's error for a strict function with an optional property."""
     parameters = entry.tool.get("parameters")
     if entry.tool.get("strict") is not True or not isinstance(parameters, dict):
         return
@@ -350,7 +351,7 @@ def _check_strict(entry: _Entry) -> None:
 
 
 def _name_unsent_fields(tool: ToolFields, warnings: Warnings) -> None:
-    """Warn about the fields of a tool that have no counterpart in Chat Completions."""
+    """Warn about tool fields without a counterpart in Chat Completions."""
     for name in ("output_schema", "allowed_callers"):
         if (value := tool.get(name)) and value != ["direct"]:
             warnings.add(f"The parameter 'tools[].{name}' is not supported by this backend and was ignored.")
@@ -360,9 +361,9 @@ def _without_unfound(
     functions: Sequence[tuple[HostedFunction, Collection[str]]], items: Iterable[Item], searchable: bool, needed: bool
 ) -> list[tuple[HostedFunction, Collection[str]]]:
     """
-    Return the hosted functions without deferred ones that no search has found, and without a needless search.
+    Remove deferred functions that no search has found, and an unnecessary search.
 
-    The search is `needed` for other deferred tools. Once it is offered it stays, also if it has found everything.
+    The search is `needed` for other deferred tools. Once offered it stays, even after finding everything.
     """
     deferred = {function.key for function, _ in functions if function.deferred}
     missing = deferred - _found_keys(items) if searchable and deferred else set()
@@ -372,7 +373,7 @@ def _without_unfound(
 
 
 def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
-    """Return namespace and name of each tool that a search has found."""
+    """Return namespace and name of each tool found by a search."""
     keys = set()
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "search":
@@ -413,7 +414,7 @@ def _entries(
     found: bool = False,
     served: Collection[int] = frozenset(),
 ) -> Iterator[_Entry]:
-    """Yield the tools of a list that the client runs and that can be offered, including those in namespaces."""
+    """Yield a list's client-run tools that can be offered, including tools in namespaces."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
         where = f"{place}[{index}]" if place else ""
@@ -439,12 +440,12 @@ def _why_unoffered(type_: object, *, in_request: bool) -> str:
     return f"Tools of type {label(type_)} {why_not_run(type_)}"
 
 
-# Tools of OpenAI's API that are known, but not run.
+# Known OpenAI tools, not run here.
 _NOT_RUN = {"programmatic_tool_calling": "are not supported: the model calls functions one by one"}
 
 
 def why_not_run(type_: object) -> str:
-    """Return why this server does not run tools of a type, as the end of a sentence on them."""
+    """Return why this server does not run a tool type, as the end of a sentence."""
     if not isinstance(type_, str):
         return "are not supported"
     table = HOSTED_TABLES.get(type_)
@@ -469,12 +470,12 @@ def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool
 
 
 def _described(tool: ToolFields, about: str) -> ToolFields:
-    """Return a tool with the description of its namespace, of which there is none in Chat Completions."""
+    """Return a tool with its namespace's description, because Chat Completions has no namespaces."""
     return {**tool, "description": "\n\n".join(filter(None, (about, tool.get("description"))))} if about else tool
 
 
 def _is_named(tool: object) -> bool:
-    """Return whether a tool has a valid name of its own."""
+    """Return whether a tool has its own, valid name."""
     if not isinstance(tool, dict) or tool.get("type") not in ("function", "custom"):
         return False
     return isinstance(name := tool.get("name"), str) and TOOL_NAME.fullmatch(name) is not None
@@ -482,9 +483,9 @@ def _is_named(tool: object) -> bool:
 
 def of_history(items: Iterable[Item], offered: ToolSet) -> dict[str, Function]:
     """
-    Return functions for the calls in a conversation, for backends that reject calls of undeclared functions.
+    Declare the functions called in a conversation, for backends that reject calls to undeclared functions.
 
-    They are declared without parameters, and are not to be called.
+    Their declarations have no parameters, and they must not be called.
     """
     functions = {}
     for item in items:

@@ -1,10 +1,10 @@
 """
-Set the breakpoints of the prompt cache, `cache_control`, which some models need: up to each of them, the server keeps
-what it computed for the prompt.
+Set prompt cache breakpoints (`cache_control`), which some models need: the server caches its state of the prompt up to
+each.
 
-The prompt is tools, system and messages, in this order. A request that continues a conversation finds what the one
-before it wrote at the end of its messages, if that is not too many blocks ago. Gateways take the same marks in the
-parts of chat messages.
+The prompt consists of tools, system and messages, in this order. A request that continues a conversation hits the entry
+that the previous request wrote at its last message, unless too many blocks follow it. Gateways accept the same
+breakpoints in parts of chat messages.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from app.core.request.question import Question, TranslationState
 from app.core.request.roles import SYSTEM, Message
 from app.core.types import JSONObject
 
-# Fields of requests that determine breakpoints.
+# Request fields for breakpoints.
 CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "prompt_cache_options"})
 
-THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # types of blocks, which cannot have one
+THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # block types without breakpoints
 
 _MOST = 4  # breakpoints in a request
 _LOOKED_BACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
 
 
 def is_cached_chat(question: Question, options: RequestOptions) -> bool:
-    """Return whether breakpoints are set in a chat request."""
+    """Return whether a chat request gets breakpoints."""
     return options.cache == "auto" and any(fnmatchcase(question.model, glob) for glob in options.cache_models)
 
 
 def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
     """
-    Set the breakpoints of a request: where the caller has set them, or else behind tools, system and history.
+    Set a request's breakpoints: the caller's, or otherwise after tools, system and history.
 
-    `body` is one of Messages, with the system prompt in its own field, or of Chat Completions. Nothing is changed but
-    what the fields of the body are.
+    `body` belongs to Messages, with a separate system field, or to Chat Completions. Only top-level fields of `body`
+    are replaced; nested values are not modified.
     """
     options = state.request.prompt_cache_options
     extra = (options.model_extra if options else None) or {}
@@ -49,7 +49,7 @@ def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
         _keep_marks(state, body, marked, mark)
         return
     for name in ("tools", "system"):
-        if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways take none in functions
+        if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways do not accept it in functions
             body[name] = [*blocks[:-1], {**blocks[-1], "cache_control": mark}]
     for position in _ends(messages):
         messages[position] = _with_mark(messages[position], mark)
@@ -61,7 +61,7 @@ def _blocks(message: Message) -> list[JSONObject]:
 
 
 def _marked(messages: Sequence[Message]) -> list[JSONObject]:
-    """Return the blocks that the caller has marked, in the order of the prompt; those within results, too."""
+    """Return the caller's marked blocks in prompt order, including blocks within tool results."""
     blocks = []
     for block in (block for message in messages for block in _blocks(message)):
         blocks += [*_blocks(block), block] if block["type"] == "tool_result" else [block]
@@ -69,7 +69,7 @@ def _marked(messages: Sequence[Message]) -> list[JSONObject]:
 
 
 def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSONObject], mark: JSONObject) -> None:
-    """Keep the last of the caller's breakpoints, which all have the longest lifetime that is asked for."""
+    """Keep the last of the caller's breakpoints, each with the longest requested lifetime."""
     if len(marked) > _MOST:
         state.warnings.add(f"Only the last {_MOST} breakpoints of the prompt cache were kept.")
     kept = {id(block) for block in marked[-_MOST:]}
@@ -84,7 +84,7 @@ def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSON
 
 
 def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) -> list[JSONObject]:
-    """Return blocks with this mark at those that are kept, by their `id`, and at no others."""
+    """Return blocks with this breakpoint at the kept blocks (by `id`), and nowhere else."""
     result = []
     for block in blocks:
         changed = {name: value for name, value in block.items() if name != "cache_control"}
@@ -96,9 +96,9 @@ def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) ->
 
 def _ends(messages: Sequence[Message]) -> list[int]:
     """
-    Return the positions of the last system message and of the messages that end the history.
+    Return the positions of the last system message and of messages that end the history.
 
-    Where the last message adds many blocks, so does the one that was the last of the request before.
+    If the last message adds many blocks, this includes the last message of the previous request.
     """
     system = [n for n, message in enumerate(messages) if message["role"] in SYSTEM][-1:]
     others = [n for n, message in enumerate(messages) if message["role"] not in SYSTEM and _may_end(message)]
@@ -119,7 +119,7 @@ def _may_end(message: Message) -> bool:
 
 
 def _with_mark(message: Message, mark: JSONObject) -> Message:
-    """Return a message with a mark at its last block."""
+    """Return a message with a breakpoint at its last block."""
     content: Any = message.get("content")
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else _blocks(message)
     return {**message, "content": [*blocks[:-1], {**blocks[-1], "cache_control": mark}]}

@@ -1,10 +1,10 @@
 """
-Translate the grammar of a custom tool into a regular expression, for servers that enforce one on arguments of calls.
+Translate a custom tool's grammar into a regular expression, for servers that enforce one on call arguments.
 
     pattern("lark", 'start: "a" line+\\nline: /.+/ LF\\n%import common.LF')    # ^(a([^\\n]+\\n)+)$
 
-Only grammars without recursion can be translated, such as that of Codex's `apply_patch`. Other grammars, and those with
-unsupported syntax, have no pattern; the grammar is described to the model in any case.
+Only grammars without recursion can be translated, for example Codex's `apply_patch`. Grammars with recursion or
+unsupported syntax have no pattern. In every case the model sees the grammar in the description.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from app.core.request.grammar.regex import (
 
 def pattern(syntax: str, definition: str, form: str = "pattern") -> str | None:
     """
-    Return an anchored regular expression for a grammar in the syntax `lark` or `regex`; None if there is none.
+    Return an anchored regular expression for a `lark` or `regex` grammar; None if impossible.
 
-    `form` is a value of the option `request.grammar`: `pattern` matches the text itself, `json_pattern` its encoding in
-    a JSON string, without the quotation marks. `xgrammar` is the same, but None if only some of the texts contain
-    escapes: from such a pattern that library (0.2.8) allows only the texts without.
+    `form` is a value of the option `request.grammar`: `pattern` matches the text itself, `json_pattern` its JSON string
+    encoding without the quotation marks. `xgrammar` equals `json_pattern`, but returns None if only some texts contain
+    escapes: for such a pattern that library (0.2.8) only allows texts without escapes.
     """
     if syntax not in _SYNTAXES or len(definition) > _LONGEST_DEFINITION:
         return None
     try:
         node = _SYNTAXES[syntax](definition)
         expression = f"^({render(node, escaped=form != 'pattern')})$"
-    except (ValueError, RecursionError):  # unsupported, or a number that Python cannot parse
+    except (ValueError, RecursionError):  # unsupported, or a number too large for Python
         return None
     if len(expression) > MAX_PATTERN_LENGTH or (form == "xgrammar" and not (is_escaped(node) or is_plain(node))):
         return None
     return expression
 
 
-# Names and comments are not part of the expression, so a definition may be longer.
+# Names and comments are not part of the expression, so the definition's limit is higher.
 _LONGEST_DEFINITION = 4 * MAX_PATTERN_LENGTH
 
-# The terminals of `%import common.NAME`.
+# The terminals for `%import common.NAME`.
 _COMMON = {
     "LF": r"\n",
     "CR": r"\r",
@@ -86,7 +86,7 @@ class LarkParser:
 
     def __init__(self, text: str) -> None:
         self._rules: dict[str, Node | list[re.Match[str]]] = {}
-        self._open: set[str] = set()  # the rules being parsed, to detect recursion
+        self._open: set[str] = set()  # rules being parsed, to detect recursion
         self._tokens: list[re.Match[str]] = []
         rule: list[re.Match[str]] = []
         at = 0
@@ -107,7 +107,7 @@ class LarkParser:
                 rule.append(token)
 
     def start(self) -> Node:
-        """Return the node of the rule `start`."""
+        """Return the node for the rule `start`."""
         return self._rule("start")
 
     def _rule(self, name: str) -> Node:

@@ -1,10 +1,10 @@
 """
-Parse regular expressions and write them again, for texts or for their encoding in a JSON string.
+Parse regular expressions, and render them for texts or for their JSON string encoding.
 
     render(Regex("a.").whole())                  # a[^\\n]
     render(Regex('"?').whole(), escaped=True)    # (\\\\")?
 
-Servers that enforce patterns have engines of their own, so only basic syntax is written: unnamed groups, classes and
+Servers enforce patterns with various engines, so rendered patterns only use basic syntax: unnamed groups, classes and
 repetitions, without `.`.
 """
 
@@ -15,30 +15,26 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
 
 _LAST = 0x10FFFF
-_MAX_REPETITIONS = 1000  # repetitions
-MAX_PATTERN_LENGTH = 8000  # characters; longer ones are too much work for a server
+_MAX_REPETITIONS = 1000
+MAX_PATTERN_LENGTH = 8000  # characters; longer patterns are too slow for servers
 
 
 class Chars(NamedTuple):
-    """One character of a class: ranges of code points, sorted and disjoint."""
+    """A character class: ranges of code points, sorted and disjoint."""
 
     ranges: tuple[tuple[int, int], ...]
 
 
 class Seq(NamedTuple):
-    """A concatenation."""
-
     parts: tuple[Node, ...]
 
 
 class Alt(NamedTuple):
-    """An alternation."""
-
     parts: tuple[Node, ...]
 
 
 class Many(NamedTuple):
-    """A repetition; `most` is None for no limit."""
+    """A repetition; without limit if `most` is None."""
 
     part: Node
     least: int
@@ -49,7 +45,7 @@ Node: TypeAlias = Chars | Seq | Alt | Many
 
 
 class UnsupportedPattern(ValueError):
-    """Not a regular expression, or one with unsupported syntax."""
+    """An invalid regular expression, or unsupported syntax."""
 
 
 TIMES: Mapping[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -73,19 +69,18 @@ def _chars(ranges: Iterable[tuple[int, int]]) -> Chars:
 
 
 def _complement(chars: Chars) -> Chars:
-    """Return the complement."""
     ends = [-1, *(end for low, high in chars.ranges for end in (low - 1, high + 1)), _LAST + 1]
     ends = [ends[0] + 1, *ends[1:-1], ends[-1] - 1]
     return Chars(tuple((low, high) for low, high in zip(ends[::2], ends[1::2], strict=True) if low <= high))
 
 
 def literal(text: str) -> Seq:
-    """Return a node that matches exactly this text."""
+    """Return a node for a literal text."""
     return Seq(tuple(Chars(((ord(character), ord(character)),)) for character in text))
 
 
 def _of(members: str) -> Chars:
-    """Return the class of characters and ranges in a notation such as `a-z0-9_`."""
+    """Parse a character class from a notation like `a-z0-9_`."""
     return _chars((ord(item[0]), ord(item[-1])) for item in re.findall(r".-.|.", members, re.DOTALL))
 
 
@@ -100,7 +95,7 @@ class Regex:
 
     _GROUP = re.compile(r"\(\?(?::|P?<[A-Za-z_]\w*>)")
     _TIMES = re.compile(r"([*+?]|\{(\d+)(,?)(\d*)\})\??")
-    _ODD_TIMES = re.compile(r"\{[\d\s,]+\}")  # `{,3}`, `{ 2 }`, a second `{3}`: engines disagree on what these mean
+    _ODD_TIMES = re.compile(r"\{[\d\s,]+\}")  # `{,3}`, `{ 2 }`, a second `{3}`: engines differ
     _CODE = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
 
     def __init__(self, text: str) -> None:
@@ -108,7 +103,7 @@ class Regex:
         self._at = 0
 
     def whole(self) -> Node:
-        """Return the node of the whole expression."""
+        """Return the node for the whole expression."""
         node = self._either()
         if self._at < len(self._text):
             raise UnsupportedPattern
@@ -207,9 +202,9 @@ class Regex:
 
 def render(node: Node, *, escaped: bool = False) -> str:
     """
-    Return the regular expression of a node; raises `UnsupportedPattern` if there is none, or if it is too long.
+    Render a node as a regular expression; raises `UnsupportedPattern` if it is impossible or too long.
 
-    With `escaped` it matches the encoding of the texts in a JSON string, without the quotation marks.
+    With `escaped` it matches the texts' JSON string encoding, without the quotation marks.
     """
     if _size(node, {}) > MAX_PATTERN_LENGTH:
         raise UnsupportedPattern
@@ -217,7 +212,7 @@ def render(node: Node, *, escaped: bool = False) -> str:
 
 
 def _size(node: Node, sizes: dict[int, int]) -> int:
-    """Estimate the length of the expression without rendering it, which may take exponential space."""
+    """Estimate the expression's length without rendering it, which can require exponential space."""
     if id(node) not in sizes:
         match node:
             case Chars(ranges):
@@ -264,7 +259,7 @@ def _member(code: int, special: str) -> str:
 
 
 def _plain(chars: Chars) -> str:
-    """Render one character, or a class."""
+    """Render a character, or a class."""
     if len(chars.ranges) == 1 and chars.ranges[0][0] == chars.ranges[0][1]:
         return _member(chars.ranges[0][0], r"\^$.|?*+()[]{}")
     negated = bool(chars.ranges) and chars.ranges[-1][1] == _LAST
@@ -279,13 +274,13 @@ def _range(low: int, high: int) -> str:
     return ends[0] if low == high else "-".join(ends) if high > low + 1 else "".join(ends)
 
 
-# Characters that need no escape in a JSON string, and the short escapes.
+# Characters without an escape in JSON strings, and the short escapes.
 _RAW = Chars(((0x20, 0x21), (0x23, 0x5B), (0x5D, _LAST)))
 _SHORT = {'"': '"', "\\": "\\\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
 
 def _escaped(chars: Chars) -> str:
-    """Render one character as it is encoded in a JSON string: raw, or as an escape."""
+    """Render a character as encoded in a JSON string: raw, or as an escape."""
     raw = _raw(chars)
     options = [_plain(raw)] if raw.ranges else []
     short = "".join(escape for character, escape in _SHORT.items() if _holds(chars, ord(character)))
@@ -307,7 +302,7 @@ def _holds(chars: Chars, code: int) -> bool:
 
 
 def is_escaped(node: Node) -> bool:
-    """Return whether every matching text contains an escape when encoded in a JSON string."""
+    """Return whether the JSON encoding of every matching text contains an escape."""
     match node:
         case Chars():
             return not _raw(node).ranges
@@ -320,7 +315,7 @@ def is_escaped(node: Node) -> bool:
 
 
 def is_plain(node: Node) -> bool:
-    """Return whether no matching text contains an escape when encoded in a JSON string."""
+    """Return whether the JSON encoding of no matching text contains an escape."""
     match node:
         case Chars():
             return _raw(node) == node
