@@ -27,7 +27,7 @@ ICONS := activity arrow-down arrow-left arrow-up brain chart-column check chevro
 	hourglass image info key-round keyboard list maximize-2 menu message-square monitor moon panel-left panel-right paperclip pencil pin \
 	play plug plus refresh-cw save scroll-text search server shield-check sliders-horizontal sparkles square square-pen sun \
 	terminal trash-2 triangle-alert upload wallet wrap-text wrench x
-VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.es.mjs dompurify/LICENSE \
+VENDORED := marked/lib/marked.esm.js marked/LICENSE dompurify/dist/purify.min.js dompurify/LICENSE \
 	highlightjs/es/highlight.min.js highlightjs/LICENSE diff/dist/diff.min.js diff/LICENSE \
 	geist/files/geist-latin-wght-normal.woff2 geist/files/geist-latin-ext-wght-normal.woff2 geist/LICENSE \
 	geist-mono/files/geist-mono-latin-wght-normal.woff2 geist-mono/LICENSE \

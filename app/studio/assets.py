@@ -42,7 +42,7 @@ class Asset(NamedTuple):
 
 
 class Studio(NamedTuple):
-    """The studio as one script and one style sheet."""
+    """The studio as few scripts and one style sheet."""
 
     version: str  # a hash of all files
     page: Asset
@@ -90,10 +90,7 @@ class Assets:
             return (self.root / path).read_text(encoding="utf-8")
 
         page = read("index.html")
-        script, vendored = concatenated("js/main.js", read)
-        bundle = {
-            "js/studio.js": script,
-            "css/studio.css": joined_styles(style_sheets(page), read),
-        }
-        made = {name: Asset.of(text.encode(), name) for name, text in bundle.items()}
-        return Studio(version, Asset.of(bundled_page(page, version, vendored).encode(), "index.html"), made)
+        bundle = concatenated("js/main.js", read)
+        texts = {**bundle.scripts, "css/studio.css": joined_styles(style_sheets(page), read)}
+        made = {name: Asset.of(text.encode(), name) for name, text in texts.items()}
+        return Studio(version, Asset.of(bundled_page(page, version, bundle.vendored).encode(), "index.html"), made)

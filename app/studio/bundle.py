@@ -1,5 +1,5 @@
 """
-The studio's own modules as one script and its style sheets as one sheet, so that a page needs few requests.
+The studio's own modules as few scripts and its style sheets as one sheet, so that a page needs few requests.
 
 There is no build: the files run in a browser as they are, and are concatenated when a server first sends the page.
 Modules use a subset of the syntax, which `concatenated` checks: named imports and exports at the start of a line,
@@ -11,6 +11,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 _IMPORT = re.compile(r'^import\s+(?:(\{[^}]*\}|\*\s+as\s+\w+|\w+)\s+from\s+)?"([^"]+)";[ \t]*$', re.MULTILINE)
 _EXPORT = re.compile(r"^export\s+((?:async\s+)?(?:function\*?|class|const)\s+(\w+))", re.MULTILINE)
@@ -25,64 +26,123 @@ class BundleError(Exception):
     """A module that cannot be concatenated."""
 
 
-def concatenated(main: str, read: Callable[[str], str], *, folder: str = "js") -> tuple[str, list[str]]:
+class Bundle(NamedTuple):
+    """Scripts to serve in place of the single modules."""
+
+    scripts: dict[str, str]  # by path: the main script, and one per module that is imported with `import()`
+    vendored: list[str]  # paths of the vendored modules that the main script imports
+
+
+def concatenated(main: str, read: Callable[[str], str], *, script: str = "js/studio.js") -> Bundle:
     """
-    Concatenate the module `main` and its imports; return the code, and the paths of the vendored modules it imports.
+    Concatenate the module `main` and its imports into `script`.
 
-    Paths are relative to the root of the page's files, from which `read` returns a text. The result is for a file in
-    `folder`. Raises `BundleError`.
+    A module that is imported with `import()` becomes another script at its own path, together with the imports that no
+    earlier script contains. Paths are relative to the root of the page's files, from which `read` returns a text.
+    Raises `BundleError`.
     """
-    modules: dict[str, str] = {}
-    vendored: dict[str, str] = {}
-    code: list[str] = []
-    pending: list[str] = []
-
-    def name_of(path: str) -> str:
-        if path in pending:
-            raise BundleError(f"{path} imports itself: {' -> '.join([*pending, path])}")
-        if path not in modules:
-            pending.append(path)
-            code.append(_wrapped(path, read(path), import_from, modules))
-            pending.pop()
-        return modules[path]
-
-    def import_from(path: str) -> str:
-        if not path.startswith("vendor/"):
-            return name_of(path)
-        return vendored.setdefault(path, f"v{len(vendored)}")
-
-    name_of(main)
-    imports = [f'import * as {name} from "{posixpath.relpath(path, folder)}";' for path, name in vendored.items()]
-    return "\n".join([*imports, *code, ""]), [*vendored]
+    bundle = Bundle({}, [])
+    owners: dict[str, _Script] = {}
+    waiting = {main: _Script(script, read, owners)}
+    while waiting:
+        module, current = waiting.popitem()
+        current.add(module)
+        bundle.scripts[current.path] = current.text(None if module == main else module)
+        if module == main:
+            bundle.vendored.extend(current.vendored)
+        for path in current.lazy:
+            if path not in bundle.scripts:
+                waiting[path] = _Script(path, read, owners)
+    return bundle
 
 
-def _wrapped(path: str, source: str, import_from: Callable[[str], str], modules: dict[str, str]) -> str:
-    """Return a module as a function that returns its exports, and enter its name into `modules`."""
-    folder = posixpath.dirname(path)
+class _Script:
+    """A script under construction. `owners` maps each module to its script, and is shared by all scripts."""
 
-    def place(target: str) -> str:
-        return posixpath.normpath(posixpath.join(folder, target))
+    def __init__(self, path: str, read: Callable[[str], str], owners: dict[str, _Script]) -> None:
+        self.path = path
+        self.vendored: dict[str, str] = {}  # names of vendored modules by path
+        self.lazy: list[str] = []  # modules that are imported with `import()`
+        self._read = read
+        self._owners = owners
+        self._modules: dict[str, list[str]] = {}  # exports by path
+        self._shared: dict[str, list[str]] = {}  # names of modules by the script that contains them
+        self._code: list[str] = []
+        self._pending: list[str] = []
 
-    def bound(match: re.Match[str]) -> str:
-        names, target = match.groups()
-        module = import_from(place(target))
-        if names is None:
-            return ""
-        if names.startswith("{"):
-            return f"const {_RENAMED.sub(': ', names)} = {module};"
-        if names.startswith("*"):
-            return f"const {names.split()[-1]} = {module};"
-        return f"const {names} = {module}.default;"
+    def add(self, path: str) -> str:
+        """Add a module and its imports; returns the module's name."""
+        if path.startswith("vendor/"):
+            return self.vendored.setdefault(path, f"v{len(self.vendored)}")
+        if path in self._pending:
+            raise BundleError(f"{path} imports itself: {' -> '.join([*self._pending, path])}")
+        owner = self._owners.get(path)
+        if owner is None:
+            self._pending.append(path)
+            self._code.append(self._wrapped(path))
+            self._pending.pop()
+            self._owners[path] = self
+        elif owner is not self and _name(path) not in (names := self._shared.setdefault(owner.path, [])):
+            names.append(_name(path))
+        return _name(path)
 
-    body = _IMPORT.sub(bound, source)
-    exports = [name for _, name in _EXPORT.findall(body)]
-    body = _EXPORT.sub(r"\1", body)
-    body = _DYNAMIC.sub(lambda match: f'import("{posixpath.relpath(place(match[1]), "js")}")', body)
-    if left := _LEFT.search(re.sub(r"^import\(", "", body, flags=re.MULTILINE)):
-        raise BundleError(f"{path}: {left.group().strip()!r} cannot be concatenated")
-    name = modules[path] = re.sub(r"\W", "_", path.removesuffix(".js"))
-    body = _shortened(body)
-    return f"// {path}\nconst {name} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();"
+    def text(self, exported: str | None) -> str:
+        """Return the code. `exported`: the module whose exports are those of the script."""
+        here = posixpath.dirname(self.path)
+        vendored = [f'import * as {name} from "{_relative(path, here)}";' for path, name in self.vendored.items()]
+        shared = [
+            f'import {{ {", ".join(names)} }} from "{_relative(path, here)}";' for path, names in self._shared.items()
+        ]
+        exports = [f"export {{ {', '.join(map(_name, self._modules))} }};"]
+        if exported:
+            names = self._owners[exported].exports_of(exported)
+            exports.append(f"export const {{ {', '.join(names)} }} = {_name(exported)};")
+        return "\n".join([*vendored, *shared, *self._code, *exports, ""])
+
+    def exports_of(self, path: str) -> list[str]:
+        """Return the names that a module exports."""
+        return self._modules[path]
+
+    def _wrapped(self, path: str) -> str:
+        """Return a module as a function that returns its exports."""
+        folder = posixpath.dirname(path)
+
+        def place(target: str) -> str:
+            return posixpath.normpath(posixpath.join(folder, target))
+
+        def bound(match: re.Match[str]) -> str:
+            names, target = match.groups()
+            module = self.add(place(target))
+            if names is None:
+                return ""
+            if names.startswith("{"):
+                return f"const {_RENAMED.sub(': ', names)} = {module};"
+            if names.startswith("*"):
+                return f"const {names.split()[-1]} = {module};"
+            return f"const {names} = {module}.default;"
+
+        def lazy(match: re.Match[str]) -> str:
+            target = place(match[1])
+            if not target.startswith("vendor/"):
+                self.lazy.append(target)
+            return f'import("{_relative(target, posixpath.dirname(self.path))}")'
+
+        body = _IMPORT.sub(bound, self._read(path))
+        self._modules[path] = [name for _, name in _EXPORT.findall(body)]
+        body = _DYNAMIC.sub(lazy, _EXPORT.sub(r"\1", body))
+        if left := _LEFT.search(re.sub(r"^import\(", "", body, flags=re.MULTILINE)):
+            raise BundleError(f"{path}: {left.group().strip()!r} cannot be concatenated")
+        returned = f"return {{ {', '.join(self._modules[path])} }};"
+        return f"// {path}\nconst {_name(path)} = (() => {{\n{_shortened(body)}\n{returned}\n}})();"
+
+
+def _name(path: str) -> str:
+    return re.sub(r"\W", "_", path.removesuffix(".js"))
+
+
+def _relative(path: str, folder: str) -> str:
+    relative = posixpath.relpath(path, folder)
+    return relative if relative.startswith(".") else f"./{relative}"
 
 
 def _shortened(source: str) -> str:

@@ -42,6 +42,7 @@ new PerformanceObserver((list) => {
 # Begin as after a reload, with another key, for which nothing is stored. Ends when it is known what the server offers.
 ANEW = """async (key) => {
     const byId = (id) => document.getElementById(id);
+    while (!byId("compare-prompt")) await new Promise((done) => setTimeout(done, 10));  // the other views are loaded
     for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
     location.hash = "#/talk";
     await new Promise((done) => setTimeout(done));

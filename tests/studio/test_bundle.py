@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 def bundle(**modules: str) -> str:
     sources = {f"js/{name.replace('__', '/')}.js": text for name, text in modules.items()}
-    return concatenated("js/main.js", sources.__getitem__)[0]
+    return concatenated("js/main.js", sources.__getitem__).scripts["js/studio.js"]
 
 
 async def test_modules_are_concatenated_in_the_order_of_their_imports() -> None:
@@ -33,6 +33,20 @@ async def test_modules_are_concatenated_in_the_order_of_their_imports() -> None:
     assert 'import("../vendor/y/y.js")' in text
     assert "const { a: b } = js_lib_one;" in text and "const { w } = v0;" in text
     assert "return { c, D };" in text
+
+
+async def test_module_imported_when_needed_becomes_a_script_that_shares_modules_with_the_first() -> None:
+    sources = {
+        "js/main.js": 'import { a } from "./lib/one.js";\nconst load = () => import("./more.js");\na(load);\n',
+        "js/lib/one.js": "export const a = 1;\n",
+        "js/more.js": 'import { a } from "./lib/one.js";\nimport { c } from "./lib/two.js";\nexport const b = a + c;\n',
+        "js/lib/two.js": "export const c = 2;\n",
+    }
+    scripts = concatenated("js/main.js", sources.__getitem__).scripts
+    assert [*scripts] == ["js/studio.js", "js/more.js"]
+    assert 'import("./more.js")' in scripts["js/studio.js"] and "js_lib_two" not in scripts["js/studio.js"]
+    assert 'import { js_lib_one } from "./studio.js";' in scripts["js/more.js"]
+    assert "const js_lib_one" not in scripts["js/more.js"] and "export const { b } = js_more;" in scripts["js/more.js"]
 
 
 @pytest.mark.parametrize(

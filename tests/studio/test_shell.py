@@ -84,6 +84,18 @@ ICONS = """async () => {
 }"""
 
 
+async def test_view_that_cannot_be_loaded_offers_to_reload_the_page(browser: Browser) -> None:
+    async with antiphon() as url, Studio.open(browser, "about:blank", path="", refusals=(503,)) as studio:
+        page = studio.page
+        await page.route("**/js/views.js", lambda route: route.fulfill(status=503))
+        await page.goto(f"{url}/studio#/about")
+        await expect(page.get_by_role("heading", name="This view could not be loaded")).to_be_visible()
+        await page.unroute("**/js/views.js")
+        await page.get_by_role("button", name="Reload the page").click()
+        await expect(page.get_by_role("heading", name="Clients")).to_be_visible()
+        await expect(page.get_by_role("heading", name="This view could not be loaded")).to_be_hidden()
+
+
 async def test_menu_of_a_narrow_page_is_a_drawer_for_the_keyboard(studio: Studio) -> None:
     await studio.page.set_viewport_size({"width": 390, "height": 900})
     page = studio.page

@@ -1,49 +1,51 @@
 // The page: its views, the key, the models.
 
-import { About } from "./about.js";
-import { Compare } from "./compare.js";
-import { Files } from "./files.js";
-import { Keys } from "./keys.js";
 import { readAddress } from "./lib/address.js";
 import { getJson, key } from "./lib/api.js";
 import { askForKey } from "./lib/dialog.js";
 import { announce, button, byId, h } from "./lib/dom.js";
 import { setCurrency } from "./lib/tables.js";
 import { plain } from "./lib/text.js";
-import { Now } from "./now.js";
 import { openPalette } from "./palette.js";
-import { Responses } from "./responses.js";
 import { setUpKeys, showHelp } from "./shortcuts.js";
 import { setUpSide } from "./side.js";
 import { Talk } from "./talk.js";
-import { Usage } from "./usage.js";
 
 const MODEL = "antiphon.model";
 
 const talk = new Talk({ onmodel: chooseModel });
-const responses = new Responses();
-const compare = new Compare({ parameters: () => talk.options.parameters() });
+let models = []; // as the server lists them
 
-// The views by the first part of their address: `#/name/argument`. Each is the section of that id in the page, and has
-// show(argument or null, query), hide(), and reset(), for when there is another key.
+// The loaded views by the first part of their address: `#/name/argument`. Each is the section of that id in the page,
+// and has show(argument or null, query), hide(), and reset(), for when there is another key.
 /** @type {Object<string, any>} */
-const VIEWS = {
-  talk,
-  compare,
-  responses,
-  usage: new Usage(),
-  keys: new Keys(),
-  now: new Now(),
-  files: new Files(),
-  about: new About(),
-};
+const VIEWS = { talk };
+let loading = null; // the promise of the views other than Talk
 
-function route() {
+function loadViews() {
+  loading ??= import("./views.js").then(
+    ({ makeViews }) => {
+      Object.assign(
+        VIEWS,
+        makeViews(() => talk.options.parameters()),
+      );
+      VIEWS.compare.offer(models);
+    },
+    (error) => {
+      loading = null;
+      throw error;
+    },
+  );
+  return loading;
+}
+
+async function route() {
   const { view: name, argument, query } = readAddress(location.hash);
-  const view = Object.hasOwn(VIEWS, name) ? name : "talk";
-  for (const each of Object.keys(VIEWS)) byId(each).hidden = each !== view;
+  const links = [...byId("nav").querySelectorAll("a")];
+  const view = links.some(({ dataset }) => dataset.view === name) ? name : "talk";
   let title = "";
-  for (const link of byId("nav").querySelectorAll("a")) {
+  for (const link of links) {
+    byId(link.dataset.view).hidden = link.dataset.view !== view;
     if (link.dataset.view === view) {
       link.setAttribute("aria-current", "page");
       title = link.textContent.trim();
@@ -52,8 +54,32 @@ function route() {
     }
   }
   document.title = view === "talk" ? talk.title : `${title} – Antiphon studio`;
-  for (const [each, { hide }] of Object.entries(VIEWS)) if (each !== view) hide.call(VIEWS[each]);
+  for (const [each, shown] of Object.entries(VIEWS)) if (each !== view) shown.hide();
+  if (!VIEWS[view]) {
+    const { hash } = location;
+    try {
+      await loadViews();
+    } catch {
+      showMissing(byId(view));
+      return;
+    }
+    if (location.hash !== hash) return;
+  }
   VIEWS[view].show(argument, query);
+}
+
+// Browsers do not repeat a failed import: the page has to be reloaded.
+function showMissing(section) {
+  section.querySelector(".missing")?.remove();
+  section.append(
+    h(
+      "div",
+      { class: "missing" },
+      h("h2", {}, "This view could not be loaded"),
+      h("p", {}, "The server cannot be reached, or was updated meanwhile."),
+      button("Reload the page", () => location.reload()),
+    ),
+  );
 }
 
 async function loadModels() {
@@ -63,7 +89,8 @@ async function loadModels() {
     const chosen = sessionStorage.getItem(MODEL) ?? select.value;
     select.replaceChildren(...data.map(({ id }) => h("option", { value: id }, plain(id))));
     if (data.some(({ id }) => id === chosen)) select.value = chosen;
-    compare.offer(data);
+    models = data;
+    VIEWS.compare?.offer(models);
     talk.listed(select.value || "MODEL");
     nameModel(data.length === 0);
     byId("model-problem").textContent = "";
@@ -166,9 +193,8 @@ function setKey(value, refused) {
   byId("key-state").textContent = value ? "API key set" : "API key";
   for (const view of Object.values(VIEWS)) if (view !== talk) view.reset();
   talk.rekey(refused);
-  loadModels();
-  loadAbout();
   route();
+  return Promise.all([loadModels(), loadAbout()]);
 }
 
 byId("model").addEventListener("change", ({ target }) => sessionStorage.setItem(MODEL, target.value));
@@ -252,5 +278,5 @@ byId("shortcuts-button").addEventListener("click", showHelp);
 setUpSide();
 byId("key-state").textContent = key.get() ? "API key set" : "API key";
 route();
-loadModels();
-loadAbout();
+const idle = globalThis.requestIdleCallback ?? setTimeout; // Safari has no idle callbacks
+Promise.all([loadModels(), loadAbout()]).then(() => idle(() => loadViews().catch(() => {}))); // `route` reports it

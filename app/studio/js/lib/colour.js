@@ -1,8 +1,8 @@
 // Syntax highlighting by highlight.js, loaded on first use.
 
-import purify from "../../vendor/dompurify/purify.es.mjs";
+import "../../vendor/dompurify/purify.min.js";
 
-const DOMPurify = /** @type {any} */ (purify);
+const { DOMPurify } = /** @type {any} */ (globalThis);
 const LONGEST = 30_000; // characters
 
 /** Highlight an element's code. DOMPurify checks the generated spans. */

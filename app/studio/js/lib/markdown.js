@@ -3,7 +3,7 @@
 // Model output is untrusted: HTML is shown as text, DOMPurify keeps a short allow-list of elements and attributes, and
 // nothing is loaded from other hosts.
 
-import purify from "../../vendor/dompurify/purify.es.mjs";
+import "../../vendor/dompurify/purify.min.js";
 import { Lexer, marked } from "../../vendor/marked/marked.esm.js";
 import { codeBlock } from "./code_block.js";
 import { h, schedule } from "./dom.js";
@@ -11,7 +11,7 @@ import { MATHS, mathView } from "./math.js";
 import { pictureView } from "./picture.js";
 import { plain, webUrl } from "./text.js";
 
-const DOMPurify = /** @type {any} */ (purify);
+const { DOMPurify } = /** @type {any} */ (globalThis);
 
 const SLICE = 8; // ms of rendering in one frame
 const LONGEST_APPEND = 8_000; // characters per append
