@@ -81,6 +81,7 @@ async def studio(
     await studio.begin(next(keys))
     failed = request.session.testsfailed
     yield studio
+    await studio.page.unroute_all(behavior="ignoreErrors")
     trouble = studio.trouble.copy()
     if trouble or request.session.testsfailed > failed:
         await studio.page.goto("about:blank")

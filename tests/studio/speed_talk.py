@@ -101,10 +101,16 @@ async def main() -> None:
         backend = Scripted([delta(content=ANSWER)])
         async with antiphon(backend) as url:
             await opened(browser, url, await long_conversation(url))
-        for name, script in (("1,000 deltas/s", batches), (f"burst of {BURST:,} deltas", burst)):
+        for name, script, slower in (
+            ("1,000 deltas/s", batches, 1),
+            (f"burst of {BURST:,} deltas", burst, 1),
+            (f"burst of {BURST:,} deltas, CPU slowed four times", burst, 4),
+        ):
             async with antiphon(Scripted(script)) as url, Studio.open(browser, url) as studio:
                 await studio.page.get_by_label("Message", exact=True).wait_for()
                 await studio.page.wait_for_timeout(1000)
+                session = await studio.page.context.new_cdp_session(studio.page)
+                await session.send("Emulation.setCPUThrottlingRate", {"rate": slower})
                 await studio.page.evaluate(WATCH)
                 await studio.page.evaluate(FRAMES)
                 await streamed(studio.page, name)

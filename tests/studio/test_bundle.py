@@ -70,7 +70,7 @@ async def test_urls_of_joined_style_sheets_lead_to_the_same_files() -> None:
 
 
 async def test_page_loads_one_script_and_one_style_sheet_from_immutable_addresses() -> None:
-    async with antiphon() as url, httpx.AsyncClient(base_url=url) as http:
+    async with antiphon() as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         page = await http.get("/studio")
         assert page.headers["cache-control"] == "no-cache" and "accept-encoding" in page.headers["vary"].lower()
         paths = re.findall(r'(?:href|src)="(studio/[^"]+)"', page.text)
@@ -86,7 +86,7 @@ async def test_page_loads_one_script_and_one_style_sheet_from_immutable_addresse
 
 
 async def test_files_of_another_version_are_served_without_being_cached() -> None:
-    async with antiphon() as url, httpx.AsyncClient(base_url=url) as http:
+    async with antiphon() as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         file = await http.get("/studio/v/000000000000/js/studio.js")
         assert file.status_code == 200 and file.headers["cache-control"] == "no-cache"
         for path in ("v/0/__init__.py", "v/0/bundle.py", "v/0/js/../bundle.py", "v/0", "js/nothing.js", "css/"):

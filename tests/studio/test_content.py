@@ -60,7 +60,7 @@ async def test_preview_of_html_reaches_nothing(studio: Studio, backend: Scripted
 
 
 async def test_preview_has_a_policy_without_network_and_only_the_studio_frames_it(studio: Studio) -> None:
-    async with httpx.AsyncClient(base_url=studio.url) as http:
+    async with httpx.AsyncClient(base_url=studio.url, timeout=60) as http:
         preview = await http.get("/studio/preview")
         page = await http.get("/studio")
     policy = preview.headers["content-security-policy"]

@@ -118,7 +118,7 @@ async def test_conversations_are_listed_found_opened_and_deleted(studio: Studio)
     await asked.get_by_role("button", name="Delete").click()
     await expect(titles).to_have_text(["Say hello."])
     await expect(page.locator(".turn")).to_have_count(0)
-    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers) as http:
+    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers, timeout=60) as http:
         assert len((await http.get("/antiphon/responses")).json()["data"]) == 1
 
 
@@ -126,7 +126,7 @@ async def test_conversation_that_another_client_continued_is_told(studio: Studio
     page = studio.page
     await studio.say("My name is Ada.")
     last = page.url.rpartition("/")[2]
-    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers) as http:
+    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers, timeout=60) as http:
         body = {"model": "demo", "input": "What is my name?", "previous_response_id": last}
         await http.post("/responses", json=body)
     await page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -138,7 +138,7 @@ async def test_conversation_that_another_client_continued_is_told(studio: Studio
 
 async def test_list_of_conversations_has_pages(browser: Browser) -> None:
     async with antiphon() as url:
-        async with httpx.AsyncClient(base_url=f"{url}/v1") as http:
+        async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60) as http:
             for number in range(35):
                 await http.post("/responses", json={"model": "demo", "input": f"Number {number}"})
         async with Studio.open(browser, url) as studio:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 async def create(url: str, input: str, key: str = "", **more: Any) -> dict[str, Any]:
     """What another client of this server does meanwhile."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with httpx.AsyncClient(base_url=url, headers=headers) as http:
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
         answer = await http.post("/v1/responses", json={"model": "demo", "input": input, **more})
         assert answer.status_code == 200, answer.text
         made: dict[str, Any] = answer.json()
@@ -273,7 +273,7 @@ async def test_about_shows_what_is_configured_and_up(studio: Studio) -> None:
     links = await about.get_by_role("region", name="Links").get_by_role("link").all()
     assert len(links) >= 3
     for link in links:
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(timeout=60) as http:
             assert (await http.get(await link.get_attribute("href") or "")).status_code == 200
 
 
@@ -284,7 +284,7 @@ async def test_reference_works_without_the_internet(browser: Browser) -> None:
 
 
 async def test_pages_answer_head_as_get_without_the_body() -> None:
-    async with antiphon() as url, httpx.AsyncClient(base_url=url) as http:
+    async with antiphon() as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         for path, accept in (
             ("/", "text/html"),
             ("/", "*/*"),
@@ -300,7 +300,7 @@ async def test_pages_answer_head_as_get_without_the_body() -> None:
 
 
 async def test_studio_can_be_switched_off() -> None:
-    async with antiphon(studio=False) as url, httpx.AsyncClient(base_url=url) as http:
+    async with antiphon(studio=False) as url, httpx.AsyncClient(base_url=url, timeout=60) as http:
         for path in ("/", "/studio", "/studio/js/main.js"):
             assert (await http.get(path, headers={"Accept": "text/html"})).status_code == 404
         assert (await http.get("/docs")).status_code == 200

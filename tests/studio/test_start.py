@@ -29,7 +29,7 @@ async def test_local_model_server_is_found_and_a_foreign_request_appears(
             await expect(clients).to_contain_text(f"antiphon codex --url {url}/v1")
             await expect(clients).to_contain_text(f"ANTHROPIC_BASE_URL={url} ")
             assert await studio.axe() == []
-            async with httpx.AsyncClient(base_url=f"{url}/v1") as http:
+            async with httpx.AsyncClient(base_url=f"{url}/v1", timeout=60) as http:
                 await http.post("/responses", json={"model": "demo", "input": "From a client"})
             await expect(page.locator(".start-arrived")).to_contain_text("From a client")
             await page.get_by_role("link", name="See what it sent").click()
@@ -39,7 +39,7 @@ async def test_local_model_server_is_found_and_a_foreign_request_appears(
 async def test_conversations_of_this_page_are_listed_without_those_of_clients(studio: Studio) -> None:
     page = studio.page
     await studio.say("From the studio")
-    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers) as http:
+    async with httpx.AsyncClient(base_url=f"{studio.url}/v1", headers=studio.headers, timeout=60) as http:
         await http.post("/responses", json={"model": "demo", "input": "From a client"})
     titles = page.locator(".conversation-title")
     await page.get_by_role("radio", name="This page").check()

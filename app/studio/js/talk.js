@@ -320,7 +320,7 @@ export class Talk {
   #setPanel(panel) {
     byId("talk").dataset.panel = panel;
     for (const [each, opener] of Object.entries(PANELS)) byId(opener).setAttribute("aria-expanded", each === panel);
-    this.inspector.timeline.update();
+    this.inspector.reveal(panel === "inspector");
   }
 
   #showOption(control) {

@@ -37,20 +37,26 @@ export function button(label, onclick, props = {}) {
 // An icon of Lucide, beside a text or in a button that has a label.
 export const icon = (name) => h("span", { class: "icon", "data-icon": name, "aria-hidden": "true" });
 
+const BUDGET = 12; // ms of tasks in one frame
 const tasks = new Set();
 let frame = 0;
 
-// Run a function in the next frame, once, however often it is asked for until then.
+// Run a function in the next frame, once, however often it is asked for until then. Tasks that would exceed the frame's
+// budget wait for the following frame.
 export function schedule(task) {
   tasks.add(task);
-  if (!frame) {
-    frame = requestAnimationFrame(() => {
-      frame = 0;
-      const due = [...tasks];
-      tasks.clear();
-      for (const each of due) each();
-    });
+  if (!frame) frame = requestAnimationFrame(runTasks);
+}
+
+function runTasks() {
+  frame = 0;
+  const began = performance.now();
+  for (const task of [...tasks]) {
+    tasks.delete(task);
+    task();
+    if (performance.now() - began > BUDGET) break;
   }
+  if (tasks.size && !frame) frame = requestAnimationFrame(runTasks);
 }
 
 // Say something to screen readers, in one polite live region.

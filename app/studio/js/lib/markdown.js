@@ -14,7 +14,8 @@ import { plain, webUrl } from "./text.js";
 const { DOMPurify } = /** @type {any} */ (globalThis);
 
 const SLICE = 8; // ms of rendering in one frame
-const LONGEST_APPEND = 8_000; // characters per append
+const LONGEST_APPEND = 8_000; // characters per append, at most
+const SHORTEST_APPEND = 250; // and at least, on a slow machine
 const LONGEST_TAIL = 4_000; // characters of an open block that is re-rendered each frame
 const LONGEST_BLOCK = 1_000; // characters per text node of a raw block
 const LONGEST_WHOLE = 30_000; // characters of a text that is lexed at once
@@ -123,7 +124,8 @@ function pictured(image) {
 
 /**
  * Renders a growing or complete text. Complete blocks are rendered once. The open block is re-rendered as it grows; if it
- * is long, it is appended to as raw text until it is complete. A frame takes about `SLICE`, or one block.
+ * is long, it is appended to as raw text until it is complete. A frame takes about `SLICE`, or one block: the text is
+ * appended in parts whose length follows the speed of the machine.
  */
 export class GrowingMarkdown {
   constructor() {
@@ -135,6 +137,8 @@ export class GrowingMarkdown {
     this.text = "";
     this.open = ""; // the open block
     this.raw = false; // the open block is too long to re-render each frame
+    this.pace = 2_000; // characters per append
+    this.stale = false; // the open block has grown since it was rendered
     this.outline = { level: 1 };
     this.queue = null; // remaining tokens of the final rendering
     this.complete = false;
@@ -157,17 +161,19 @@ export class GrowingMarkdown {
       else if (this.complete && this.taken === 0 && this.source.length <= LONGEST_WHOLE) this.#begin(this.source);
       else if (this.taken < this.source.length) this.#append();
       else if (this.complete) this.#finish();
-      else return;
+      else break;
       if (performance.now() - began > SLICE) {
         if (!this.ended) schedule(this.step);
-        return;
+        break;
       }
     }
+    if (this.stale && !this.queue && !this.ended) this.#renderOpen();
   }
 
-  // Append the next slice of the text.
+  // Append the next part of the text, and adapt the length of the parts.
   #append() {
-    let end = Math.min(this.taken + LONGEST_APPEND, this.source.length);
+    const began = performance.now();
+    let end = Math.min(this.taken + this.pace, this.source.length);
     if (/[\ud800-\udbff]/.test(this.source[end - 1])) end = Math.min(end + 1, this.source.length); // keep surrogate pairs together
     const added = shown(this.source.slice(this.taken, end));
     this.taken = end;
@@ -185,15 +191,27 @@ export class GrowingMarkdown {
     if (length) {
       this.tail.before(html(marked.lexer(this.open.slice(0, length)), this.outline));
       this.open = this.open.slice(length);
-    } else if (this.raw) {
-      this.#appendRaw(added);
-      return;
+      this.raw = false;
+      this.tail.replaceChildren();
     }
+    if (this.raw) this.#appendRaw(added);
+    else this.stale = true;
+    const took = performance.now() - began;
+    if (took > SLICE / 2) this.pace = Math.max(this.pace / 2, SHORTEST_APPEND);
+    else if (took < SLICE / 4) this.pace = Math.min(this.pace * 2, LONGEST_APPEND);
+  }
+
+  // Render the open block, or begin to show it as raw text.
+  #renderOpen() {
+    this.stale = false;
     this.raw = this.open.length > LONGEST_TAIL;
     this.tail.classList.toggle("raw", this.raw);
     this.tail.replaceChildren();
-    if (this.raw) this.#appendRaw(this.open);
-    else this.tail.append(html(marked.lexer(this.open), { ...this.outline }, false)); // highlighting follows when it is complete
+    if (this.raw) {
+      this.#appendRaw(this.open);
+      return;
+    }
+    this.tail.append(html(marked.lexer(this.open), { ...this.outline }, false)); // highlighting follows when it is complete
   }
 
   // Split raw text into small blocks, so that the browser re-lays out only the last one.

@@ -24,7 +24,9 @@ export const wholeSeconds = (ms) => (ms < 59_500 ? `${Math.max(1, Math.round(ms 
 /** The beginning of an id, by which a person recognizes it: "resp_7d8bd90e…". */
 export const shortId = (id) => (id.length > 16 ? `${id.slice(0, id.indexOf("_") + 9)}…` : id);
 
-export const count = (number) => Number(number).toLocaleString("en-US");
+const WHOLE = new Intl.NumberFormat("en-US");
+
+export const count = (number) => WHOLE.format(Number(number));
 
 // "1 token", "2,000 tokens"; `plural` where it is not the noun and an s.
 export const many = (number, noun, plural = `${noun}s`) => `${count(number)} ${Number(number) === 1 ? noun : plural}`;

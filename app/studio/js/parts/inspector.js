@@ -13,6 +13,7 @@ import { json, translationView } from "./translation.js";
 export class Inspector {
   constructor() {
     this.turn = null;
+    this.shown = false; // whether the panel is open; a closed one is drawn when it opens
     this.timeline = new Timeline();
     this.panels = { events: this.#events, request: this.#request, raw: this.#raw, code: this.#code };
     this.tabs = [...byId("inspector-tabs").querySelectorAll("[role=tab]")];
@@ -38,7 +39,13 @@ export class Inspector {
     byId("inspector-title").textContent = turn ? `Turn ${turn.number}` : "Inspector";
     byId("inspector-empty").hidden = Boolean(turn);
     byId("inspector-body").hidden = !turn;
-    if (turn) this.open(this.tab);
+    this.open(this.tab);
+  }
+
+  // The panel opens or closes.
+  reveal(shown) {
+    this.shown = shown;
+    this.open(this.tab);
   }
 
   // Look at a request that has not been sent.
@@ -49,7 +56,7 @@ export class Inspector {
 
   // The turn has more events.
   update(turn) {
-    if (turn !== this.turn) return;
+    if (turn !== this.turn || !this.shown) return;
     if (this.tab === "events") this.timeline.update();
     schedule(this.#drawStats);
     if (turn.live.ended && this.tab !== "events" && !turn.shownEnd) {
@@ -66,7 +73,7 @@ export class Inspector {
       tab.tabIndex = chosen ? 0 : -1;
       byId(`panel-${tab.dataset.panel}`).hidden = !chosen;
     }
-    if (this.turn) this.panels[panel].call(this);
+    if (this.turn && this.shown) this.panels[panel].call(this);
   }
 
   #drawStats = () => {

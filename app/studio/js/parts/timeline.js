@@ -47,7 +47,12 @@ export class Timeline {
       this.scroller,
       this.detail,
     );
-    new ResizeObserver(() => schedule(this.#paint)).observe(this.scroller);
+    // Observed, since to read it in each frame would force a layout. 0 while the timeline is hidden.
+    this.height = 0;
+    new ResizeObserver(([{ contentRect }]) => {
+      this.height = contentRect.height;
+      schedule(this.#paint);
+    }).observe(this.scroller);
   }
 
   show(log) {
@@ -86,7 +91,7 @@ export class Timeline {
   }
 
   #paint = () => {
-    if (!this.log || !this.scroller.clientHeight) return;
+    if (!this.log || !this.height) return;
     if (this.log.dropped !== this.dropped) {
       this.rows = [];
       this.read = 0;
