@@ -1,13 +1,13 @@
 """
-Usage and cost of API keys: recorded in the store, limited by budgets.
+Usage and cost by API key: recorded in the store, limited by budgets.
 
     state = await accounting.check(access)          # raises BudgetExceeded, a 429 with `Retry-After`
     ...
-    cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of a response or of one of its rounds
+    cost = accounting.record(access, "gpt-5", "openai", usage)  # at the end of each round and of the response
 
-Records are added up in memory and written in batches, so responses do not wait for them. The usage of a key with a
-budget is written at once, and the key's next request waits for that: a budget can be exceeded only by responses that
-were in progress. A batch that may not have been written is written again; the store counts it once.
+Usage is summed in memory and written in batches, so that responses do not wait. For a key with a budget it is written
+at once, and the key's next request waits for the write: only responses in progress can exceed a budget. A batch with an
+unknown outcome is written again; the store deduplicates it.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from app.stores.usage import Spending, UsageLedger, UsageRow
 
 logger = logging.getLogger(__name__)
 
-WRITE_INTERVAL = 0.25  # seconds between two writes
+WRITE_INTERVAL = 0.25  # seconds between writes
 RETRY_INTERVAL = 2.0  # seconds before a failed write is retried
 BUDGET_TIMEOUT = 1.0  # seconds that a budget check waits for the store
 LAST_WRITE_TIMEOUT = 5.0  # seconds for the last write at shutdown
 FORGET_INTERVAL = 3600.0  # seconds between deletions of old rows
-_MODELS = 200  # per key and process; further models are recorded as `other`, since callers may invent names
+_MODELS = 200  # per key and process; further models are recorded as `other`, because callers may invent names
 
 
 class BudgetState(NamedTuple):
-    """The state of one limit of a budget."""
+    """State of a budget limit."""
 
     limit: BudgetLimit
     used: int
@@ -51,16 +51,16 @@ class BudgetState(NamedTuple):
 
     @property
     def remaining(self) -> int:
-        """The remaining amount; 0 or less if the limit is reached."""
+        """Remaining amount; 0 or less if the limit is reached."""
         return self.limit.amount - self.used
 
     def format(self, amount: int) -> str:
-        """Return an amount in the unit of the limit."""
+        """Format an amount in the limit's unit."""
         return format_money(amount) if self.limit.name.startswith("money") else str(amount)
 
 
 class BudgetExceeded(TooManyRequests):
-    """The budget of a key is used up until the next day or month."""
+    """A key's budget is used up until the next day or month."""
 
     code = "insufficient_quota"
 
@@ -74,7 +74,7 @@ class BudgetExceeded(TooManyRequests):
         self._resets = resets
 
     def headers(self) -> dict[str, str]:
-        """The headers of the HTTP response; `x-should-retry` stops the automatic retries of OpenAI's clients."""
+        """Response headers; `x-should-retry` stops automatic retries in OpenAI's clients."""
         return {**super().headers(), "x-should-retry": "false", "x-antiphon-budget-reset": self._resets}
 
 
@@ -84,11 +84,11 @@ class AccountingHooks:
 
     used: Callable[[KeyAccess, UsageRow], None] = lambda access, row: None  # before a row is written
     limited: Callable[[str], None] = lambda limit: None  # a limit is reached
-    tool_request: Callable[[str, Usage], None] = lambda model, usage: None  # a hosted tool has asked a backend
+    tool_request: Callable[[str, Usage], None] = lambda model, usage: None  # a hosted tool sent a model request
 
 
 class Accounting:
-    """Records the usage of all keys, and checks their budgets."""
+    """Records all keys' usage and checks their budgets."""
 
     def __init__(
         self,
@@ -102,9 +102,9 @@ class Accounting:
         reported_costs: bool = True,
     ) -> None:
         """
-        Rows are deleted after `days`; `clock` returns the Unix time. `journal` holds usage not in the store yet.
+        Rows are deleted after `days`; `clock` returns Unix time; `journal` contains usage not yet in the store.
 
-        `reported_costs`: whether the cost that a backend reports takes the place of the price.
+        `reported_costs`: whether costs reported by backends replace prices.
         """
         self._reported_costs = reported_costs
         self.ledger = ledger
@@ -113,32 +113,30 @@ class Accounting:
         self.hooks = hooks
         self._clock = clock
         self._journal = journal
-        self._today = ("", 0.0)  # the day, and the Unix time of its end
+        self._today = ("", 0.0)  # date, and Unix time of its end
         self._models: dict[str, BoundedLabels] = {}
         self._unpriced = BoundedLabels(_MODELS)
-        # Usage that is not written yet: the counts of a `UsageRow`, by its day, key, model and backend.
+        # Unwritten usage: `UsageRow` counts by day, key, model and backend.
         self._pending: dict[tuple[str, str, str, str], tuple[int, ...]] = {}
-        self._accesses: dict[str, KeyAccess] = {}  # of keys that have been used, by name
-        self._spent: dict[str, tuple[str, Spending]] = {}  # of keys with budgets: the last spending, and its day
-        self._batch = 1  # number of the batch that will be written next
+        self._accesses: dict[str, KeyAccess] = {}  # used keys by name
+        self._spent: dict[str, tuple[str, Spending]] = {}  # last spending and its day, for keys with budgets
+        self._batch = 1  # number of the next batch
         self._batch_id = secrets.token_hex(16)
-        self._batches: dict[str, int] = {}  # by key: the last batch that it has rows in
-        self._written = 0  # number of the last batch that was written
+        self._batches: dict[str, int] = {}  # by key: the last batch with its rows
+        self._written = 0  # number of the last written batch
         self._progress = asyncio.Event()  # replaced after each write
         self._flush = asyncio.Event()  # set to write without waiting for the interval
         self._writing: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
-        self._next_write = 0.0  # earliest time of the next write, in loop time
+        self._next_write = 0.0  # earliest loop time
         self._last_deletion = -FORGET_INTERVAL
         self._closing = False
 
     @property
     def has_prices(self) -> bool:
-        """Whether any model has a price."""
         return bool(self._prices)
 
     def replace_prices(self, prices: PriceList) -> None:
-        """Use these prices from now on."""
         self._prices = prices
 
     # Recording.
@@ -155,10 +153,10 @@ class Accounting:
         reported: int | None = None,
     ) -> int | None:
         """
-        Record what a response has used; return the cost in nanos, None for a model without a price.
+        Record a response's usage; return the cost in nano-dollars, None for a model without a price.
 
-        A response may be recorded in parts. `requests` is 1 for the first, 0 for the others. `batch`: whether it is
-        one of a batch, which has its own price. `reported` is the cost that the backend reported, in nano-dollars.
+        A response may be recorded in parts: `requests` is 1 for the first, 0 for the others. `batch` selects the batch
+        price. `reported` is the backend's reported cost in nano-dollars.
         """
         backend = backend or "default"
         cost = reported if self._reported_costs else None
@@ -192,7 +190,7 @@ class Accounting:
         return cost
 
     def today(self) -> str:
-        """Return the day in UTC, such as `2026-11-22`."""
+        """Return the UTC date, for example `2026-11-22`."""
         now = self._clock()
         day, end = self._today
         if not end - 86_400 <= now < end:
@@ -204,10 +202,10 @@ class Accounting:
     def _warn_unpriced(self, model: str, key: str) -> None:
         before = self._unpriced(model, confirmed=False)
         if before == BoundedLabels.OTHER and self._unpriced(model) == model:
-            logger.warning("a model without a price costs nothing of a budget", extra={"model": model, "key": key})
+            logger.warning("model has no price; not charged to the budget", extra={"model": model, "key": key})
 
     def _count(self, key: str, today: str, tokens: int, cost: int) -> None:
-        """Add to the last spending of a key, which is used if the store is unavailable."""
+        """Add to a key's last known spending, used when the store is unavailable."""
         day, spending = self._spent.get(key, (today, Spending()))
         amounts = zip(_on_day(spending, day, today), (tokens, cost, tokens, cost), strict=True)
         self._spent[key] = today, Spending(*(used + added for used, added in amounts))
@@ -239,30 +237,30 @@ class Accounting:
             self._writing = None
 
     async def _write_batch(self, batch: str, rows: list[UsageRow]) -> None:
-        """Write a batch. If the store refuses it as it is, write its rows one by one, and log those that it refuses."""
+        """Write a batch. If the store rejects it, write its rows one by one, and log rejected rows."""
         try:
             written = await self._add(batch, rows)
         except Exception as error:
             written = True
             if not isinstance(error, UnstorableValue):
-                logger.exception("usage not stored at once: its rows are tried one by one")
+                logger.exception("usage batch not stored; retrying its rows one by one")
             for number, row in enumerate(rows):
                 try:
                     written &= await self._add(f"{batch}-{number}", [row])
                 except Exception:
-                    logger.error("usage not stored: the store refuses it", extra=row._asdict())
+                    logger.error("usage not stored: rejected by the store", extra=row._asdict())
         if written and self._journal:
             await asyncio.to_thread(self._journal.delete, batch)
 
     async def _new_batch(self) -> str:
-        """Return the id of a new batch, whose journal file exists unless the server is stopping."""
+        """Return a new batch id. Its journal file exists, unless the server is stopping."""
         batch = secrets.token_hex(16)
         if self._journal and not self._closing:
             await asyncio.to_thread(self._journal.prepare, batch)
         return batch
 
     async def _add(self, batch: str, rows: Sequence[UsageRow]) -> bool:
-        """Add rows to the ledger as soon as it is available; return False if it is not when the server ends."""
+        """Add rows to the ledger, waiting until it is available; return False if it is not at shutdown."""
         failed = False
         while True:
             try:
@@ -271,19 +269,17 @@ class Accounting:
             except StoreUnavailable:
                 if self._closing:
                     requests = sum(row.requests for row in rows)
-                    place = "kept in the journal" if self._journal else "lost"
-                    logger.error(
-                        "usage not stored, but %s: the store is unavailable", place, extra={"requests": requests}
-                    )
+                    extra = {"requests": requests, "journaled": self._journal is not None}
+                    logger.error("usage not stored: store unavailable at shutdown", extra=extra)
                     return False
                 if not failed:
-                    logger.warning("usage is not stored yet: the store is unavailable")
+                    logger.warning("usage storage delayed: store unavailable")
                 failed = True
                 self._progress.set()  # budget checks continue with the last spending
                 await asyncio.sleep(RETRY_INTERVAL)
                 self._progress.clear()
         if failed:
-            logger.info("usage is stored again")
+            logger.info("usage storage resumed")
         return True
 
     async def _forget(self) -> None:
@@ -295,26 +291,26 @@ class Accounting:
             await self.ledger.forget(before.isoformat())
 
     def start(self) -> None:
-        """Prepare the journal, and start writing the usage in those of processes that have died."""
+        """Prepare the journal, and start writing usage from dead processes' journals."""
         if self._journal:
             self._recovery = asyncio.get_running_loop().create_task(self._recover(self._journal))
 
     async def _recover(self, journal: UsageJournal) -> None:
         batch = await self._new_batch()
         if not self._pending and self._writing is None:
-            self._batch_id = batch  # otherwise usage is being written already, and the file stays empty
+            self._batch_id = batch  # otherwise a write is already in progress, and the file stays empty
         abandoned = journal.abandoned()
         while found := await asyncio.to_thread(next, abandoned, None):
             batch, rows = found
             if rows:
                 await self._write_batch(batch, rows)
                 requests = sum(row.requests for row in rows)
-                logger.info("usage of a process that died is stored", extra={"requests": requests})
+                logger.info("usage of a dead process recovered", extra={"requests": requests})
             else:
                 await asyncio.to_thread(journal.delete, batch)
 
     async def wait_until_stored(self) -> None:
-        """Wait, up to `BUDGET_TIMEOUT`, until what this process has recorded is in the store."""
+        """Wait up to `BUDGET_TIMEOUT` until this process's usage is in the store."""
         self._flush.set()
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
@@ -332,7 +328,7 @@ class Accounting:
     # Budgets.
 
     async def check(self, access: KeyAccess) -> list[BudgetState]:
-        """Return the state of each limit of a key's budget; raises `BudgetExceeded`."""
+        """Return the state of each budget limit; raises `BudgetExceeded`."""
         if not access.budget:
             return []
         states = self._states(access, await self._spending(access.name, self.today()))
@@ -352,13 +348,13 @@ class Accounting:
         ]
 
     async def budgets(self, accesses: Sequence[KeyAccess]) -> list[tuple[KeyAccess, list[BudgetState]]]:
-        """Return the budget states of all given keys with a budget; raises `StoreUnavailable`."""
+        """Return the budget states for all given keys with a budget; raises `StoreUnavailable`."""
         limited = [access for access in accesses if access.budget]
         spent = await asyncio.gather(*(self.ledger.spending(access.name, self.today()) for access in limited))
         return [(access, self._states(access, spending)) for access, spending in zip(limited, spent, strict=True)]
 
     async def _spending(self, key: str, day: str) -> Spending:
-        """Return a key's spending in all processes; if the store is unavailable, the last value of this process."""
+        """Return a key's spending in all processes, or this process's last value if the store is unavailable."""
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(BUDGET_TIMEOUT):
                 await self._until_written(self._batches.get(key, 0))
@@ -369,16 +365,16 @@ class Accounting:
         return _on_day(last, last_day, day)
 
     async def _until_written(self, batch: int) -> None:
-        """Wait until the batch of this number is in the store; raises `StoreUnavailable` if it cannot be written."""
+        """Wait until a batch is in the store; raises `StoreUnavailable` if it cannot be written."""
         while self._written < batch and self._writing:
             progress = self._progress
             await progress.wait()
-            if progress is self._progress:  # not replaced, so the write has failed
+            if progress is self._progress:  # not replaced, so the write failed
                 raise StoreUnavailable
 
 
 def _on_day(spending: Spending, day: str, today: str) -> Spending:
-    """Return the spending of a day as it counts today: zero for a period that has ended."""
+    """Return a day's spending as of today: zero for periods that ended."""
     if day == today:
         return spending
     if day[:7] != today[:7]:
@@ -399,7 +395,7 @@ def _utc(time: datetime) -> str:
 
 
 def budget_headers(states: list[BudgetState]) -> dict[str, str]:
-    """Return headers with the remaining budget, such as `x-antiphon-budget-remaining-money-per-month`."""
+    """Return headers with remaining budgets, for example `x-antiphon-budget-remaining-money-per-month`."""
     return {
         f"x-antiphon-budget-remaining-{state.limit.name.replace('_', '-')}": state.format(max(0, state.remaining))
         for state in states

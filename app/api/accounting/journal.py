@@ -1,9 +1,8 @@
 """
-A journal of usage that is not in the store yet, in files, so that no usage is lost if a process is killed.
+A journal of usage not yet in the store, in files, so that no usage is lost if a process is killed.
 
-A batch is a file with one line per response, and is deleted once the batch is in the store. A process locks its files,
-so unlocked files belong to processes that have died. The name of a file is the id of its batch, which the store counts
-once.
+Each batch is a file with a line per response, deleted once the batch is in the store. Processes lock their files, so
+unlocked files belong to dead processes. The file name is the batch id, by which the store deduplicates.
 """
 
 from __future__ import annotations
@@ -34,26 +33,26 @@ _SUFFIX = ".usage"
 
 def default_directory(store_url: str) -> Path | None:
     """
-    Return the directory of the journal for a store; None for a store in memory, and where files cannot be locked.
+    Return a store's journal directory; None for memory stores, or without file locks.
 
-    It is beside the file of SQLite, and in a directory of this user for temporary files for a store on a server.
+    For SQLite it is next to the database file, for other stores in the user's temporary directory.
     """
     url = urlsplit(store_url)
     if fcntl is None or url.scheme == "memory":
         return None
     if url.scheme == "sqlite":
         return Path(f"{unquote(url.path)[1:]}-usage")
-    # Whoever uses the same store recovers it, also after its password has been changed.
+    # Processes with the same store recover it, even after a password change.
     store = hashlib.sha256(f"{url.scheme}://{url.netloc.rpartition('@')[2]}{url.path}".encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"antiphon-{os.getuid()}" / f"usage-{store}"
 
 
 class UsageJournal:
-    """The journal files of one process, in a directory that several processes may share."""
+    """A process's journal files, in a directory that several processes may share."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files: dict[str, int] = {}  # descriptors by batch
+        self._files: dict[str, int] = {}  # file descriptors by batch
         self._failed = False
 
     def prepare(self, batch: str) -> None:
@@ -64,7 +63,7 @@ class UsageJournal:
             self._log(error)
 
     def append(self, batch: str, names: Sequence[str], counts: Sequence[int]) -> None:
-        """Append a record to the file of a batch. Errors are not raised; the first one is logged."""
+        """Append a record to a batch's file. Errors are not raised; the first is logged."""
         try:
             if (file := self._files.get(batch)) is None:
                 file = self._files[batch] = self._open(batch)
@@ -74,18 +73,18 @@ class UsageJournal:
 
     def _log(self, error: OSError) -> None:
         if not self._failed:
-            logger.error("usage journal not written: %s", error.strerror)
+            logger.error("usage journal not written", extra={"reason": error.strerror})
         self._failed = True
 
     def delete(self, batch: str) -> None:
-        """Delete the file of a batch that is in the store."""
+        """Delete the file after its batch is in the store."""
         if (file := self._files.pop(batch, None)) is not None:
             with contextlib.suppress(OSError):
                 self._path(batch).unlink()
             os.close(file)
 
     def abandoned(self) -> Iterator[tuple[str, list[UsageRow]]]:
-        """Yield the batches of processes that have died, each locked until `delete`."""
+        """Yield dead processes' batches, each locked until `delete`."""
         with contextlib.suppress(OSError):
             for path in sorted(self._directory.glob(f"*{_SUFFIX}")):
                 if path.stem not in self._files and (file := self._lock(path)) is not None:
@@ -93,7 +92,7 @@ class UsageJournal:
                     yield path.stem, _rows(path.read_bytes())
 
     def close(self) -> None:
-        """Close the remaining files, which another process can then recover, and delete the empty ones."""
+        """Close the remaining files, which another process can then recover, and delete empty files."""
         for batch, file in [*self._files.items()]:
             if os.fstat(file).st_size:
                 os.close(file)
@@ -107,16 +106,16 @@ class UsageJournal:
             file = os.open(self._path(batch), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError:  # the file system has no locks
+            except OSError:  # file system without locks
                 os.close(file)
                 self._path(batch).unlink()
                 raise
             if os.fstat(file).st_nlink:
                 return file
-            os.close(file)  # another process deleted it as an abandoned file before it was locked
+            os.close(file)  # another process deleted it as abandoned before it was locked
 
     def _lock(self, path: Path) -> int | None:
-        """Lock a file and return its descriptor; None if another process holds the lock, or has deleted the file."""
+        """Lock a file and return its descriptor; None if another process locked or deleted it."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
         except OSError:
@@ -124,7 +123,7 @@ class UsageJournal:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             status = os.fstat(file)
-            if status.st_nlink and status.st_uid == os.getuid():  # others may write to a directory for temporary files
+            if status.st_nlink and status.st_uid == os.getuid():  # others can write to a temporary directory
                 return file
         except OSError:
             pass
@@ -136,7 +135,7 @@ class UsageJournal:
 
 
 def _rows(content: bytes) -> list[UsageRow]:
-    """Return the rows of a file; incomplete lines are skipped."""
+    """Return a file's rows; incomplete lines are skipped."""
     rows: dict[tuple[str, ...], UsageRow] = {}
     for line in content.splitlines():
         with contextlib.suppress(ValueError, TypeError):

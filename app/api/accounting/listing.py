@@ -1,4 +1,4 @@
-"""The list of usage: `GET /antiphon/usage`, filtered and grouped."""
+"""Lists usage, filtered and grouped: `GET /antiphon/usage`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_DAYS = 3660
 
 
 class UsageQuery(NamedTuple):
-    """A query for usage: the first and last day, globs for keys and models, and the fields to group by."""
+    """A usage query: first and last day, globs for keys and models, grouping fields."""
 
     first: str
     last: str
@@ -28,7 +28,7 @@ class UsageQuery(NamedTuple):
 
     @classmethod
     def read(cls, first: str | None, last: str | None, key: str | None, model: str | None, group: str) -> UsageQuery:
-        """Return the query for a request's parameters; raises `InvalidRequest`."""
+        """Parse request parameters; raises `InvalidRequest`."""
         today = datetime.now(UTC).date()
         until = _date(last, "to") if last else today
         since = _date(first, "from") if first else until.replace(day=1)
@@ -45,7 +45,7 @@ class UsageQuery(NamedTuple):
 
 
 def check_key_filter(access: KeyAccess, key: str | None) -> None:
-    """Raise `PermissionDenied` if a key asks for what another one has used."""
+    """Raise `PermissionDenied` if a key requests another key's usage."""
     if not access.admin and key not in (None, access.name):
         message = f"The key '{access.name}' can read only its own usage. Use an admin key (`admin = true`)."
         raise PermissionDenied(message, param="key")
@@ -53,9 +53,9 @@ def check_key_filter(access: KeyAccess, key: str | None) -> None:
 
 async def list_usage(ledger: UsageLedger, query: UsageQuery, access: KeyAccess) -> dict[str, object]:
     """
-    Return the usage that a key may see: its own, or with `admin` that of all keys.
+    Return a key's own usage or, for an admin key, all usage.
 
-    Raises `PermissionDenied` for another key's, and `StoreUnavailable`.
+    Raises `PermissionDenied` for another key's usage, and `StoreUnavailable`.
     """
     check_key_filter(access, query.key)
     rows = await ledger.rows(query.first, query.last, None if access.admin else access.name)
@@ -99,5 +99,5 @@ def _date(text: str, param: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        message = f"Invalid '{param}': must be a day, such as 2026-11-22."
+        message = f"Invalid '{param}': must be a day, for example 2026-11-22, not '{text[:50]}'."
         raise InvalidRequest(message, param=param, code="invalid_value") from None

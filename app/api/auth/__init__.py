@@ -1,4 +1,4 @@
-"""API keys: authentication, what a key may do, and the owner to whom stored objects belong."""
+"""API keys: authentication, permissions, and owners of stored objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Auth:
     """
     Authenticates requests by their headers.
 
-    A server without keys accepts every request. All its callers are one owner, whatever they send as a key.
+    A server without keys accepts every request, and all callers share an owner, even if they send a key.
     """
 
     def __init__(
@@ -42,29 +42,29 @@ class Auth:
         proxy: ProxyIdentity | None = None,
     ) -> None:
         """
-        `keys` may do everything; `named` are the tables `[keys.NAME]`; `clock` gives the Unix time.
+        `keys` have all permissions; `named` are the tables `[keys.NAME]`; `clock` returns Unix time.
 
-        `tokens` and `proxy` identify callers without a key, by the middleware `IdentityCheck`.
+        `tokens` and `proxy` identify callers without a key, in the middleware `IdentityCheck`.
         """
         self.tokens = tokens
         self._proxy = proxy
         self._dialect = dialect
         self._clock = clock
-        self.reading = False  # whether the keys of the store are still unknown
-        self.uses: dict[str, float] = {}  # Unix time of the last use of each key, by name
+        self.reading = False  # whether the stored keys are still unknown
+        self.uses: dict[str, float] = {}  # last use of each key, as Unix time by name
         self._stored: Sequence[StoredKey] = ()
         self._required = False
-        self.on_change: Callable[[], None] = lambda: None  # called after the accepted keys have changed
+        self.on_change: Callable[[], None] = lambda: None  # called after the accepted keys changed
         self.replace_keys(keys, named)
 
     def replace_keys(self, keys: Iterable[str], named: Mapping[str, KeySettings] | None = None) -> None:
-        """Accept these keys of the settings from now on, and no others of the settings."""
+        """Replace all keys from the settings."""
         self._plain = [digest_of(key) for key in keys]
         self._named = dict(named or {})
         self._renew()
 
     def replace_stored(self, keys: Sequence[StoredKey]) -> None:
-        """Accept these keys of the store from now on, and no others of the store."""
+        """Replace all keys from the store."""
         self._stored = keys
         self.reading = False
         self._renew()
@@ -81,19 +81,19 @@ class Auth:
                     expires = math.inf if secret.expires_at is None else secret.expires_at
                     until = replace(access, expires=expires) if expires < access.expires else access
                     accesses.setdefault(secret.digest, until)
-        # With the digest itself, to be compared in constant time. (A caller cannot choose the digest of what it sends,
-        # so the time that the lookup takes tells nothing of a key.)
+        # Includes the digest for constant-time comparison. (Callers cannot choose the digest, so the lookup's timing
+        # reveals nothing about a key.)
         self._accesses = {digest: (digest, access) for digest, access in accesses.items()}
-        # A server that has had a key does not open up when its last one is removed.
+        # A server that had a key does not become open when its last key is removed.
         self._required = self._required or bool(self._accesses)
         self.on_change()
 
     def is_known(self, name: str, owner: str) -> bool:
-        """Return whether the key or identity with a name in usage still exists, even if it has expired."""
+        """Return whether the key or identity with this usage name still exists, even if expired."""
         return not self.required or self._by_name(name, owner) is not None
 
     def settings_keys(self) -> tuple[list[str], dict[str, KeySettings]]:
-        """Return the keys of the settings: the names of those without a table, and the tables."""
+        """Return the keys from the settings: names of keys without a table, and tables."""
         return [*map(_alias, self._plain)], self._named
 
     @property
@@ -108,9 +108,9 @@ class Auth:
 
     async def identified(self, scope: Scope) -> Identity | APIError | None:
         """
-        Return the identity of a request without a known key, the reason why it is refused, or None if it has none.
+        Return the identity of a request without a known key, an error, or None without any identity.
 
-        A credential that the request has must be valid: a proxy's header does not replace it.
+        A credential in the request must be valid: a proxy's header does not replace it.
         """
         key = _key(handshake_headers(scope))
         try:
@@ -123,7 +123,7 @@ class Auth:
         return None
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Return the caller that sent these headers; raises `Unauthorized`, and `PermissionDenied` for an identity."""
+        """Return the caller with these headers; raises `Unauthorized`, and `PermissionDenied` for an identity."""
         key = _key(headers)
         if not self.required:
             if self.reading:
@@ -133,7 +133,7 @@ class Auth:
         if access is None and self.has_identities and (found := IDENTIFIED.get()):
             if isinstance(found, APIError):
                 raise found
-            access, key = self._access_of(found), ""  # a token is never passed on to a backend
+            access, key = self._access_of(found), ""  # tokens are never forwarded to a backend
             self.uses[access.table] = self._clock()
         if access is None:
             raise Unauthorized(
@@ -145,7 +145,7 @@ class Auth:
         return Caller(access.owner, key or None, dialect_of(headers, self._dialect), access)
 
     def verify(self, caller: Caller) -> Caller:
-        """Return a caller with what its key may do now; raises `Unauthorized` if it has been revoked or has expired."""
+        """Return a caller with current permissions; raises `Unauthorized` if its key was revoked or has expired."""
         if not self.required:
             return caller
         if caller.access.table:
@@ -156,7 +156,7 @@ class Auth:
         return caller if access is caller.access else replace(caller, access=access, owner=access.owner)
 
     def _verified(self, caller: Caller) -> Caller:
-        """Return a caller without a key with what its table allows now; raises as `verify`."""
+        """Return a caller without a key with its table's current permissions; raises like `verify`."""
         access = caller.access
         if access.expires <= self._clock():
             raise InvalidToken("The token has expired.", code="expired_token")
@@ -164,9 +164,9 @@ class Auth:
 
     def _access_of(self, identity: Identity) -> KeyAccess:
         """
-        Return the access of an identity: the rights of its table, under its own name and owner.
+        Return an identity's access: its table's permissions, under its own name and owner.
 
-        Raises `PermissionDenied` if there is no such table, and `Unauthorized` if it has expired.
+        Raises `PermissionDenied` if the table does not exist, and `Unauthorized` if it has expired.
         """
         table = _WITHOUT_TABLE if identity.table is None else self._tables.get(identity.table)
         if table is None:
@@ -182,17 +182,17 @@ class Auth:
         )
 
     def access_of(self, name: str) -> KeyAccess:
-        """Return what the key with a name in usage may do; a key that is gone has no limits, and may be charged."""
+        """Return the access for a usage name. Removed keys have no limits but can be charged."""
         if not self.required:
             return UNRESTRICTED
         return self._by_name(name, "") or KeyAccess(name, counted_as=name)
 
     def accepted_access(self, name: str, owner: str) -> KeyAccess | None:
         """
-        Return what the key with a name in usage may do now; None if it is gone or has expired.
+        Return the current access for a usage name; None if the key was removed or has expired.
 
-        `owner` is the one that the key or the identity had when it was accepted. Raises `StoreUnavailable` for an
-        unknown key until the keys in the store have been read.
+        `owner` is the owner at the time of acceptance. Raises `StoreUnavailable` for an unknown key until the stored
+        keys have been read.
         """
         if not self.required:
             return UNRESTRICTED
@@ -211,11 +211,11 @@ class Auth:
             return None
 
     def accesses(self) -> list[KeyAccess]:
-        """Return what each key may do, each name once."""
+        """Return each key's access once per name."""
         return [*{access.name: access for _, access in self._accesses.values()}.values()]
 
     def _access(self, digest: str) -> KeyAccess | None:
-        """Return what the key with a digest may do; None if there is none. Raises `Unauthorized` if it has expired."""
+        """Return the access for a key's digest, or None; raises `Unauthorized` if the key has expired."""
         known, access = self._accesses.get(digest, ("", UNRESTRICTED))
         if not hmac.compare_digest(known, digest):
             if self.reading:
@@ -236,11 +236,11 @@ class Auth:
             await self.tokens.keys.aclose()
 
 
-_WITHOUT_TABLE = KeyAccess(configured=True)  # of identities without a table: all models and tools, not an admin's
+_WITHOUT_TABLE = KeyAccess(configured=True)  # identities without a table: all models and tools, no admin rights
 
 
 def identity_of(usage_name: str, owner: str, expires: float = math.inf) -> Identity:
-    """Return the identity with a name in usage."""
+    """Return the identity with this usage name."""
     table, _, name = usage_name.partition(":")
     return Identity(None if table == NO_TABLE else table, name, owner, expires)
 
@@ -249,23 +249,23 @@ _READING = "The server cannot read its API keys yet. Try again."
 
 
 def _plain_access(digest: str) -> KeyAccess:
-    """Return what a key without a table may do: everything, but see the usage of others."""
+    """Return the access for a key without a table: everything except other keys' usage."""
     return KeyAccess(name=_alias(digest), owner=digest[:32], counted_as=digest[:32])
 
 
 def _alias(digest: str) -> str:
-    """Return the name under which a key without a table is logged: `key_` and eight digits of its SHA-256."""
+    """Return the log name of a key without a table: `key_` and eight digits of its SHA-256."""
     return f"key_{digest[:8]}"
 
 
 def header_values(scope: Scope) -> dict[str, str]:
-    """Return the first value of each header of a request; one pass over them takes less than a few look-ups."""
+    """Return the first value of each header. A single pass is faster than a few lookups."""
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
 
 
 def handshake_headers(scope: Scope) -> dict[str, str]:
     """
-    Return the headers of a request, with a key from the subprotocols of a WebSocket handshake as `Authorization`.
+    Return request headers; a key in WebSocket subprotocols becomes `Authorization`.
 
     Browsers cannot set headers on a WebSocket, so OpenAI accepts the key as a subprotocol.
     """
@@ -277,7 +277,7 @@ def handshake_headers(scope: Scope) -> dict[str, str]:
 
 
 def _key(headers: Mapping[str, str]) -> str:
-    """Return the key of `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`; "" without one."""
+    """Return the key from `Authorization: Bearer`, Anthropic's `x-api-key` or Azure's `api-key`, or ""."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     bearer = key.strip() if scheme.lower() == "bearer" else ""
     return bearer or headers.get("x-api-key", "").strip() or headers.get("api-key", "").strip()

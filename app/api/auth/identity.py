@@ -1,4 +1,4 @@
-"""Callers that an identity provider or a reverse proxy has authenticated: `[auth.jwt]` and `[auth.proxy]`."""
+"""Callers authenticated by an identity provider or a reverse proxy: `[auth.jwt]`, `[auth.proxy]`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from app.core.types.frozen import frozen
 from app.errors import APIError, InvalidToken, PermissionDenied
 
-NO_TABLE = "_user"  # in names, for identities without a key's table; no table can have this name
-MAX_NAME = 200  # characters of an owner or a name
+NO_TABLE = "_user"  # stands for the table in names of identities without a table; not a valid table name
+MAX_NAME = 200  # characters in an owner or a name
 
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
@@ -22,8 +22,8 @@ class Identity:
     """
     An authenticated caller.
 
-    `table` names the key's table whose rights apply; None: no table does. `owner` is the id of the owner of stored
-    objects. `expires` is the Unix time at which the identity has to be proved again.
+    `table` names the key table with its permissions, if any. `owner` is the owner id for stored objects. `expires` is
+    the Unix time when the identity must be proved again.
     """
 
     table: str | None
@@ -33,23 +33,23 @@ class Identity:
 
     @property
     def usage_name(self) -> str:
-        """The name in logs, usage and limits. No key has it: the names of keys contain no colon."""
+        """Name in logs, usage and limits, distinct from key names because these contain no colon."""
         return f"{self.table or NO_TABLE}:{self.name}"
 
 
-# The identity of the current request, or the error to raise. The middleware `IdentityCheck` sets it.
+# The current request's identity, or the error to raise; set by the middleware `IdentityCheck`.
 IDENTIFIED: ContextVar[Identity | APIError | None] = ContextVar("identified", default=None)
 
 
 def checked_name(value: object, field: str) -> str:
-    """Return an owner or a name; raises `InvalidToken` unless it is a printable text of up to `MAX_NAME` characters."""
+    """Return an owner or a name; raises `InvalidToken` unless it is printable text up to `MAX_NAME` characters."""
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME or _UNPRINTABLE.search(value):
-        raise InvalidToken(f"The identity has no valid '{field}'.")
+        raise InvalidToken(f"Invalid '{field}' in the identity: must be printable text of 1 to {MAX_NAME} characters.")
     return value
 
 
 def namespaced_owner(namespace: str, name: str) -> str:
-    """Return the id of an owner. Without a `namespace`, a key whose `owner` is `name` has the same id."""
+    """Return an owner id. Without a `namespace`, it equals the owner id of a key with `owner = name`."""
     owner = f"{namespace}:{name}" if namespace else name
     return hashlib.sha256(f"owner:{owner}".encode()).hexdigest()[:32]
 
@@ -58,9 +58,9 @@ def table_of(
     groups: Mapping[str, str], found: Collection[object], default: str | None, *, restricts: bool
 ) -> str | None:
     """
-    Return the name of the key's table for a caller with the groups `found`: the first match in `groups` applies.
+    Return the key table for a caller with the groups `found`: the first match in `groups`.
 
-    `restricts`: whether the settings name any table; then a caller without one raises `PermissionDenied`.
+    `restricts`: whether the settings name any table; if so, a caller without a table raises `PermissionDenied`.
     """
     for group, table in groups.items():
         if group in found:

@@ -1,4 +1,4 @@
-"""The public keys of a token issuer (a JSON Web Key Set, RFC 7517): fetched, cached and refreshed."""
+"""A token issuer's public keys (JSON Web Key Set, RFC 7517): fetched, cached, refreshed."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-KEYS_MAX_AGE = 3600.0  # seconds after which the keys are fetched again, so that a removed key is not accepted for ever
-MIN_INTERVAL = 30.0  # seconds between two fetches that unknown keys cause: tokens with invented ids cause no more
+KEYS_MAX_AGE = 3600.0  # seconds until keys are fetched again, so that removed keys do not remain valid
+MIN_INTERVAL = 30.0  # seconds between fetches for unknown key ids, which tokens can invent
 FETCH_RETRY = 5.0  # seconds after a failed fetch
-FETCH_TIMEOUT = 5.0  # seconds for one fetch
+FETCH_TIMEOUT = 5.0  # seconds per fetch
 MAX_KEY_SET_BYTES = 1024 * 1024
 MAX_KEYS = 100
 
 
 class KeySetError(ValueError):
-    """The key set could not be loaded; the message says why."""
+    """The key set could not be loaded; the message explains why."""
 
 
 class SigningKey(NamedTuple):
-    """A public key. `algorithm` is the only one that it is meant for; None: any that fits its type."""
+    """A public key. `algorithm` is its intended algorithm; None: any that fits its type."""
 
     key_id: str | None
     algorithm: str | None
-    public_key: Any  # of `cryptography`
+    public_key: Any  # from `cryptography`
 
 
 class SigningKeys:
     """
     The issuer's public keys.
 
-    `load` returns the JSON of the key set, or raises `KeySetError`. A failure keeps the keys of the last success.
+    `load` returns the key set's JSON or raises `KeySetError`. After a failure the previous keys remain valid.
     """
 
     def __init__(
@@ -53,23 +53,23 @@ class SigningKeys:
         clock: Callable[[], float] = time.monotonic,
         close: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`close` is called at the end, for example to close connections of `load`."""
+        """`close` is called at the end, for example to close connections used by `load`."""
         self._close = close
-        self.generation = 0  # changes whenever the keys do
+        self.generation = 0  # changes whenever the keys change
         self._load = load
         self._clock = clock
         self._source = b""
         self._keys: list[SigningKey] = []
         self._fetched = 0.0
-        self._due = clock()  # when the next fetch is allowed
+        self._due = clock()  # earliest time of the next fetch
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None) -> SigningKey | None:
         """
-        Return the key with an id, or, without an id, the only key; None if there is none.
+        Return the key with an id or, without an id, the only key; None if not found.
 
-        An unknown id causes a fetch, unless one was made in the last `MIN_INTERVAL` seconds. Raises `APIError` (503) as
-        long as no keys could be fetched.
+        An unknown id causes a fetch, unless there was one in the last `MIN_INTERVAL` seconds. Raises `APIError` (503)
+        until keys have been fetched.
         """
         key = self._find(key_id)
         if key is None:
@@ -102,7 +102,7 @@ class SigningKeys:
             await asyncio.shield(task)
 
     def _begin(self) -> asyncio.Task[None] | None:
-        """Return the fetch in progress, or begin one if it is allowed now."""
+        """Return the fetch in progress, or begin one if currently allowed."""
         if self._fetching is None and self._clock() >= self._due:
             self._fetching = asyncio.create_task(self._fetch())
         return self._fetching
@@ -129,7 +129,7 @@ class SigningKeys:
 
 
 def parsed_keys(source: bytes) -> list[SigningKey]:
-    """Return the public signature keys in the JSON of a key set; raises `KeySetError` if there are none."""
+    """Return the public signature keys in a key set's JSON; raises `KeySetError` if it contains none."""
     from jwt import PyJWK
     from jwt.exceptions import PyJWTError
 
@@ -140,13 +140,13 @@ def parsed_keys(source: bytes) -> list[SigningKey]:
     listed = document.get("keys") if isinstance(document, dict) else None
     keys: list[SigningKey] = []
     for entry in listed[:MAX_KEYS] if isinstance(listed, list) else ():
-        # A symmetric key is a secret, and would not be published: whoever reads it could sign.
+        # A symmetric key is a secret: if it is published, anyone can sign.
         if not isinstance(entry, dict) or entry.get("kty") == "oct" or entry.get("use", "sig") != "sig":
             continue
         try:
             keys.append(SigningKey(_text(entry, "kid"), _text(entry, "alg"), PyJWK(entry).key))
         except (PyJWTError, ValueError, TypeError, AttributeError):
-            continue  # an algorithm that is not supported
+            continue  # unsupported algorithm
     if not keys:
         raise KeySetError("the key set has no public key for signatures")
     return keys
@@ -171,7 +171,7 @@ def key_file(path: Path) -> Callable[[], Awaitable[bytes]]:
 
 
 def key_url(url: str, http: httpx.AsyncBaseTransport) -> Callable[[], Awaitable[bytes]]:
-    """Return a function that fetches a key set. `http` limits the size of answers and follows no redirects."""
+    """Return a function that fetches a key set. `http` limits response size and does not follow redirects."""
 
     async def load() -> bytes:
         import httpx

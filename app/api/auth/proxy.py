@@ -1,4 +1,4 @@
-"""An identity header that a reverse proxy sets, such as oauth2-proxy; trusted from listed addresses only."""
+"""An identity header set by a reverse proxy, for example oauth2-proxy; trusted only from listed addresses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.settings.auth import ProxySettings
 
 
 class ProxyIdentity:
-    """Identifies callers by the header of a proxy."""
+    """Identifies callers by a proxy's header."""
 
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
@@ -23,9 +23,9 @@ class ProxyIdentity:
 
     def identify(self, scope: Scope) -> Identity | None:
         """
-        Return the identity in the header of a request; None without the header, or if it does not come from the proxy.
+        Return the identity in a request's header; None without the header, or if the request is not from the proxy.
 
-        Raises `InvalidToken` for a header that is repeated or invalid, and `PermissionDenied` if no key is assigned.
+        Raises `InvalidToken` for a repeated or invalid header, and `PermissionDenied` if no key is assigned.
         """
         if not self._is_trusted(scope):
             return None
@@ -33,8 +33,8 @@ class ProxyIdentity:
         name = _single(scope, self._header, settings.header)
         if name is None:
             return None
-        if "," in name:  # repeated headers may have been joined on the way
-            raise InvalidToken(f"The header '{settings.header}' must contain one identity.")
+        if "," in name:  # intermediaries may have joined repeated headers
+            raise InvalidToken(f"The header '{settings.header}' must contain a single identity.")
         name = checked_name(name.strip(), settings.header)
         groups = (_single(scope, self._groups_header, settings.groups_header) or "") if settings.groups else ""
         found = [group.strip() for group in groups.split(",")]
@@ -43,9 +43,9 @@ class ProxyIdentity:
 
     def _is_trusted(self, scope: Scope) -> bool:
         """
-        Return whether the other end of the connection is the proxy.
+        Return whether the peer is the proxy.
 
-        `scope["client"]` does not count: uvicorn replaces it by `X-Forwarded-For` (`ANTIPHON_TRUSTED_PROXIES`).
+        `scope["client"]` is not used, because uvicorn sets it from `X-Forwarded-For` (`ANTIPHON_TRUSTED_PROXIES`).
         """
         peer = scope.get("state", {}).get(PEER_KEY)
         if not peer:

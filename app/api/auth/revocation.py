@@ -1,4 +1,4 @@
-"""Cancels the responses of revoked keys, for `ANTIPHON_REVOKED_RESPONSES=cancel`."""
+"""Cancels responses of revoked keys, for `ANTIPHON_REVOKED_RESPONSES=cancel`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from app.observability.lifecycle import Observer, ResponseLifecycle
 
 
 class RevokedResponses(Observer):
-    """Observes all responses, and ends the responses of a key when it is revoked."""
+    """Observes all responses, and stops a key's responses when the key is revoked."""
 
     def __init__(self) -> None:
         self._running: dict[int, ResponseLifecycle] = {}
@@ -20,7 +20,7 @@ class RevokedResponses(Observer):
         self._running.pop(id(lifecycle), None)
 
     def follow(self, auth: Auth) -> None:
-        """End responses when keys are removed from `auth`."""
+        """Stop responses when keys are removed from `auth`."""
 
         def end() -> None:
             for lifecycle in self._running.values():

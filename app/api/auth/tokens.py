@@ -1,4 +1,4 @@
-"""Bearer tokens that are JSON Web Tokens (RFC 7519): verified by PyJWT, then cached until they expire."""
+"""Bearer tokens in JWT format (RFC 7519): verified by PyJWT, then cached until they expire."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from app.settings.auth import JWTSettings
 logger = logging.getLogger(__name__)
 
 MAX_TOKEN = 16 * 1024  # characters
-MAX_VERIFIED = 10_000  # tokens in the cache, of some 500 bytes each
-MAX_GROUPS = 1000  # of one token
+MAX_VERIFIED = 10_000  # cached tokens, about 500 bytes each
+MAX_GROUPS = 1000  # per token
 
 _TOKEN = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")  # `{"` in base64, and two more parts
 
@@ -32,24 +32,26 @@ def is_token(credential: str) -> bool:
 
 class TokenVerifier:
     """
-    Verifies tokens. The header of a token chooses among the issuer's keys by its `kid`, and nothing else: keys and URLs
-    in it (`jwk`, `jku`, `x5c`, `x5u`) are ignored.
+    Verifies tokens.
+
+    Only `kid` in a token's header selects the issuer's key. Keys and URLs in the header (`jwk`, `jku`, `x5c`, `x5u`)
+    are ignored.
     """
 
     def __init__(self, settings: JWTSettings, keys: SigningKeys, clock: Callable[[], float] = time.time) -> None:
-        """`clock` gives the Unix time at which cached tokens expire."""
+        """`clock` returns Unix time, for the expiry of cached tokens."""
         self.keys = keys
         self._settings = settings
         self._clock = clock
-        self._verified: OrderedDict[str, Identity] = OrderedDict()  # by the SHA-256 of the token, oldest first
-        self._generation = 0  # of the keys by which they were verified
+        self._verified: OrderedDict[str, Identity] = OrderedDict()  # by the token's SHA-256, oldest first
+        self._generation = 0  # generation of the keys used for verification
 
     async def identify(self, token: str) -> Identity:
         """
-        Return the identity of a token.
+        Return a token's identity.
 
         Raises `InvalidToken` if it is not valid here, `PermissionDenied` if no key is assigned to it, and `APIError`
-        (503) if it cannot be verified since the issuer's keys were never fetched.
+        (503) if the issuer's keys were never fetched.
         """
         if len(token) > MAX_TOKEN:
             raise InvalidToken("The token is too long.")
@@ -67,7 +69,7 @@ class TokenVerifier:
         return identity
 
     async def _claims(self, token: str) -> dict[str, Any]:
-        """Return the claims of a token that is valid now."""
+        """Verify a token and return its claims."""
         import jwt
 
         settings = self._settings
@@ -92,7 +94,7 @@ class TokenVerifier:
         except jwt.ExpiredSignatureError:
             raise InvalidToken("The token has expired.", code="expired_token") from None
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            logger.info("token refused", extra={"reason": type(error).__name__})
+            logger.info("token rejected", extra={"reason": type(error).__name__})
             raise InvalidToken("The token is not valid for this server.") from None
 
     def _identity(self, claims: Mapping[str, Any]) -> Identity:
@@ -119,7 +121,7 @@ class TokenVerifier:
 
 
 def claim_at(claims: Mapping[str, Any], path: str) -> Any:
-    """Return a claim by its name, or by a path such as `realm_access.roles`; None if it is absent."""
+    """Return a claim by its name, or by a path such as `realm_access.roles`; None if absent."""
     if path in claims:  # names can contain dots: https://example.com/groups
         return claims[path]
     value: Any = claims

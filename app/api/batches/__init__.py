@@ -1,9 +1,9 @@
 """
-Runs the batches of `/v1/batches`, in the background.
+Runs `/v1/batches` in the background.
 
-All processes share the work through claims in the database. A request of a batch waits behind those of callers for the
-places of a backend, and no more than `max_concurrency` run at once in all processes. It counts against the budget of
-the key that created the batch, at the price for batches, and not against its limits per minute.
+All processes share the work through leases in the database. Batch requests wait after all callers' requests for backend
+slots, and at most `max_concurrency` run at once in all processes. They count against the budget of the key that created
+the batch, at the batch price, but not against its per-minute limits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 import orjson
 
 from app.api.batches.input import read_lines
-from app.api.batches.requests import LineRequests, PutOff
+from app.api.batches.requests import LineRequests, RetryLater
 from app.backends import LOW_PRIORITY
 from app.observability import log_context
 from app.runtime.tasks import cancel, end, wait_for_event
@@ -29,10 +29,10 @@ from app.tools.files.uploads import ContentWriter
 
 logger = logging.getLogger(__name__)
 
-LOOK_INTERVAL = 5.0  # seconds between looks for work of other processes
-LINE_ATTEMPTS = 3  # of a request, if the backend or the process fails
-LINE_RETRY = 15.0  # seconds before the second attempt, twice that before the third
-RESULTS = 10  # answers that are read at once
+BATCH_POLL_INTERVAL = 5.0  # seconds between polls for other processes' work
+LINE_ATTEMPTS = 3  # per request, after backend or process failures
+LINE_RETRY = 15.0  # seconds before the second attempt, twice as long before the third
+RESULTS = 10  # answers read at once
 _NEVER_RUN = {
     "expired": ("batch_expired", "This request could not be executed before the completion window expired."),
     "cancelled": ("batch_cancelled", "This request was not executed, because the batch was cancelled."),
@@ -40,7 +40,7 @@ _NEVER_RUN = {
 
 
 class BatchWorker:
-    """The part of the work on batches that one process does."""
+    """A process's share of the batch work."""
 
     def __init__(
         self,
@@ -54,26 +54,25 @@ class BatchWorker:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """
-        `lease` is the duration of claims in seconds; `announce` is called with an event and the id of its batch.
+        `lease` is the lease duration in seconds; `announce` is called with an event and its batch id.
 
-        No requests are claimed when `stopping` returns True.
+        No requests are claimed while `stopping` returns True.
         """
         self._batches, self._records, self._store = batches, batches.records, batches.store
         self._requests, self._most, self._lease = requests, max_concurrency, lease
         self._announce, self._stopping, self._clock = announce, stopping, clock
         self._name = secrets.token_hex(8)
         self._running: dict[tuple[str, int], asyncio.Task[None]] = {}
-        self._working: str | None = None  # the id of the batch that is read or ended
+        self._working: str | None = None  # id of the batch whose input or output is in progress
         self._wakeup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         batches.wake = self._wakeup.set
 
     def start(self) -> None:
-        """Start to work."""
         self._tasks = [asyncio.create_task(task) for task in (self._claim_lines(), self._work(), self._renew())]
 
     async def aclose(self, grace: float = 0) -> None:
-        """Let running requests finish for up to `grace` seconds; release the rest, to be run again later."""
+        """Let running requests finish for up to `grace` seconds; release the rest for later."""
         claiming, working, renewing = self._tasks
         await end(claiming, working)
         if running := {*self._running.values()}:
@@ -97,10 +96,10 @@ class BatchWorker:
                             task = self._running[key] = asyncio.create_task(self._run(claimed))
                             task.add_done_callback(partial(self._ended, key))
             except FilesUnavailable:
-                pass  # the store has logged it
+                pass  # logged by the store
             except Exception:
-                logger.exception("no request of a batch could be claimed")
-            await wait_for_event(self._wakeup, LOOK_INTERVAL)
+                logger.exception("claiming batch requests failed")
+            await wait_for_event(self._wakeup, BATCH_POLL_INTERVAL)
 
     def _ended(self, key: tuple[str, int], task: asyncio.Task[None]) -> None:
         del self._running[key]
@@ -110,13 +109,13 @@ class BatchWorker:
             logger.error("unexpected error", exc_info=error)
 
     async def _run(self, claimed: ClaimedLine) -> None:
-        """Answer a claimed request, and store the answer."""
+        """Run a claimed request and store the answer."""
         LOW_PRIORITY.set(True)
         request_id = f"batch_req_{secrets.token_hex(16)}"
         log_context.reset(request_id=request_id, batch_id=claimed.batch.id)
         try:
             answer = await self._requests.answer(claimed, request_id, last=claimed.attempt >= LINE_ATTEMPTS)
-        except PutOff as error:
+        except RetryLater as error:
             delay = error.seconds or LINE_RETRY * claimed.attempt
             await self._records.release(claimed, self._name, delay, failed=error.counts)
         except asyncio.CancelledError:
@@ -127,7 +126,7 @@ class BatchWorker:
             await self._finish(claimed, answer)
 
     async def _finish(self, claimed: ClaimedLine, result: LineResult) -> None:
-        """Store an answer, also if the database is away for a moment: it has been paid for."""
+        """Store an answer, retrying during a database outage, because the answer has been paid for."""
         while True:
             try:
                 await self._records.finish(claimed, self._name, result)
@@ -136,7 +135,7 @@ class BatchWorker:
                 await asyncio.sleep(1)
 
     async def _renew(self) -> None:
-        """Renew the claims, and stop the requests of batches that were cancelled or have expired."""
+        """Renew the leases, and stop requests in batches that were cancelled or expired."""
         while True:
             await asyncio.sleep(self._lease / 4)
             running = [*self._running]
@@ -145,7 +144,7 @@ class BatchWorker:
             except FilesUnavailable:
                 continue
             except Exception:
-                logger.exception("claims of requests were not renewed")
+                logger.exception("renewing batch leases failed")
                 continue
             for key in running:
                 if key not in held and (task := self._running.get(key)):
@@ -154,7 +153,7 @@ class BatchWorker:
     # Batches.
 
     async def _work(self) -> None:
-        """Read the files of new batches, and write those of batches that are over."""
+        """Read input files of new batches, and write output files of finished batches."""
         while True:
             try:
                 while batch := await self._records.claim_batch(self._name, self._lease):
@@ -164,17 +163,17 @@ class BatchWorker:
             except FilesUnavailable:
                 pass
             except Exception:
-                logger.exception("a batch could not be read or ended")
-            self._working = None  # the claim of one that was given up expires
+                logger.exception("reading or ending a batch failed")
+            self._working = None  # the lease of an abandoned batch expires
             wakeup = asyncio.ensure_future(self._wakeup.wait())
-            await asyncio.wait({wakeup}, timeout=LOOK_INTERVAL / 10)
+            await asyncio.wait({wakeup}, timeout=BATCH_POLL_INTERVAL / 10)
             wakeup.cancel()
 
     async def _read(self, batch: RequestBatch) -> None:
         content = self._store.content(batch.input_file)
         read = await read_lines(content, batch, self._requests.max_bytes, self._add_lines(batch))
         if read is None:
-            return  # the claim was lost: it was cancelled
+            return  # lease lost: the batch was cancelled
         if not read.errors:
             await self._records.begin(batch, self._name, read.total, read.model)
         elif await self._records.fail(batch, self._name, read.errors):
@@ -206,7 +205,7 @@ class BatchWorker:
                 await self._announce_end(batch, status)
 
     async def _output(self, batch: RequestBatch, status: str) -> AsyncIterator[tuple[bool, bytes]]:
-        """Yield the lines of the files, and whether each is for the output file."""
+        """Yield the output lines, each with whether it belongs in the output file."""
         after = 0
         while results := await self._records.results(batch.id, after, RESULTS):
             for number, custom_id, succeeded, output in results:
@@ -229,4 +228,4 @@ class BatchWorker:
             try:
                 await self._announce(f"batch.{status}", batch.id)
             except Exception as error:
-                logger.error("the webhook of a batch was not stored: %s", type(error).__name__)
+                logger.error("batch webhook not stored", extra={"error": type(error).__name__})

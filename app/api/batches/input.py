@@ -1,4 +1,4 @@
-"""Read the file of a batch: its lines are the requests, in OpenAI's format."""
+"""Reads a batch's input file: a request per line, in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import orjson
 
 from app.tools.files.batches import MAX_REQUESTS, BatchLine, RequestBatch
 
-MAX_ERRORS = 50  # of a file, that the batch shows
+MAX_ERRORS = 50  # per file, as reported in the batch
 MAX_CUSTOM_ID = 512  # characters
 
 
 class ReadInput(NamedTuple):
-    """What was read of a file."""
+    """Summary of an input file."""
 
     total: int
-    model: str | None  # that all requests have
+    model: str | None  # set if all requests have the same model
     errors: Sequence[Mapping[str, object]]
 
 
 class _Reader:
-    """Reads lines; `errors` says what is wrong with the file."""
+    """Parses lines; `errors` describes invalid input."""
 
     def __init__(self, endpoint: str, max_bytes: int) -> None:
         self._endpoint, self._max_bytes = endpoint, max_bytes
-        self._number = 0  # of the last line
+        self._number = 0  # current line number
         self._rest = bytearray()
         self._ids: set[str] = set()
         self._models: set[object] = set()
@@ -36,24 +36,24 @@ class _Reader:
 
     @property
     def model(self) -> str | None:
-        """The model of all requests; None if they have several."""
+        """The requests' common model, or None."""
         (model, *others) = [*self._models] or [None]
         return model if isinstance(model, str) and not others else None
 
     @property
     def full(self) -> bool:
-        """Whether there is no point in reading on."""
+        """Whether reading can stop."""
         return len(self.errors) >= MAX_ERRORS or self.total > MAX_REQUESTS or len(self._rest) > self._max_bytes
 
     def read(self, data: bytes) -> list[BatchLine]:
-        """Return the requests in the lines that end in the next bytes."""
+        """Return the requests in lines completed by these bytes."""
         self._rest += data
         *lines, rest = bytes(self._rest).split(b"\n")
         self._rest = bytearray(rest)
         return [read for line in lines if (read := self._line(line))]
 
     def end(self) -> list[BatchLine]:
-        """Return the request of the last line, and check the file as a whole."""
+        """Return the last line's request, and check the whole file."""
         lines = [read for line in [bytes(self._rest)] if (read := self._line(line))]
         if self.total > MAX_REQUESTS:
             self._fail("too_many_requests", f"The file has more than {MAX_REQUESTS} requests.", None)
@@ -111,9 +111,9 @@ async def read_lines(
     add: Callable[[Sequence[BatchLine]], Awaitable[bool]],
 ) -> ReadInput | None:
     """
-    Read the requests of a batch and pass them to `add`; return None as soon as that returns False.
+    Read a batch's requests and pass them to `add`; return None as soon as `add` returns False.
 
-    `max_bytes` limits one request. Nothing is added after the first error.
+    `max_bytes` limits each request. Nothing is added after the first error.
     """
     reader = _Reader(batch.endpoint, max_bytes)
     async for piece in content:

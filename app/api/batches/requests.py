@@ -1,4 +1,4 @@
-"""Answer one request of a batch, as the endpoint answers it to a caller."""
+"""Runs a batch request, with the same answer as its endpoint."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from app.tools.files.batches import ClaimedLine, LineResult, RequestBatch, usage
 
 logger = logging.getLogger(__name__)
 
-BUSY = 5.0  # seconds before a request is run again that a backend had no place for
-_STATUSES = (500, 502, 503, 504)  # after which a request is tried again
+BUSY = 5.0  # seconds before a retry if the backend had no free slot
+_STATUSES = (500, 502, 503, 504)  # statuses that are retried
 
 
-class PutOff(Exception):
-    """A request is to be run later; `counts`: whether this was one of its attempts. `seconds` is 0 for the usual."""
+class RetryLater(Exception):
+    """The request must be retried later. `counts`: whether this was an attempt. `seconds`: 0 for the default delay."""
 
     def __init__(self, seconds: float, *, counts: bool) -> None:
         super().__init__(seconds)
@@ -36,7 +36,7 @@ class PutOff(Exception):
 
 
 class LineRequests:
-    """Answers the requests of batches with the rights that their key has now."""
+    """Runs batch requests with their key's current permissions."""
 
     def __init__(self, api: ApiParts) -> None:
         self._api = api
@@ -45,19 +45,19 @@ class LineRequests:
             for endpoint in ENDPOINTS
             if endpoint.path in ("/chat/completions", "/embeddings")
         }
-        self.max_bytes = api.body_limits.bytes  # of one request
+        self.max_bytes = api.body_limits.bytes  # per request
 
     async def answer(self, claimed: ClaimedLine, request_id: str, *, last: bool) -> LineResult:
         """
         Return the answer to a request.
 
-        Raises `PutOff` if it has to be run again; in the `last` attempt an error is the answer.
+        Raises `RetryLater` if it must be run again; in the `last` attempt an error becomes the answer.
         """
         status, body, error = await self._answer(claimed)
-        if status == 429 and b"insufficient_quota" not in body:  # the places of the backend are taken, or its limits
-            raise PutOff(getattr(error, "retry_after", None) or BUSY, counts=False)
+        if status == 429 and b"insufficient_quota" not in body:  # no free backend slot, or a backend's rate limit
+            raise RetryLater(getattr(error, "retry_after", None) or BUSY, counts=False)
         if status in _STATUSES and not last:
-            raise PutOff(0, counts=True)
+            raise RetryLater(0, counts=True)
         line = b'{"id":%b,"custom_id":%b,"response":{"status_code":%d,"request_id":%b,"body":%b},"error":null}'
         texts = map(orjson.dumps, (request_id, claimed.line.custom_id))
         output = line % (*texts, status, orjson.dumps(request_id), body)
@@ -65,7 +65,7 @@ class LineRequests:
         return LineResult(status == 200, output, usage)
 
     async def _answer(self, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
-        """Return the status and the JSON body of the answer, and the error if it is one."""
+        """Return the answer's status and JSON body, and the error for error answers."""
         try:
             caller = self._caller(claimed.batch)
             budget = await self._api.accounting.check(caller.access)
@@ -78,12 +78,12 @@ class LineRequests:
         except APIError as error:
             return error.status, orjson.dumps(error.body()), error
         except Exception:
-            logger.exception("a request of a batch could not be answered")
+            logger.exception("batch request failed unexpectedly")
             failure = APIError("The server failed while answering this request.")
             return failure.status, orjson.dumps(failure.body()), failure
 
     def _caller(self, batch: RequestBatch) -> Caller:
-        """Return the caller that created a batch; raises `Unauthorized` if its key is not accepted any more."""
+        """Return the batch's caller; raises `Unauthorized` if its key is no longer accepted."""
         access = self._api.auth.accepted_access(batch.key, batch.owner)
         if access is None or (self._api.auth.required and access.owner != batch.owner):
             raise Unauthorized("The API key of this batch is no longer accepted.")
@@ -96,7 +96,7 @@ class LineRequests:
 
 
 async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, APIError | None]:
-    """Return the status and the body of the answer of an ASGI application to a request."""
+    """Return status and body of an ASGI application's answer to a request."""
     path = claimed.batch.endpoint
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(claimed.line.body))]
     scope: Scope = {
@@ -110,7 +110,7 @@ async def _forwarded(app: ASGIApp, claimed: ClaimedLine) -> tuple[int, bytes, AP
     async def receive() -> Message:
         nonlocal received
         if received:
-            await asyncio.Event().wait()  # a caller that stays until it has the answer
+            await asyncio.Event().wait()  # the caller stays connected until the answer is complete
         received = True
         return {"type": "http.request", "body": claimed.line.body, "more_body": False}
 

@@ -1,8 +1,8 @@
 """
-Endpoints for keys: `/v1/antiphon/keys` and `/v1/antiphon/audit`.
+Key management endpoints: `/v1/antiphon/keys` and `/v1/antiphon/audit`.
 
-They require an admin key, in the settings or in the store. Requests with other keys are refused before any look-up,
-to reveal nothing about existing keys.
+They require an admin key, from the settings or the store. Other keys are rejected before any lookup, to reveal nothing
+about existing keys.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _CHANGES = {"object": "list", "data": [_CHANGE], "first_id": _CHANGE["id"], "las
 
 
 def key_routes(api: ApiParts, keys: ManagedKeys) -> APIRouter:
-    """Return the routes, without the `/v1`."""
+    """Return the routes, without the `/v1` prefix."""
     router = APIRouter(route_class=LazyRoute, prefix="/antiphon", tags=["antiphon"], responses=ERRORS)
     limits = api.body_limits
 
@@ -89,7 +89,7 @@ def key_routes(api: ApiParts, keys: ManagedKeys) -> APIRouter:
 
     @router.post(
         "/keys",
-        summary="Create a key; only this answer has its secret",
+        summary="Create a key; only this response contains its secret",
         openapi_extra=request_body(CreateKey) | response_example(_WITH_SECRET),
     )
     async def create(request: Request) -> Response:
@@ -164,7 +164,7 @@ def _described(change: KeyChange) -> JSONObject:
 
 
 def _page(entries: list[JSONObject], limit: int, after: str | None) -> JSONObject:
-    """Return a page of entries; raises `InvalidRequest` if no entry has the id `after`."""
+    """Return a page of entries; raises `InvalidRequest` if `after` is not an entry's id."""
     start = 0
     if after is not None:
         ids = [entry["id"] for entry in entries]

@@ -1,12 +1,12 @@
 """
-Managed keys: reads them from the store for authentication, and makes the changes requested by the API.
+Managed keys: loads them from the store for authentication, and makes changes requested through the API.
 
     keys = ManagedKeys(StoredKeys(store.lasting()), auth)
     await keys.start()
     key, secret = await keys.create(access, CreateKey(name="alice"))
 
-Authentication looks keys up in memory. Each process checks the store for a change once a second, and then reads all
-keys. During an outage of the store, the last known keys remain accepted.
+Authentication uses keys in memory. Each process polls the store for changes every second, and then reads all keys.
+During a store outage, the last known keys remain valid.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from app.stores.keys import KeyChange, KeySnapshot, Secret, StoredKey, StoredKey
 
 logger = logging.getLogger(__name__)
 
-FOLLOWING = 1.0  # seconds between two checks for a change
-NOTE_USES = 60.0  # seconds between two writes of the keys' last uses
-STARTING = 2.0  # seconds to wait for the store at start; unknown keys get a 503 until the keys have been read
-MOST_KEYS = 5000  # without revoked keys
-_SETTINGS = "settings:"  # prefix of the ids of keys in the settings
+KEY_POLL_INTERVAL = 1.0  # seconds between polls for changes
+USES_INTERVAL = 60.0  # seconds between writes of last uses
+FIRST_READ_TIMEOUT = 2.0  # seconds to wait for the store at start; until keys are read, unknown keys get a 503
+MAX_MANAGED_KEYS = 5000  # excluding revoked keys
+_SETTINGS = "settings:"  # id prefix for keys from the settings
 _ATTEMPTS = 20
 
 
@@ -44,11 +44,11 @@ class ListedKey(NamedTuple):
     """A key as an API resource, with its version."""
 
     resource: JSONObject
-    version: int  # the number of its last change; 0 for a key of the settings
+    version: int  # number of its last change; 0 for keys from the settings
 
 
 class ManagedKeys:
-    """The keys in the store, and the read-only keys in the settings."""
+    """Keys in the store, and read-only keys from the settings."""
 
     def __init__(
         self,
@@ -58,48 +58,48 @@ class ManagedKeys:
         has_prices: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`has_prices` returns whether models have prices, which budgets of money need; `clock` the Unix time."""
+        """`has_prices` returns whether models have prices, required for money budgets; `clock` returns Unix time."""
         self._stored = stored
         self._auth = auth
         self._has_prices = has_prices
         self._clock = clock
         self._snapshot = KeySnapshot()
         self._stale = True  # whether a change may have been missed
-        self._failing = False  # whether the last attempt has failed unexpectedly, which is logged once
-        self._noted: dict[str, float] = {}  # last uses in the store, by name
+        self._failing = False  # whether the last attempt failed unexpectedly; logged once
+        self._stored_uses: dict[str, float] = {}  # last uses in the store, by name
         self._reading = asyncio.Lock()  # so that an earlier result does not replace a later one
         self._polling: asyncio.Task[None] | None = None
 
     # Reading.
 
     async def start(self) -> None:
-        """Read the keys, and follow their changes from now on."""
+        """Read the keys, then follow changes."""
         self._auth.reading = True
-        self._noted = dict(self._auth.uses)
+        self._stored_uses = dict(self._auth.uses)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STARTING):
-                await self._follow()
-        self._polling = asyncio.create_task(self._keep_following())
+            async with asyncio.timeout(FIRST_READ_TIMEOUT):
+                await self._poll()
+        self._polling = asyncio.create_task(self._keep_polling())
 
     async def aclose(self) -> None:
-        """Stop following changes, and store the last uses."""
+        """Stop following changes, and store last uses."""
         await end(self._polling)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STARTING):
-                await self._attempt(self._note_uses())
+            async with asyncio.timeout(FIRST_READ_TIMEOUT):
+                await self._attempt(self._store_uses())
 
-    async def _keep_following(self) -> None:
-        noted = asyncio.get_running_loop().time()
+    async def _keep_polling(self) -> None:
+        stored_at = asyncio.get_running_loop().time()
         while True:
-            await asyncio.sleep(FOLLOWING)
-            await self._follow()
-            if asyncio.get_running_loop().time() > noted + NOTE_USES:
-                noted = asyncio.get_running_loop().time()
-                await self._attempt(self._note_uses())
-                self._stale = True  # to read all keys again: the store may have been restored from a backup
+            await asyncio.sleep(KEY_POLL_INTERVAL)
+            await self._poll()
+            if asyncio.get_running_loop().time() > stored_at + USES_INTERVAL:
+                stored_at = asyncio.get_running_loop().time()
+                await self._attempt(self._store_uses())
+                self._stale = True  # read all keys again, because the store may have been restored from a backup
 
-    async def _follow(self) -> None:
-        """Read the keys if they have changed; if that fails, the last known keys remain accepted."""
+    async def _poll(self) -> None:
+        """Read the keys if they changed. After a failure the last known keys remain valid."""
         self._stale = not await self._attempt(self._read_changes())
 
     async def _read_changes(self) -> None:
@@ -107,21 +107,21 @@ class ManagedKeys:
             await self._read()
 
     async def _attempt(self, work: Coroutine[object, object, None]) -> bool:
-        """Do periodic work, which must not end with a failure; return whether it succeeded."""
+        """Run periodic work, logging failures; return whether it succeeded."""
         try:
             await work
-        except StoreUnavailable:  # the store logs it
+        except StoreUnavailable:  # logged by the store
             return False
         except Exception:
             if not self._failing:
-                logger.exception("keys not read, or their last uses not stored")
+                logger.exception("key synchronization failed")
             self._failing = True
             return False
         self._failing = False
         return True
 
     async def _read(self) -> KeySnapshot:
-        """Read the keys, and accept them from now on."""
+        """Read the keys and replace the accepted keys."""
         async with self._reading:
             snapshot = await self._stored.read()
             if self._stale or snapshot.revision != self._snapshot.revision:
@@ -130,14 +130,14 @@ class ManagedKeys:
                 self._auth.replace_stored(snapshot.current())
             return snapshot
 
-    async def _note_uses(self) -> None:
-        uses = {name: time for name, time in self._auth.uses.items() if self._noted.get(name) != time}
+    async def _store_uses(self) -> None:
+        uses = {name: time for name, time in self._auth.uses.items() if self._stored_uses.get(name) != time}
         if uses:
             await self._stored.note_uses(uses)
-            self._noted.update(uses)
+            self._stored_uses.update(uses)
 
     async def listed(self, *, revoked: bool) -> list[ListedKey]:
-        """Return all keys in order of their names, or the revoked keys instead."""
+        """Return all keys sorted by name, or the revoked keys instead."""
         snapshot, uses = await self._read(), await self._uses()
         of_settings = [] if revoked else self._of_settings()
         stored = [change for change in snapshot.last_changes().values() if change.key.revoked == revoked]
@@ -146,7 +146,7 @@ class ManagedKeys:
         return sorted(listed, key=lambda key: (key.resource["name"], key.resource["id"]))
 
     async def retrieve(self, key_id: str) -> ListedKey:
-        """Return one key; raises `NotFound`."""
+        """Return a key; raises `NotFound`."""
         uses = await self._uses()
         for key in self._of_settings():
             if key.id == key_id:
@@ -184,8 +184,8 @@ class ManagedKeys:
             if body.name in (*names, *(other.name for other in self._of_settings())):
                 message = f"Invalid 'name': a key named '{body.name}' exists already."
                 raise InvalidRequest(message, param="name", code="key_exists", status=409)
-            if len(names) >= MOST_KEYS:
-                message = f"This server has {MOST_KEYS} keys, which is the limit. Revoke some first."
+            if len(names) >= MAX_MANAGED_KEYS:
+                message = f"Limit of {MAX_MANAGED_KEYS} keys reached. Revoke keys that you no longer need."
                 raise InvalidRequest(message, code="too_many_keys", status=409)
             return None, key
 
@@ -203,7 +203,7 @@ class ManagedKeys:
     async def rotate(
         self, actor: KeyAccess, key_id: str, body: RotateKey, version: str | None
     ) -> tuple[ListedKey, str]:
-        """Add a new secret; the current secret works until the grace period ends, an earlier one no longer."""
+        """Add a new secret. The current secret works until the grace period ends; earlier secrets stop working."""
         secret = generate_key()
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
@@ -215,7 +215,7 @@ class ManagedKeys:
         return await self._change(actor, "rotate", change), secret
 
     async def revoke(self, actor: KeyAccess, key_id: str, version: str | None) -> ListedKey:
-        """Revoke a key for good; its secrets are deleted."""
+        """Revoke a key permanently; its secrets are deleted."""
 
         def change(snapshot: KeySnapshot) -> tuple[StoredKey, StoredKey]:
             key = self._changeable(snapshot, key_id, actor, version)
@@ -226,7 +226,7 @@ class ManagedKeys:
     def _changeable(
         self, snapshot: KeySnapshot, key_id: str, actor: KeyAccess | None, version: str | None
     ) -> StoredKey:
-        """Return a key that can be changed; raises the errors of `update`, also if the `actor` is the key itself."""
+        """Return a key for changing; raises like `update`, also if `actor` is the key itself."""
         for key in self._of_settings():
             if key.id == key_id:
                 message = f"The key '{key.name}' is in the settings file and can be changed only there."
@@ -243,7 +243,7 @@ class ManagedKeys:
         return change.key
 
     def _updated(self, key: StoredKey, body: UpdateKey) -> StoredKey:
-        """Return a key with the fields in a request."""
+        """Return a key with a request's fields."""
         default = StoredKey(key.id, key.name, key.name)
         values: dict[str, object] = {}
         for name in body.model_fields_set - {"name"}:
@@ -259,7 +259,7 @@ class ManagedKeys:
     async def _change(
         self, actor: KeyAccess, action: str, change: Callable[[KeySnapshot], tuple[StoredKey | None, StoredKey]]
     ) -> ListedKey:
-        """Validate a change by `change` and make it; retry if another process has changed a key meanwhile."""
+        """Validate a change with `change` and make it; retry after a concurrent change."""
         change_id = secrets.token_hex(8)
         for _ in range(_ATTEMPTS):
             snapshot = await self._read()
@@ -274,7 +274,7 @@ class ManagedKeys:
 
 
 def etag(version: int) -> str:
-    """Return the entity tag of a key's version."""
+    """Return the entity tag for a key's version."""
     return f'"{version}"'
 
 

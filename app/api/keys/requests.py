@@ -1,4 +1,4 @@
-"""Request bodies of the key endpoints."""
+"""Request bodies for key endpoints."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ _Limit = Annotated[int, Field(ge=0, le=10**15, strict=True)]
 
 
 class UpdateKey(BaseModel):
-    """The changeable fields. `null` resets a field to its default; absent fields are not changed."""
+    """The changeable fields. `null` resets a field to its default; absent fields stay unchanged."""
 
     # A misspelled field would leave a key without its restriction.
     model_config = ConfigDict(extra="forbid")
 
     owner: Annotated[str, StringConstraints(min_length=1, max_length=200), WITHOUT_NUL] | None = None
-    """To whom the objects belong that the key stores; by default the key's name."""
+    """Owner of objects stored with the key; by default the key's name."""
     models: _Globs | None = None
-    """Globs of the models that the key may use; by default all."""
+    """Globs for allowed models; by default all."""
     tools: _Globs | None = None
-    """Globs of the hosted tools that the key may use, such as `web_search` or `mcp:LABEL`; by default all."""
+    """Globs for allowed hosted tools, for example `web_search` or `mcp:LABEL`; by default all."""
     admin: Annotated[bool, Field(strict=True)] | None = None
-    """Whether the key manages keys and sees what all keys use and do."""
+    """Whether the key can manage keys and read all keys' usage and activity."""
     requests_per_minute: _Limit | None = None
-    """0: no limit. null, here and below: the limit of all keys."""
+    """0: no limit. null, here and below: the server's default limit."""
     tokens_per_minute: _Limit | None = None
     max_concurrent: _Limit | None = None
     """Concurrent responses."""
     budgets: BudgetSettings | None = None
     """`tokens_per_day`, `tokens_per_month`, `money_per_day`, `money_per_month`, in UTC; by default none."""
     max_stored_bytes: _Limit | None = None
-    """Bytes that the owner may store in responses and conversations."""
+    """Maximum bytes in the owner's stored responses and conversations."""
     expires_at: _Limit | None = None
-    """Unix time from which on the key is refused; by default never."""
+    """Unix time when the key expires; by default never."""
 
     @field_validator("expires_at")
     @classmethod
@@ -52,8 +52,6 @@ class UpdateKey(BaseModel):
 
 
 class CreateKey(UpdateKey):
-    """A new key."""
-
     name: KeyName
     """Identifies the key in logs and usage: up to 64 letters, digits and any of `_ . @ -`."""
 
@@ -64,4 +62,4 @@ class RotateKey(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     grace_period: Annotated[int, Field(ge=0, le=MAX_GRACE, strict=True)] = 86_400
-    """Seconds for which the current secret still works; 0: it stops at once."""
+    """Seconds until the current secret stops working; 0: at once."""

@@ -12,14 +12,13 @@ from app.errors import InvalidRequest
 
 
 class Cors(CORSMiddleware):
-    """Allows the configured origins, and pages of this machine, which are usually in development."""
+    """Allows the configured origins, and local pages, which are usually in development."""
 
     def is_allowed_origin(self, origin: str) -> bool:
-        """Return whether pages of an origin may read responses."""
         return super().is_allowed_origin(origin) or is_local_page(origin)
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Return the response to a preflight; a refusal is an error object of the API."""
+        """Return the preflight response; rejections are API error objects."""
         response = super().preflight_response(request_headers)
         if response.status_code < 400:
             return response

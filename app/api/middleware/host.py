@@ -1,8 +1,8 @@
 """
-Checks of the `Host` header: its syntax (RFC 9112, section 3.2) and, without API keys, its name.
+Checks the `Host` header: its syntax (RFC 9112, section 3.2) and, without API keys, its name.
 
-DNS rebinding resolves a web page's own host name to this server, which makes page and server one origin to the browser.
-Such requests have no `Origin` if they are a GET; only the name in `Host` gives them away.
+DNS rebinding resolves a web page's host name to this server, so that the browser treats page and server as the same
+origin. Such GET requests have no `Origin`; only the name in `Host` reveals them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PORT = re.compile(r":[0-9]*\Z")
 
 
 class AllowedHosts:
-    """Accepted hosts of a server without API keys: IP addresses, `localhost`, and `names`."""
+    """Accepted hosts for a server without API keys: IP addresses, `localhost`, and `names`."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         """`names` are lower-case host names, `*.example.com` for all subdomains, or `*` for any host."""
@@ -34,7 +34,7 @@ class AllowedHosts:
         self.accept = lru_cache(64)(self._accept)
 
     def is_own(self, host: str) -> bool:
-        """Return whether a `Host` header is an address or a known name of this server; `*` does not count."""
+        """Return whether a `Host` header is an IP address or a known name; `*` does not count."""
         name = _PORT.sub("", host.lower(), count=1).removesuffix(".")
         is_subdomain = _NAME.fullmatch(name) is not None and name.endswith(self._suffixes)
         return name in self._names or is_subdomain or _is_address(name)
@@ -45,7 +45,7 @@ class AllowedHosts:
 
 def host_error(scope: Scope, allowed: AllowedHosts | None = None) -> InvalidRequest | None:
     """
-    Return the error of a missing, repeated, invalid or unknown `Host` header; None if it is valid.
+    Return an error for a missing, repeated, invalid or unknown `Host` header, or None.
 
     HTTP/1.1 requires exactly one. Without `allowed`, any name is accepted.
     """

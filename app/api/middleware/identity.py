@@ -1,4 +1,4 @@
-"""Verifies the identities of callers before a route runs: `[auth.jwt]` and `[auth.proxy]`."""
+"""Verifies callers' identities before a route runs: `[auth.jwt]` and `[auth.proxy]`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from app.api.auth.identity import IDENTIFIED
 
 class IdentityCheck:
     """
-    Middleware that finds out who sends a request, for `Auth.caller`.
+    Middleware that identifies the caller, for `Auth.caller`.
 
-    It refuses nothing: a route that needs no caller, such as `/healthz`, works whatever credentials a request has.
+    It rejects nothing: a route without authentication, for example `/healthz`, works with any credentials.
     """
 
     def __init__(self, app: ASGIApp, auth: Auth) -> None:

@@ -1,4 +1,4 @@
-"""Requires an API key for pages outside the API, such as `/metrics`."""
+"""Requires an API key for pages outside the API, for example `/metrics`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from app.errors import PermissionDenied, Unauthorized
 
 class KeyRequired:
     """
-    Refuses requests without a valid API key at `paths` and below them.
+    Rejects requests without a valid API key at `paths` and below.
 
-    At those that are also in `admin_paths`, a key with a table of its own has to be an admin's.
+    At `admin_paths`, keys with a table must be admin keys.
     """
 
     def __init__(

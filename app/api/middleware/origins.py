@@ -1,8 +1,8 @@
 """
-Which web pages may use a server without API keys.
+Restricts web pages' access to a server without API keys.
 
 Browsers let any page send a simple POST without a preflight, and DNS rebinding gives a page the origin of a server on
-127.0.0.1. Clients other than browsers send no `Origin`, or one with a scheme of their own.
+127.0.0.1. Other clients send no `Origin`, or an origin with a custom scheme.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from app.errors import InvalidRequest
 
 def check_site(headers: Mapping[str, str]) -> None:
     """
-    Refuse a cross-site request without an `Origin`, for routes that act on a GET; raises `InvalidRequest`.
+    Reject cross-site requests without an `Origin`, for routes where a GET has effects; raises `InvalidRequest`.
 
-    Browsers send such a GET for any page's images and links. A request with an `Origin` is checked by `Origins` or
-    carries an API key that the page knows. Browsers send `Sec-Fetch-Site` to https and local servers only.
+    Browsers send such a GET for any page's images and links. A request with an `Origin` is checked by `Origins`, or
+    carries an API key known to the page. Browsers send `Sec-Fetch-Site` only to https and local servers.
     """
     if headers.get("sec-fetch-site") == "cross-site" and "origin" not in headers:
         raise InvalidRequest(
@@ -33,10 +33,10 @@ def check_site(headers: Mapping[str, str]) -> None:
 
 class Origins:
     """
-    Refuses requests of web pages, except from the origins in `allowed` (`*`: all), from pages of this machine, and
-    from the server's own pages if its host is an IP address or a name in `hosts`.
+    Rejects requests from web pages, with three exceptions.
 
-    Other pages of this machine cannot open a WebSocket, because CORS does not keep its messages from them.
+    Allowed are origins in `allowed` (`*`: all), local pages, and the server's own pages if its host is an IP address or
+    a name in `hosts`. Other local pages cannot open a WebSocket, because CORS does not protect its messages.
     """
 
     def __init__(self, app: ASGIApp, hosts: AllowedHosts, allowed: Collection[str] = ()) -> None:
@@ -56,14 +56,15 @@ class Origins:
         await refuse(InvalidRequest(message, code="origin_not_allowed", status=403), scope, receive, send)
 
     def _is_allowed(self, origin: str, host: str, *, any_local: bool) -> bool:
-        """Return whether pages of `origin` may use the server at `host`; `any_local`: also of other local servers."""
+        """Return whether pages from `origin` may use the server at `host`; `any_local` includes other local servers."""
         if origin in self._allowed or "*" in self._allowed:
             return True
         page = _split(origin)
         same_host = page.netloc == host
         if is_local_page(origin):
             return same_host or any_local or page.scheme not in _WEB
-        # Other names can be rebound to this server: a page of an address or a configured name is this server's own.
+        # Other names can be rebound to this server. Pages from an IP address or a configured name are this server's
+        # own.
         return same_host and page.scheme in _WEB and self._hosts.is_own(host)
 
 
@@ -71,7 +72,7 @@ _WEB = ("http", "https")
 
 
 def is_local_page(origin: str) -> bool:
-    """Return whether an origin is on this machine: a local server, or an application (`app://`, `file://`)."""
+    """Return whether an origin is local: a local server, or an application (`app://`, `file://`)."""
     page = _split(origin)
     if page.scheme not in _WEB:
         return bool(page.scheme)  # any page can have the opaque origin `null`
@@ -79,7 +80,7 @@ def is_local_page(origin: str) -> bool:
 
 
 def _split(origin: str) -> SplitResult:
-    """Return the parts of an origin; empty parts if it is not a URL."""
+    """Split an origin; invalid URLs yield empty parts."""
     try:
         page = urlsplit(origin)
         _ = page.hostname

@@ -1,8 +1,8 @@
 """
-Normalizes the API paths that clients build from a base URL: with or without `/v1`, with a trailing slash, or with
-Azure's `/openai`. Refuses URLs with NUL.
+Normalizes API paths built from a base URL: with or without `/v1`, with a trailing slash, or with Azure's `/openai`.
+Rejects URLs with NUL.
 
-A redirect would not do: some clients drop the body, and behind a proxy some drop the key.
+Redirects would not work: some clients drop the body, and some drop the key when a proxy is involved.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _BASE = re.compile(r"(?:/openai)?(/v1)*(?=/)")
 
 def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
     """
-    Return a function that maps variants of an API path to the route's own path; other paths are returned unchanged.
+    Return a function that maps variants of an API path to the route's path; other paths stay unchanged.
 
     `routes` are path patterns; paths outside `/v1` are ignored.
     """
     names = {path.split("/")[2] for path in routes if path.startswith("/v1/")}
     is_api = re.compile(rf"(?:/v1)?/(?:{'|'.join(map(re.escape, sorted(names)))})(?:/|$)").match
 
-    @lru_cache(32)  # most requests are for a few paths
+    @lru_cache(32)  # most requests use a few paths
     def normalize(path: str) -> str:
         normalized = _BASE.sub(r"\1", _SLASHES.sub("/", path).rstrip("/"), count=1)
         return normalized if is_api(normalized) else path
@@ -38,7 +38,7 @@ def path_normalizer(routes: Iterable[str]) -> Callable[[str], str]:
 
 
 def nul_error(scope: Scope) -> APIError | None:
-    """Return the error of a URL with NUL, which no name has and not every store can look for; None without it."""
+    """Return an error for a URL with NUL, which no name contains and some stores reject, or None."""
     if "\0" in scope["path"]:
         return NotFound("Not found: the path contains a NUL character.", code="unknown_url")
     if b"%00" not in scope["query_string"]:

@@ -1,4 +1,4 @@
-"""The outermost middleware: request ids, normalized paths, access log, metrics, and a response to every failure."""
+"""The outermost middleware: request ids, normalized paths, access log, metrics, and responses to all failures."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ _VALID_ID = re.compile(r"[\w.:-]{1,128}")
 
 class RequestId:
     """
-    Adds `x-request-id` (the client's own if it is valid) and `openai-processing-ms` to every response, and the rate
-    limit headers and warnings that a route sets as `request.state.limit_headers` and `.warning_headers`.
+    Adds `x-request-id` (the client's own if valid) and `openai-processing-ms` to every response.
+
+    Also adds the rate limit headers and warnings that a route sets in `request.state.limit_headers` and
+    `.warning_headers`.
     """
 
     def __init__(
@@ -42,9 +44,9 @@ class RequestId:
         normalize: Callable[[str], str] = lambda path: path,
     ) -> None:
         """
-        `on_refusal` is called for a POST with the pattern of its path and the error that its route has raised.
+        `on_refusal` is called after a failed POST, with the path pattern and the error raised by the route.
 
-        `hosts` are the accepted names in `Host`; None: any. `normalize` returns the route's path for a variant of it.
+        `hosts` are the accepted names in `Host`; None: any. `normalize` maps a path variant to the route's path.
         """
         self._app = app
         self._hosts = hosts
@@ -96,7 +98,7 @@ class RequestId:
     ) -> None:
         start = time.perf_counter()
         state = scope.setdefault("state", {})
-        state.setdefault("send", send)  # as `Http` does: lets a stream bypass the middleware
+        state.setdefault("send", send)  # as set by `HTTPProtocol`: lets a stream bypass the middleware
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -113,12 +115,12 @@ class RequestId:
 
         try:
             await app(scope, receive, send_with_id)
-        except asyncio.CancelledError:  # by uvicorn: the grace period of the shutdown is over
+        except asyncio.CancelledError:  # by uvicorn, when the shutdown grace period is over
             if status:
                 raise
             await error_response(stopped(), scope)(scope, receive, send_with_id)
         except Exception as error:
-            if status:  # the response has started, and can only be cut off
+            if status:  # the response has started and can only be aborted
                 raise
             await unexpected(error, scope)(scope, receive, send_with_id)
         finally:
@@ -130,12 +132,12 @@ class RequestId:
             _log_access(scope, scope["method"], status, start, line)
 
 
-# The HTTP status of a WebSocket handshake, by the first message of the application.
+# WebSocket handshake status, by the application's first message.
 _HANDSHAKE = {"websocket.accept": 101, "websocket.close": 403}
 
 
 def _log_access(scope: Scope, method: str, status: int, start: float, line: log_context.RequestLine) -> None:
-    client = scope.get("client")  # behind a trusted proxy, uvicorn sets the forwarded address
+    client = scope.get("client")  # with a trusted proxy, uvicorn sets the forwarded address
     line.logged = True
     fields = {
         **line.fields,
@@ -149,5 +151,5 @@ def _log_access(scope: Scope, method: str, status: int, start: float, line: log_
 
 
 def _pattern(scope: Scope) -> str:
-    """Return the path pattern of the matched route, so that a metric has a bounded number of labels."""
+    """Return the matched route's path pattern, for a bounded number of metric labels."""
     return str(getattr(scope.get("route"), "path", "other")).removeprefix("/v1")

@@ -30,7 +30,7 @@ async def keys() -> AsyncIterator[Keys]:
 
 @pytest.fixture
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(managed_keys, "FOLLOWING", 0.01)
+    monkeypatch.setattr(managed_keys, "KEY_POLL_INTERVAL", 0.01)
 
 
 async def until_asked(keys: Keys, secret: str, status: int) -> None:
@@ -258,7 +258,7 @@ async def test_unknown_keys_are_unavailable_until_the_store_was_read(
 async def test_keys_of_an_emptied_store_are_forgotten_and_created_again(
     fast: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(managed_keys, "NOTE_USES", 0)
+    monkeypatch.setattr(managed_keys, "USES_INTERVAL", 0)
     store = MemoryStore(ttl=100)
     async with serving_keys(store=store) as keys:
         made = [await keys.create(name) for name in ("alice", "bob")]

@@ -96,7 +96,7 @@ async def model() -> AsyncIterator[Model]:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.api.batches.LOOK_INTERVAL", 0.2)
+    monkeypatch.setattr("app.api.batches.BATCH_POLL_INTERVAL", 0.2)
     monkeypatch.setattr("app.api.batches.LINE_RETRY", 0.05)
     monkeypatch.setattr("app.api.batches.requests.BUSY", 0.05)
 
