@@ -34,7 +34,7 @@ class FormReader:
         self.ended = False  # whether the whole form has been read
         self._max_parts = max_parts
         self._parts = 0
-        self._fed = 0  # number of bytes parsed by earlier calls
+        self.size = 0  # number of bytes parsed by earlier calls
         self._header = self._value = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._headers_at = 0  # the end of the last header, in bytes from the start of the form
@@ -69,7 +69,7 @@ class FormReader:
             self._parser.write(data)
         except FormParserError as error:
             raise InvalidRequest("The body is not valid multipart/form-data.", code="invalid_body") from error
-        self._fed += len(data)
+        self.size += len(data)
 
     def _begin(self) -> None:
         self._parts += 1
@@ -82,7 +82,7 @@ class FormReader:
 
     def _header_value(self, data: bytes, start: int, end: int) -> None:
         self._value += data[start:end]
-        self._headers_at = self._fed + end
+        self._headers_at = self.size + end
 
     def _header_end(self) -> None:
         self._headers.append((self._header.lower(), self._value))

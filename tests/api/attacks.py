@@ -125,6 +125,9 @@ FORMS = {
     "a delimiter within a line": in_form(b'name="x"', value=b"x" + OTHER),
     "a delimiter with spaces": form(MODEL, OTHER.replace(b"--b", b"--b  "), END),
     "an end within a value": in_form(b'name="x"', value=b"x--b--\r\n"),
+    "a value that begins with a delimiter": in_form(b'name="x"', value=OTHER),
+    "a delimiter within a header": in_form(b'name="x"', b"X--b: 1"),
+    "an empty header": in_form(b'name="x"', b"X-A:"),
     "a longer boundary": in_form(b'name="x"', value=b"\r\n" + OTHER.replace(b"--b", b"--bb")),
     "a model in base64": instead(
         b'name="model"', b"Content-Transfer-Encoding: base64", value=base64.b64encode(FORBIDDEN)

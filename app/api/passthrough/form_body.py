@@ -1,14 +1,19 @@
 """
-A form (`multipart/form-data`) that is forwarded as it arrives, once its field `model` has been read.
+A form (`multipart/form-data`) to forward: reads its field `model`, and replaces it.
 
-The bytes before the model are buffered in memory or in a temporary file. A small form is read to its end, so that it
-can be sent again.
+A large form is forwarded while it arrives, as soon as the model has been read. The bytes before that are buffered in
+memory or in a temporary file. A small form is read to its end, so that it can be sent again.
+
+Parsers disagree about unusual forms, so the backend could read another model than the one checked here. Clients send
+none of these forms: everything ambiguous is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from copy import copy
 from tempfile import SpooledTemporaryFile
 from types import MappingProxyType
 
@@ -16,46 +21,81 @@ from starlette.requests import ClientDisconnect, Request
 
 from app.api.multipart import FormPart, FormReader
 from app.api.pagination import parse_whole_number
-from app.api.passthrough.plain_form import Delimiters, ambiguous, check_part, form_type
+from app.api.passthrough.json_body import reads_as_model
 from app.api.request_body import body_too_large
 from app.core.access import MAX_MODEL_NAME, KeyAccess
 from app.errors import InvalidRequest
 
-MAX_MODEL = 4 * MAX_MODEL_NAME  # bytes of a model's name
-MAX_PART_COUNT = 1000
-_MEMORY = 1024 * 1024  # bytes of a form that are kept in memory; more are kept in a file
+_MAX_MODEL = 4 * MAX_MODEL_NAME  # bytes
+_MAX_PART_COUNT = 1000
+_MEMORY = 1024 * 1024  # bytes of a form that are buffered in memory; larger ones use a file
 _PIECE = 256 * 1024  # bytes per read of the buffer
+
+_TOKEN = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_UTF_8 = rb"(?:[ \t]*;[ \t]*charset=\"?utf-?8\"?)?"
+# A boundary needs quotation marks for some characters (RFC 2046, 5.1.1). Spaces are refused.
+_PLAIN = rb"[A-Za-z0-9'+_.=-]{1,200}"
+_BOUNDARY = rb"boundary=(?:(?P<plain>%b)|\"(?P<quoted>[A-Za-z0-9'()+_,./:=?-]{1,200})\")" % _PLAIN
+_CONTENT_TYPE = re.compile(rb"multipart/form-data%b[ \t]*;[ \t]*%b%b" % (_UTF_8, _BOUNDARY, _UTF_8), re.IGNORECASE)
+# Backslashes are refused, since only some parsers read them as escapes. .NET sends `filename*` (RFC 5987).
+_DISPOSITION = re.compile(
+    rb'form-data(?:;[ ]?(?:name|filename)=(?:%b|"[^"\\]*")|;[ ]?filename\*=%b)+' % (_TOKEN, _TOKEN), re.IGNORECASE
+)
+_QUOTED = re.compile(rb'"[^"]*"')
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_ENCODINGS = (b"7bit", b"8bit", b"binary")
+_TEXT = re.compile(rb"text/plain(?:[ ]?;[ ]?charset=\"?(?:utf-?8|us-ascii)\"?)?", re.IGNORECASE)
 _MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n'
 
 
-class ModelField(FormReader):
+def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
     """
-    Parses a form to find its field `model`: the `value`, and its `start` in bytes.
+    Return the boundary from the `Content-Type` headers of a request; None if its body is not a form.
 
-    A form that could be read in another way is refused: see `plain_form`.
+    Raises `InvalidRequest` if the boundary is ambiguous.
     """
+    if not any(value.lstrip().lower().startswith(b"multipart/form-data") for value in content_types):
+        return None
+    match = _CONTENT_TYPE.fullmatch(content_types[0].strip())
+    if match is None or len(content_types) > 1:
+        raise _ambiguous("'Content-Type' must be 'multipart/form-data; boundary=...', once, and nothing else")
+    return match["plain"] or match["quoted"]
+
+
+class ModelField(FormReader):
+    """Finds the field `model` in a form, and refuses ambiguous forms (`InvalidRequest`)."""
 
     def __init__(self, boundary: bytes, access: KeyAccess) -> None:
-        super().__init__(boundary, MAX_PART_COUNT)
+        super().__init__(boundary, _MAX_PART_COUNT)
         self.value = bytearray()
-        self.start: int | None = None
+        self.start: int | None = None  # of the value, in bytes from the start of the form
         self.complete = False  # whether the whole value has been read
+        self.on_received: Callable[[], None] = lambda: None  # called after the last byte of the form
         self._inside = False
         self._access = access
-        self._left: int | None = None  # bytes of the part to come, by its own `Content-Length`
-        self._delimiters = Delimiters(boundary)
+        self._left: int | None = None  # bytes left in the part, by its `Content-Length`
+        self._delimiter = b"--" + boundary
+        self._data_end = -2  # of the last part, in bytes; without parts, the form begins with a delimiter but no line end
+        self._tail = b""  # the last two bytes of the form
+        self._window = b""  # the last bytes of the part
 
     def parse(self, data: bytes) -> None:
-        self._delimiters.feed(data)
+        if not self.size and not data.startswith(b"-"):
+            raise _ambiguous("there is data before its first boundary")
         super().parse(data)
+        self._tail = (self._tail + data)[-2:]
+        if self.ended:
+            behind = self.size - self._data_end - len(b"\r\n%b--" % self._delimiter)
+            if behind > 2 or (behind and not b"\r\n".startswith(self._tail[-behind:])):
+                raise _ambiguous("there is data after its end")
 
     def on_part(self, part: FormPart, start: int) -> None:
-        """Note where the value starts; raises `InvalidRequest` if there is a second one."""
-        check_part(part)
+        self._check(part)
         length = dict(part.headers).get(b"content-length")
         self._left = None if length is None else parse_whole_number(length.decode("latin-1").strip())
         if length is not None and self._left is None:
-            raise ambiguous("a part has an invalid 'Content-Length'")
+            raise _ambiguous("a part has an invalid 'Content-Length'")
+        self._window, self._data_end = b"", start
         self._inside = part.name == "model"
         if not self._inside:
             self._access.check_unread_field(part.name)
@@ -65,48 +105,78 @@ class ModelField(FormReader):
         self.start = start
 
     def on_data(self, data: bytes) -> None:
-        """Collect the value; raises `InvalidRequest` if it is too long."""
+        window = self._window + data
+        if self._delimiter in window:
+            raise _ambiguous("its boundary is part of a line")
+        self._window = window[1 - len(self._delimiter) :]
+        self._data_end += len(data)
         if self._left is not None:
             self._left -= len(data)
         if self._inside:
             self.value += data
-            if len(self.value) > MAX_MODEL:
+            if len(self.value) > _MAX_MODEL:
                 raise InvalidRequest(
-                    f"Invalid 'model': must be at most {MAX_MODEL} bytes long.",
+                    f"Invalid 'model': must be at most {_MAX_MODEL} bytes long.",
                     param="model",
                     code="string_above_max_length",
                 )
 
     def on_part_end(self) -> None:
-        """Note that the value is complete; raises `InvalidRequest` if the part is not as long as it says."""
         if self._left:
-            raise ambiguous("a part is not as long as its 'Content-Length'")
+            raise _ambiguous("a part is not as long as its 'Content-Length'")
         self.complete = self.complete or self._inside
         self._inside = False
 
+    def _check(self, part: FormPart) -> None:
+        names = [name for name, _ in part.headers if name.startswith(b"content-")]
+        if len(set(names)) < len(names) or not all(value and not _CONTROL.search(value) for _, value in part.headers):
+            raise _ambiguous("a part has a header twice, or one that is empty or has control characters")
+        if any(self._delimiter.lower() in b"%b:%b" % (name, value.lower()) for name, value in part.headers):
+            raise _ambiguous("its boundary is part of a line")
+        headers = dict(part.headers)
+        disposition = headers[b"content-disposition"].rstrip(b" \t;")
+        fields = [each.strip().partition(b"=")[0].lower() for each in _QUOTED.sub(b"", disposition).split(b";")[1:]]
+        if not _DISPOSITION.fullmatch(disposition) or len(set(fields)) < len(fields):
+            raise _ambiguous("a part has a 'Content-Disposition' other than 'form-data' with 'name' and 'filename'")
+        content_type = headers.get(b"content-type", b"text/plain").strip()
+        if headers.get(b"content-transfer-encoding", b"binary").strip().lower() not in _ENCODINGS:
+            raise _ambiguous("a part has a 'Content-Transfer-Encoding'")
+        if content_type.lower().startswith(b"multipart/"):
+            raise _ambiguous("a part is a form itself")
+        if part.name == "_charset_":
+            raise _ambiguous("it declares a character set in '_charset_'")
+        if part.name == "model":
+            if b"filename" in disposition.lower() or not _TEXT.fullmatch(content_type):
+                raise _ambiguous("the field 'model' is not plain text in UTF-8")
+        elif reads_as_model(part.name):
+            raise _ambiguous(f"the field {part.name[:64]!r} could be taken for 'model'")
 
-class ReceivedForm:
-    """A form that is being received: a buffer with the bytes read so far, and the rest, which is read while sending."""
+
+class FormBody:
+    """A form that is being received: the buffered bytes, and the rest, which is read while sending."""
+
+    fields: Mapping[str, object] = MappingProxyType({})
 
     def __init__(
         self,
-        read: SpooledTemporaryFile[bytes],
         field: ModelField,
+        buffer: SpooledTemporaryFile[bytes],
         rest: AsyncGenerator[bytes, None],
         length: int | None,
         boundary: bytes,
     ) -> None:
         self.field = field
-        self.length = length
-        self.boundary = boundary
-        self.on_received: Callable[[], None] = lambda: None  # called when the last byte has been received
-        self._read = read
+        self._buffer = buffer
+        self._size = buffer.tell()
         self._rest = rest
-        self._size = read.tell()
-        self._sending = False  # whether the rest is being sent
+        self._length = length
+        self._boundary = boundary
+        self._model = bytes(field.value)
+        quoted = boundary if re.fullmatch(_PLAIN, boundary) else b'"%b"' % boundary
+        self.media_type = b"multipart/form-data; boundary=" + quoted
 
     @classmethod
-    async def read(cls, request: Request, boundary: bytes, access: KeyAccess, limit: int) -> ReceivedForm:
+    async def read(cls, request: Request, boundary: bytes, access: KeyAccess, limit: int) -> FormBody:
         """
         Read a form up to its model, or to its end if it is small or has no model.
 
@@ -118,57 +188,69 @@ class ReceivedForm:
         small = length is not None and length <= _MEMORY
         field = ModelField(boundary, access)
         pieces = _received(request, field, limit)
-        read: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(_MEMORY)  # noqa: SIM115 (closed by `aclose`)
+        buffer: SpooledTemporaryFile[bytes] = SpooledTemporaryFile(_MEMORY)  # noqa: SIM115 (closed by `aclose`)
         try:
             async for piece in pieces:
-                if read.tell() + len(piece) <= _MEMORY:
-                    read.write(piece)
+                if buffer.tell() + len(piece) <= _MEMORY:
+                    buffer.write(piece)
                 else:
-                    await asyncio.to_thread(read.write, piece)
+                    await asyncio.to_thread(buffer.write, piece)
                 if field.complete and not small:
                     break
         except BaseException:
-            read.close()
+            buffer.close()
             raise
-        return cls(read, field, pieces, length, boundary)
+        return cls(field, buffer, pieces, length, boundary)
 
     @property
-    def complete(self) -> bool:
-        """Whether the whole form has been received."""
-        return self.field.ended
+    def model(self) -> str:
+        """The model; empty if the form has none."""
+        try:
+            return self._model.decode()
+        except UnicodeDecodeError:
+            raise InvalidRequest("Invalid 'model': must be UTF-8.", param="model") from None
 
     @property
     def replayable(self) -> bool:
-        """Whether the form can still be sent from its start."""
-        return self.field.ended or not self._sending
+        return self.field.ended or self.field.size == self._size  # nothing was sent without being buffered
 
-    def content(self, model: bytes, before: bytes) -> bytes | AsyncIterator[bytes]:
-        """
-        Return the form with `model` in place of its own: bytes if it is in memory, otherwise a stream.
+    @property
+    def length(self) -> int | None:
+        start, inserted, end = self._replacement()
+        return None if self._length is None else self._length + len(inserted) - (end - start)
 
-        `before` is what comes before the form.
-        """
+    def with_model(self, model: str) -> FormBody:
+        """Return the form with another model; a form without the field `model` gets it as its first part."""
+        body = copy(self)
+        body._model = model.encode()
+        return body
+
+    def _replacement(self) -> tuple[int, bytes, int]:
+        """Return the bytes to insert for the model, between the start and the end of the bytes that they replace."""
         start = self.field.start
-        if not self.complete or self._size > _MEMORY:
-            return self._pieces(model, before)
-        self._read.seek(0)
-        data = self._read.read()
-        return before + (data if start is None else data[:start] + model + data[start + len(self.field.value) :])
+        if start is None:
+            return 0, _MODEL_PART % (self._boundary, self._model) if self._model else b"", 0
+        return start, self._model, start + len(self.field.value)
 
-    async def _pieces(self, model: bytes, before: bytes) -> AsyncIterator[bytes]:
-        if before:
-            yield before
-        start = self._size if self.field.start is None else self.field.start
+    def content(self) -> bytes | AsyncIterator[bytes]:
+        """Return the form: bytes if it is in memory, otherwise a stream."""
+        if not self.field.ended or self._size > _MEMORY:
+            return self._pieces()
+        start, inserted, end = self._replacement()
+        data = self._read_at(0, self._size)
+        return data[:start] + inserted + data[end:]
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        start, inserted, end = self._replacement()
         async for piece in self._buffered(0, start):
             yield piece
-        if self.field.start is not None:
-            yield model
-            async for piece in self._buffered(start + len(self.field.value), self._size):
-                yield piece
-        self._sending = True
+        if inserted:
+            yield inserted
+        async for piece in self._buffered(end, self._size):
+            yield piece
         async for piece in self._rest:
             yield piece
-        self.on_received()
+        self.field.on_received()
 
     async def _buffered(self, start: int, end: int) -> AsyncIterator[bytes]:
         while start < end:
@@ -177,59 +259,20 @@ class ReceivedForm:
             yield piece
 
     def _read_at(self, start: int, size: int) -> bytes:
-        self._read.seek(start)
-        return self._read.read(size)
+        self._buffer.seek(start)
+        return self._buffer.read(size)
 
     async def aclose(self) -> None:
         """Remove the temporary file."""
         await self._rest.aclose()
-        self._read.close()
-
-
-class FormBody:
-    """A form to forward, with its own model or another one."""
-
-    fields: Mapping[str, object] = MappingProxyType({})
-
-    def __init__(self, form: ReceivedForm, model: str | None = None) -> None:
-        self._form = form
-        self.media_type = form_type(form.boundary)
-        own = bytes(form.field.value)
-        self._model = own if model is None else model.encode()
-        self._before = b""  # the part with the model, if the form has none
-        if self._model and form.field.start is None:
-            self._before = _MODEL_PART % (form.boundary, self._model)
-        added = len(self._before or self._model) - len(own)
-        self.length = None if form.length is None else form.length + added
-
-    @property
-    def model(self) -> str:
-        """The model of the form; empty if it has none."""
-        try:
-            return self._model.decode()
-        except UnicodeDecodeError:
-            raise InvalidRequest("Invalid 'model': must be UTF-8.", param="model") from None
-
-    @property
-    def replayable(self) -> bool:
-        return self._form.replayable
-
-    def with_model(self, model: str) -> FormBody:
-        """Return the form with another model; a form without the field `model` gets it as its first part."""
-        return FormBody(self._form, model)
-
-    def content(self) -> bytes | AsyncIterator[bytes]:
-        """Return the form as bytes, or as a stream while it is being received."""
-        return self._form.content(self._model, self._before)
+        self._buffer.close()
 
 
 async def _received(request: Request, field: ModelField, limit: int) -> AsyncGenerator[bytes, None]:
     """Yield a form as it arrives, parsed by `field`; raises `InvalidRequest`."""
-    size = 0
     try:
         async for data in request.stream():
-            size += len(data)
-            if size > limit:
+            if field.size + len(data) > limit:
                 raise body_too_large(limit)
             if data:
                 field.parse(data)
@@ -238,3 +281,7 @@ async def _received(request: Request, field: ModelField, limit: int) -> AsyncGen
         raise InvalidRequest("The client disconnected before its request was complete.", status=499) from error
     if not field.ended:
         raise InvalidRequest("The body ends in the middle of the form.", code="invalid_body")
+
+
+def _ambiguous(reason: str) -> InvalidRequest:
+    return InvalidRequest(f"The form could be read in several ways: {reason}.", code="invalid_body")

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from starlette.requests import Request
 
-from app.api.passthrough.plain_form import reads_as_model
 from app.api.request_body import BodyLimits, load_json, read_as
 from app.errors import InvalidRequest
 
@@ -18,7 +17,13 @@ _Span: TypeAlias = tuple[int, int]  # the start and the end of a value, in bytes
 _MODEL = "model"
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'  # possessive: no memory for backtracking
 _TOKENS = re.compile(rb"[\[{]|[\]}]|%b(\s*:\s*(?:%b|[^\s\[{,}]+)?)?" % (_STRING, _STRING), re.DOTALL)
+_LIKE_MODEL = re.compile(r"[\W_]*".join(["", *"model", ""]), re.IGNORECASE)
 _ESCAPED_LETTER = re.compile(rb"\\u00[46][0-9a-fA-F]")
+
+
+def reads_as_model(name: str) -> bool:
+    """Return whether some parsers may read another name as `model`, for example `Model`, `model[]` or ` model`."""
+    return name != _MODEL and _LIKE_MODEL.fullmatch(name) is not None
 
 
 class JSONBody:

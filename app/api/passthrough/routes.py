@@ -18,9 +18,8 @@ from app.api.client_apis.translation import counted, is_translated, translated
 from app.api.parts import ApiParts
 from app.api.passthrough.endpoints import ENDPOINTS, PassedEndpoint
 from app.api.passthrough.exchange import PassthroughExchange, chat_prompt, list_of
-from app.api.passthrough.form_body import FormBody, ReceivedForm
-from app.api.passthrough.json_body import JSONBody
-from app.api.passthrough.plain_form import form_boundary, reads_as_model
+from app.api.passthrough.form_body import FormBody, form_boundary
+from app.api.passthrough.json_body import JSONBody, reads_as_model
 from app.api.rate_limits import Admission
 from app.api.request_body import parse_off_loop
 from app.api.routes.responses import respond_to
@@ -123,13 +122,13 @@ class Passthrough:
                 exchange = self._exchange(backend, raw, body.fields, caller, admission)
                 await exchange.run(scope, receive, send, received=True)
             return
-        form = await ReceivedForm.read(request, boundary, caller.access, api.body_limits.bytes)
+        form = await FormBody.read(request, boundary, caller.access, api.body_limits.bytes)
         try:
-            raw = self._request(request, path, FormBody(form), {}, caller)
+            raw = self._request(request, path, form, {}, caller)
             async with admission.slot():
                 exchange = self._exchange(backend, raw, {}, caller, admission)
-                form.on_received = lambda: exchange.watch()
-                await exchange.run(scope, receive, send, received=form.complete)
+                form.field.on_received = lambda: exchange.watch()
+                await exchange.run(scope, receive, send, received=form.field.ended)
         finally:
             await form.aclose()
 
