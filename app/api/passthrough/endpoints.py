@@ -9,14 +9,14 @@ class PassedEndpoint(NamedTuple):
     """An endpoint of backends, below their base URL."""
 
     path: str  # as Starlette writes paths
-    # Whether its body is JSON with a prompt: without a model it has `ANTIPHON_DEFAULT_MODEL`, and the tokens of its
-    # answer are estimated if the backend does not report them.
+    # Whether its body is JSON with a prompt: without a model it gets `ANTIPHON_DEFAULT_MODEL`, and output tokens
+    # are estimated if the backend does not report them.
     prompts: bool = False
     free: bool = False  # whether it only counts, so that nothing is charged
-    anthropic: bool = False  # whether it is of Anthropic's API
-    responses: bool = False  # whether clients send it the bodies of `/responses`, too, which are answered as such
-    client: str = ""  # the endpoint of its client API, whose requests are translated for other backends
-    of_deployments: bool = False  # whether it is also an endpoint of Azure's deployments, whose name is the model
+    anthropic: bool = False  # whether it belongs to Anthropic's API
+    responses: bool = False  # whether clients also send it `/responses` bodies
+    client: str = ""  # its client API's endpoint: requests are translated for other backends
+    of_deployments: bool = False  # whether Azure deployments have it, named after their model
 
 
 ENDPOINTS = (

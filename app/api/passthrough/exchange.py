@@ -25,10 +25,10 @@ from app.observability.lifecycle import ResponseLifecycle, clock
 
 logger = logging.getLogger(__name__)
 
-_PROMPTS = ("prompt", "input", "query", "documents")  # fields of other endpoints that have what is sent to the model
-# What the last event of a stream has, with ends of lines that no text in JSON has.
+_PROMPTS = ("prompt", "input", "query", "documents")  # other endpoints' fields with text for the model
+# Markers of the terminal event; JSON text cannot contain their newlines.
 _DONE, _MESSAGE_STOP = b"data: [DONE]\n\n", b"event: message_stop\n"  # the second by Anthropic's API
-_LAST_SIZE = 200  # bytes at the end of a read in which it is searched
+_LAST_SIZE = 200  # bytes searched at the end of a read
 
 
 class PassthroughExchange:

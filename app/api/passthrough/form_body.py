@@ -4,8 +4,8 @@ A form (`multipart/form-data`) to forward: reads its field `model`, and replaces
 A large form is forwarded while it arrives, as soon as the model has been read. The bytes before that are buffered in
 memory or in a temporary file. A small form is read to its end, so that it can be sent again.
 
-Parsers disagree about unusual forms, so the backend could read another model than the one checked here. Clients send
-none of these forms: everything ambiguous is refused.
+Parsers disagree about unusual forms, so the backend could read another model than the one checked here. Clients do
+not send such forms: ambiguity is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from app.errors import InvalidRequest
 
 _MAX_MODEL = 4 * MAX_MODEL_NAME  # bytes
 _MAX_PART_COUNT = 1000
-_MEMORY = 1024 * 1024  # bytes of a form that are buffered in memory; larger ones use a file
+_MEMORY = 1024 * 1024  # bytes buffered in memory; larger forms use a file
 _PIECE = 256 * 1024  # bytes per read of the buffer
 
 _TOKEN = rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
@@ -50,7 +50,7 @@ _MODEL_PART = b'--%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r
 
 def form_boundary(content_types: Sequence[bytes]) -> bytes | None:
     """
-    Return the boundary from the `Content-Type` headers of a request; None if its body is not a form.
+    Return the boundary from a request's `Content-Type` headers; None if the body is not a form.
 
     Raises `InvalidRequest` if the boundary is ambiguous.
     """
@@ -75,7 +75,9 @@ class ModelField(FormReader):
         self._access = access
         self._left: int | None = None  # bytes left in the part, by its `Content-Length`
         self._delimiter = b"--" + boundary
-        self._data_end = -2  # of the last part, in bytes; without parts, the form begins with a delimiter but no line end
+        self._data_end = (
+            -2
+        )  # where the last part ends, in bytes; -2 since the first delimiter has no line end before it
         self._tail = b""  # the last two bytes of the form
         self._window = b""  # the last bytes of the part
 

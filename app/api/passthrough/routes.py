@@ -73,10 +73,10 @@ def passthrough_routes(api: ApiParts, *prefixes: str, translated_only: bool = Fa
 
 class Passthrough:
     """
-    An ASGI application that forwards requests for an endpoint to the backend that serves their model.
+    An ASGI application that forwards requests for an endpoint to their model's backend.
 
-    Requests of a client API that the backend does not speak are translated: see `app.api.client_apis`. With a `prefix`,
-    the path after it is that of the endpoint. Without `forwards`, all requests are translated.
+    `app.api.client_apis` translates requests if the backend does not support their API; without `forwards`, all. The
+    endpoint's path follows a `prefix`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Passthrough:
         await self._serve(scope, receive, send, self._api.auth.caller(header_values(scope)))
 
     def as_caller(self, caller: Caller, admission: Admission) -> ASGIApp:
-        """Return an application that serves requests of a caller who was admitted before."""
+        """Return an application for a caller who was admitted before."""
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await self._serve(scope, receive, send, caller, admission)
@@ -155,7 +155,7 @@ class Passthrough:
         return await translated(api, client, request, fields, caller, admission)
 
     def _model(self, request: Request, body: JSONBody | FormBody) -> str:
-        """Return the model of a request; raises `InvalidRequest` if it needs one and there is no default."""
+        """Return the request's model; raises `InvalidRequest` if it needs one and there is no default."""
         model: str = request.path_params.get("deployment") or body.model
         if not model and self._endpoint.prompts:
             model = self._api.responses.options.default_model or ""
@@ -209,7 +209,7 @@ class Passthrough:
 
 
 def query_without_model(query: str) -> str:
-    """Return a query without parameters that name a model: that of the body or the path is the one that is checked."""
+    """Return a query without parameters that name a model, since only the body's or the path's is checked."""
     if not query:
         return ""
     kept = [parameter for parameter in _PARAMETERS.findall(query) if not _names_model(parameter)]
@@ -222,7 +222,7 @@ def _names_model(parameter: str) -> bool:
 
 
 def _conversation(fields: dict[str, object]) -> str:
-    """Return a key for the conversation, by which all its turns are sent to the replica that has its prefix cached."""
+    """Return a key for the conversation: its turns go to the replica that cached its prefix."""
     if isinstance(key := fields.get("prompt_cache_key"), str):
         return key
     if not (messages := list_of(fields, "messages")):
