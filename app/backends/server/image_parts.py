@@ -8,12 +8,12 @@ from typing import Any
 
 from app.core.json_values import json_object
 from app.core.profile import ContentOptions
-from app.core.request.content import NOTE, WARNING_OF_NOTE, string_or_parts
+from app.core.request.content import NOTE, NOTE_WARNING, string_or_parts
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError
 
 REFUSED_IMAGE = "messages[].image"  # all images of a request, as the name of a field
-IMAGE_WARNING = WARNING_OF_NOTE.format("input_image")
+IMAGE_WARNING = NOTE_WARNING.format("input_image")
 
 _NOTE = NOTE.format("input_image")
 _TYPES = frozenset({"image_url", "image", "input_image"})  # of chat, Messages and Responses

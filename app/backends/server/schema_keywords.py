@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from app.backends.server.errors.unsupported_fields import DECLARATIONS, functions
 from app.core.json_values import json_object
-from app.core.request.tool_types import mfjs, placed_keywords, stripped
+from app.core.request.tool_types import keyword_paths, mfjs, stripped
 from app.core.types import JSONMapping, JSONObject
 from app.errors import BackendError, label
 
@@ -57,7 +57,7 @@ def refused_keywords(error: BackendError, body: JSONMapping) -> list[str]:
     if _REFUSED_FORM.search(error.message) and error.status == 400:
         return [f"{PARAMETERS}{_FORM}"] if _rewritten(body) != body else []
     schemas = [*_schemas(body)] if (groups := [*_groups(error)]) else []
-    lenient = {keyword for schema in schemas if schema.lenient for keyword, _ in placed_keywords(schema.value)}
+    lenient = {keyword for schema in schemas if schema.lenient for keyword, _ in keyword_paths(schema.value)}
     for group in groups:
         if removable := [keyword for keyword in group if keyword in lenient]:
             return [f"{PARAMETERS}{keyword}" for keyword in removable]
@@ -84,7 +84,7 @@ def without_keywords(body: JSONObject, keywords: Sequence[str]) -> tuple[JSONObj
     if _FORM in keywords:
         body = _rewritten(body)
     lenient = [schema.value for schema in _schemas(body) if schema.lenient] if keywords else []
-    used = {keyword for schema in lenient for keyword, _ in placed_keywords(schema)}
+    used = {keyword for schema in lenient for keyword, _ in keyword_paths(schema)}
     if not (removed := [keyword for keyword in keywords if keyword in used]):
         return body, []
     return {**body, "tools": [_without(tool, frozenset(removed)) for tool in body["tools"]]}, removed
@@ -150,7 +150,7 @@ def _groups(error: BackendError) -> Iterator[tuple[str, ...]]:
 
 def _kept(group: tuple[str, ...], schemas: list[_Schema]) -> tuple[str, _Schema, str] | None:
     for schema in schemas:
-        for keyword, place in placed_keywords(schema.value) if not schema.lenient else ():
+        for keyword, place in keyword_paths(schema.value) if not schema.lenient else ():
             if keyword in group:
                 return keyword, schema, place
     return None

@@ -17,7 +17,7 @@ from app.core.bounded_json import to_json
 from app.core.items.arguments import INPUT
 from app.core.json_values import json_objects, json_text
 from app.core.types import Item, JSONMapping, Part, with_fields
-from app.core.types.hosted import UNNAMED
+from app.core.types.hosted import DEFAULT_NAMESPACE
 
 # Key of an item's notes in the upstream fields that are stored for it. The fields of notes, all optional: `call_id`,
 # `namespace`, `name` and `arguments` of the call as the model made it, `output` as it was shown to the model, `round`.
@@ -74,7 +74,7 @@ def custom_tool_call_output(item: Item, names: Names, notes: Mapping[str, object
 
 
 def tool_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    return _call(item, item.get("call_id"), names.name(UNNAMED, "tool_search"), item.get("arguments") or {})
+    return _call(item, item.get("call_id"), names.name(DEFAULT_NAMESPACE, "tool_search"), item.get("arguments") or {})
 
 
 def tool_search_output(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
@@ -90,13 +90,13 @@ def _description(tool: Mapping[str, object]) -> str:
 
 def program(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     """Convert a program of the model, which another server has run."""
-    code = names.name(UNNAMED, "programmatic_tool_calling")
+    code = names.name(DEFAULT_NAMESPACE, "programmatic_tool_calling")
     return _call(item, item.get("call_id"), code, {"code": json_text(item.get("code"))})
 
 
 def multi_agent_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     """Convert a call to other agents, which another server has run; its action is the name of the function."""
-    name = names.name(UNNAMED, json_text(item.get("action")) or "multi_agent")
+    name = names.name(DEFAULT_NAMESPACE, json_text(item.get("action")) or "multi_agent")
     return _call(item, item.get("call_id"), name, item.get("arguments") or "{}")
 
 
@@ -121,7 +121,7 @@ def call_of(name: str, *fields: str, **defaults: object) -> Read:
             }
         if isinstance(arguments, list):
             arguments = {"actions": arguments}
-        return _call(item, item.get("call_id"), names.name(UNNAMED, name), arguments)
+        return _call(item, item.get("call_id"), names.name(DEFAULT_NAMESPACE, name), arguments)
 
     return read
 
@@ -172,7 +172,7 @@ def _result(call: Item, notes: Mapping[str, object], item: Item, shown: object) 
 
 
 def mcp_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    key = (json_text(item.get("server_label")) or UNNAMED, json_text(item.get("name")) or "tool")
+    key = (json_text(item.get("server_label")) or DEFAULT_NAMESPACE, json_text(item.get("name")) or "tool")
     call = _pair(item, names, notes, key, item.get("arguments") or "{}")
     return [call, _result(call, notes, item, mcp_result(item))]
 
@@ -196,23 +196,23 @@ def web_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> li
     kind = action.get("type")
     if kind in ("open_page", "find_in_page"):
         arguments = {name: action[name] for name in ("url", "pattern") if action.get(name)}
-        key = (UNNAMED, str(kind))
+        key = (DEFAULT_NAMESPACE, str(kind))
     else:
         queries = action.get("queries")
         query = action.get("query") or (queries[0] if isinstance(queries, list) and queries else "")
-        arguments, key = {"query": query}, (UNNAMED, "web_search")
+        arguments, key = {"query": query}, (DEFAULT_NAMESPACE, "web_search")
     call = _pair(item, names, notes, key, arguments)
     return [call, _result(call, notes, item, None)]
 
 
 def file_search_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    call = _pair(item, names, notes, (UNNAMED, "file_search"), {"queries": item.get("queries") or []})
+    call = _pair(item, names, notes, (DEFAULT_NAMESPACE, "file_search"), {"queries": item.get("queries") or []})
     results = item.get("results")
     return [call, _result(call, notes, item, to_json(results) if isinstance(results, list) else None)]
 
 
 def code_interpreter_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
-    call = _pair(item, names, notes, (UNNAMED, "code_interpreter"), {"code": item.get("code") or ""})
+    call = _pair(item, names, notes, (DEFAULT_NAMESPACE, "code_interpreter"), {"code": item.get("code") or ""})
     return [call, _result(call, notes, item, _outputs(item.get("outputs")))]
 
 
@@ -230,7 +230,7 @@ def _outputs(outputs: object) -> list[Part] | None:
 
 def image_generation_call(item: Item, names: Names, notes: Mapping[str, object]) -> list[Item]:
     prompt = item.get("revised_prompt")
-    call = _pair(item, names, notes, (UNNAMED, "image_generation"), {"prompt": prompt or ""})
+    call = _pair(item, names, notes, (DEFAULT_NAMESPACE, "image_generation"), {"prompt": prompt or ""})
     error = item.get("error")
     if item.get("status") == "failed" or error:
         message = json_text(error.get("message")) if isinstance(error, dict) else json_text(error)
@@ -250,7 +250,7 @@ def mcp_approval_request(item: Item, names: Names, notes: JSONMapping) -> list[I
     """
     if notes.get("made"):
         return []
-    key = (json_text(item.get("server_label")) or UNNAMED, json_text(item.get("name")) or "tool")
+    key = (json_text(item.get("server_label")) or DEFAULT_NAMESPACE, json_text(item.get("name")) or "tool")
     call = _pair(item, names, notes, key, item.get("arguments") or "{}")
     decided = notes.get("decided")
     shown = "The user has not approved this call yet." if decided is None else _decision(decided, "this call")

@@ -22,7 +22,7 @@ from app.core.request.response_format import response_format
 from app.core.request.roles import Message, arrange
 from app.core.request.tool_choice import Choice, choose
 from app.core.request.tool_items import tool_items_as_functions
-from app.core.request.tools import ToolSet, collect_tools, of_history
+from app.core.request.tools import ToolSet, collect_tools, functions_in_history
 from app.core.types import JSONObject
 from app.core.types.request import CreateResponse, Item, undeclared_fields
 from app.errors import InvalidRequest, did_you_mean, label
@@ -74,12 +74,12 @@ class ReadQuestion(NamedTuple):
     state: TranslationState
     tools: ToolSet
     items: Sequence[Item]  # with all calls and outputs as function calls and outputs
-    places: Sequence[int]  # the items' indexes in the request's own input
+    input_indexes: Sequence[int]  # the items' indexes in the request's own input
     choice: Choice
     form: type[ConversationReader]
 
     def messages(self) -> list[Message]:
-        return to_messages(self.items, self.state, self.tools, self.places, self.form)
+        return to_messages(self.items, self.state, self.tools, self.input_indexes, self.form)
 
 
 def read_question(
@@ -95,7 +95,7 @@ def read_question(
     request, items = question.request, question.items
     state = TranslationState(request, profile, question.upstream, question.hosted, question.strict, options)
     if question.strict:
-        refuse_unknown(request, options)
+        reject_unknown_fields(request, options)
     first = max(0, len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1))
     tools = collect_tools(state, items)
     read, positions = tool_items_as_functions(items, tools, state.upstream)
@@ -111,15 +111,15 @@ def _with_instructions(
     before: list[Message] = [{"role": "system", "content": text_content(lead, parts)}] if lead else []
     if not before and not messages:
         raise InvalidRequest("Nothing to answer. Send `input` or `instructions`.", param="input")
-    behind: list[Message] = [{"role": "user", "content": text_content(choice.request, parts)}] if choice.request else []
-    return [*before, *messages, *behind]
+    after: list[Message] = [{"role": "user", "content": text_content(choice.request, parts)}] if choice.request else []
+    return [*before, *messages, *after]
 
 
 def _choice(state: TranslationState, items: Sequence[Item], tools: ToolSet) -> Choice:
     request, options = state.request, state.options
     sent = request.tool_choice if "tool_choice" in request.model_fields_set else None
     choice = choose(sent, tools, state)
-    if options.tools_for_history and not choice.functions and (declared := of_history(items, tools)):
+    if options.tools_for_history and not choice.functions and (declared := functions_in_history(items, tools)):
         return Choice(declared, "none" if options.tool_choice.none == "none" else None, frozenset())
     return choice
 
@@ -182,7 +182,7 @@ _FORWARDED: dict[str, Callable[[CreateResponse], object]] = {
 }
 
 # Parameters that only concern the model server: their values in a request, if not forwarded.
-_UNSENT: dict[str, Callable[[CreateResponse], object]] = {
+_DROPPED_PARAMETERS: dict[str, Callable[[CreateResponse], object]] = {
     "text.verbosity": lambda request: request.text.verbosity,
     "service_tier": lambda request: None if request.service_tier in ("auto", "default") else request.service_tier,
     "prompt_cache_retention": lambda request: request.prompt_cache_retention,
@@ -204,12 +204,12 @@ _WITHOUT_EFFECT = {
 }
 
 # Fields of items, content parts and tools without a counterpart in Chat Completions.
-_UNSENT_OF_ITEMS = frozenset({"phase", "caller"})
-_UNSENT_OF_PARTS = frozenset({"prompt_cache_breakpoint"})
-_UNSENT_OF_FILES = frozenset({"prompt_cache_breakpoint", "detail"})
+_DROPPED_ITEM_FIELDS = frozenset({"phase", "caller"})
+_DROPPED_PART_FIELDS = frozenset({"prompt_cache_breakpoint"})
+_DROPPED_FILE_FIELDS = frozenset({"prompt_cache_breakpoint", "detail"})
 
 
-NOTHING: tuple[object, ...] = (None, [], {})
+EMPTY_VALUES: tuple[object, ...] = (None, [], {})
 
 # Parameters without effect on the answer, ignored without a warning.
 IGNORED = frozenset({"client_metadata", "type", "generate", "stream_id"})
@@ -238,7 +238,7 @@ def known_extra_parameters(options: RequestOptions) -> frozenset[str]:
     return frozenset((*EXTRA, *options.extra_params, *options.forward, *IGNORED))
 
 
-def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
+def reject_unknown_fields(request: CreateResponse, options: RequestOptions) -> None:
     """Raise `InvalidRequest` for the first unknown field, suggesting a similar known field."""
     for field in undeclared_fields(request, known_extra_parameters(options)):
         if why := _WITHOUT_EFFECT.get(field.path):
@@ -253,26 +253,28 @@ def refuse_unknown(request: CreateResponse, options: RequestOptions) -> None:
             raise InvalidRequest(message, param=f"include[{index}]", code="invalid_value")
 
 
-def name_unsent(state: TranslationState, kept: frozenset[str] = frozenset()) -> None:
+def warn_dropped_fields(state: TranslationState, also_sent: frozenset[str] = frozenset()) -> None:
     """
     Warn once about each request field that cannot be sent.
 
-    `kept` are field names that are sent despite having no counterpart in Chat Completions.
+    `also_sent` are field names that are sent despite having no counterpart in Chat Completions.
     """
-    request, forwarded = state.request, {*state.options.forward, *kept}
-    kept |= request.preferences
+    request, forwarded = state.request, {*state.options.forward, *also_sent}
+    also_sent |= request.preferences
     known = known_extra_parameters(state.options) if request.model_extra else frozenset()
-    unsent = {
+    dropped = {
         field.path: None
         for field in undeclared_fields(request, known)
-        if field.value not in NOTHING and field.path.partition(".")[0] not in forwarded
+        if field.value not in EMPTY_VALUES and field.path.partition(".")[0] not in forwarded
     }
-    for path, value in _UNSENT.items():
+    for path, value in _DROPPED_PARAMETERS.items():
         if value(request) and path.rpartition(".")[2] not in forwarded:
-            unsent[path] = None
+            dropped[path] = None
     if isinstance(request.input, list):
-        unsent |= dict.fromkeys(path for path in _unsent_of_items(request.input) if path.rpartition(".")[2] not in kept)
-    for path in unsent:
+        dropped |= dict.fromkeys(
+            path for path in _dropped_item_fields(request.input) if path.rpartition(".")[2] not in also_sent
+        )
+    for path in dropped:
         why = _WITHOUT_EFFECT.get(path)
         reason = f"was ignored: {why}" if why else "is not supported by this backend and was ignored"
         state.warnings.add(f"The parameter {label(path)} {reason}.")
@@ -286,24 +288,24 @@ def name_unsent(state: TranslationState, kept: frozenset[str] = frozenset()) -> 
         state.warnings.add(message)
 
 
-def _unsent_of_items(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
+def _dropped_item_fields(items: Iterable[Mapping[str, object]]) -> Iterator[str]:
     for item in items:
-        if not _UNSENT_OF_ITEMS.isdisjoint(item):
-            yield from (f"input[].{name}" for name in sorted(_UNSENT_OF_ITEMS) if item.get(name))
+        if not _DROPPED_ITEM_FIELDS.isdisjoint(item):
+            yield from (f"input[].{name}" for name in sorted(_DROPPED_ITEM_FIELDS) if item.get(name))
         for place in ("content", "output"):
             parts = item.get(place)
             for part in parts if isinstance(parts, list) else ():
                 if isinstance(part, dict):
-                    unsent = _UNSENT_OF_FILES if part.get("type") == "input_file" else _UNSENT_OF_PARTS
-                    if not unsent.isdisjoint(part):
-                        yield from (f"input[].{place}[].{name}" for name in sorted(unsent) if part.get(name))
+                    dropped = _DROPPED_FILE_FIELDS if part.get("type") == "input_file" else _DROPPED_PART_FIELDS
+                    if not dropped.isdisjoint(part):
+                        yield from (f"input[].{place}[].{name}" for name in sorted(dropped) if part.get(name))
 
 
-def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, object]:
-    """Return the caller's parameters under their Chat Completions names; for `kept` see `name_unsent`."""
+def _parameters(state: TranslationState, also_sent: frozenset[str]) -> dict[str, object]:
+    """Return the caller's parameters under their Chat Completions names; for `also_sent` see `warn_dropped_fields`."""
     request, options = state.request, state.options
-    name_unsent(state, kept)
-    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in NOTHING}
+    warn_dropped_fields(state, also_sent)
+    extra = {name: value for name, value in (request.model_extra or {}).items() if value not in EMPTY_VALUES}
     fields = {name: getattr(request, name) for name in _SAME}
     fields |= dict.fromkeys(_MAX_TOKENS[options.max_tokens], request.max_output_tokens)
     if extra:
@@ -313,7 +315,7 @@ def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, obje
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
     for name in options.forward:
         fields[name] = _FORWARDED[name](request) if name in _FORWARDED else extra.get(name)
-    return {name: value for name, value in fields.items() if value not in NOTHING}
+    return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
 
 
 def _effort(state: TranslationState) -> JSONObject:
@@ -364,7 +366,7 @@ CALLER_FIELDS = {
 }
 
 
-_OURS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
+_SERVER_SET_FIELDS = frozenset({"stream", "stream_options", "store"})  # set by this server, not by the caller
 
 
 def limit(state: TranslationState, body: dict[str, object]) -> None:
@@ -378,7 +380,7 @@ def limit(state: TranslationState, body: dict[str, object]) -> None:
                 f"{name} was changed from {value} to {body[name]}, the closest value that this backend accepts."
             )
     for name in state.options.drop_params:
-        if body.pop(name, None) is not None and name not in _OURS | APPLIED:
+        if body.pop(name, None) is not None and name not in _SERVER_SET_FIELDS | APPLIED:
             state.warnings.add(f"This backend does not support {label(name)}; it was ignored.")
 
 

@@ -65,7 +65,7 @@ class CallIds:
         self._used: set[str] = set()
         self._tried: dict[str, int] = {}  # number of generated replacements, by original id
 
-    def take(self, call_id: str, original: object = None) -> str:
+    def next_id(self, call_id: str, original: object = None) -> str:
         """
         Return the id to send for a call; a second call with the same id gets a different one.
 

@@ -119,7 +119,7 @@ _LIMITS = {**dict.fromkeys(IMAGES, "images"), "input_file": "files", "input_audi
 
 # The replacement text for a rejected part, and the warning for the caller, both with the part's type.
 NOTE = "(Content of type {} was omitted: this model does not support it.)"
-WARNING_OF_NOTE = "This backend does not support {}; it was replaced by a note."
+NOTE_WARNING = "This backend does not support {}; it was replaced by a note."
 
 
 def read_content(
@@ -140,7 +140,7 @@ def read_content(
             warnings.add(f"Content of unknown type {label(part['type'])} was ignored.")
             continue
         if _is_dropped(part, options):
-            warnings.add(WARNING_OF_NOTE.format(part["type"]))
+            warnings.add(NOTE_WARNING.format(part["type"]))
             parts.append({"type": "text", "text": NOTE.format(part["type"])})
             continue
         try:
@@ -166,16 +166,16 @@ def _is_dropped(part: Part, options: ContentOptions) -> bool:
     return limit != "files" or (part.get(PDF_TEXT) is None and file_text(part) is None)
 
 
-def check_known(content: object, place: int) -> None:
-    """Raise `InvalidRequest` if all parts have unknown types; `place` is the item's input index."""
+def check_known(content: object, input_index: int) -> None:
+    """Raise `InvalidRequest` if all parts have unknown types; `input_index` is the item's input index."""
     if isinstance(content, list) and content and all(part["type"] not in PART_TYPES for part in content):
         message = f"Invalid content: must have a part of a known type: {', '.join(sorted(PART_TYPES))}."
-        raise InvalidRequest(message, param=param_in_item(place, ".content"), code="invalid_value")
+        raise InvalidRequest(message, param=param_in_item(input_index, ".content"), code="invalid_value")
 
 
-def param_in_item(place: int, field: str) -> str:
+def param_in_item(input_index: int, field: str) -> str:
     """Return the `param` for an error in an item, by its input index; negative for items of earlier turns."""
-    return f"input[{place}]{field}" if place >= 0 else "previous_response_id"
+    return f"input[{input_index}]{field}" if input_index >= 0 else "previous_response_id"
 
 
 def texts(parts: Sequence[ChatPart]) -> list[str]:

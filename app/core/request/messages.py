@@ -32,7 +32,7 @@ from app.core.request.content import (
     texts,
 )
 from app.core.request.question import TranslationState
-from app.core.request.reasoning import ReasoningFields, is_sent_back, name_bound_elsewhere, upstream_reasoning
+from app.core.request.reasoning import ReasoningFields, is_sent_back, upstream_reasoning, warn_bound_elsewhere
 from app.core.request.roles import SYSTEM, Message, as_note
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
@@ -42,7 +42,9 @@ from app.core.types.request import Item
 from app.errors import InvalidRequest, Warnings, label
 
 UNREADABLE_PAST = "(An earlier part of this conversation was compacted by another server and cannot be read.)"
-_PASS = ContentOptions(files="pass", audio="pass", images="pass")  # content that will be dropped is never rejected
+_ACCEPT_ALL = ContentOptions(
+    files="pass", audio="pass", images="pass"
+)  # content that will be dropped is never rejected
 _Split: TypeAlias = tuple[list[ChatPart], list[ChatPart]]  # parts of the tool message, parts of a message after it
 
 _NO_FIELDS: Mapping[str, object] = {}
@@ -54,18 +56,18 @@ def to_messages(
     items: Sequence[Item],
     state: TranslationState,
     offered: ToolSet,
-    places: Sequence[int],
+    input_indexes: Sequence[int],
     form: type[ConversationReader],
 ) -> list[Message]:
     """
     Return a conversation's messages, oldest first.
 
-    Roles have the backend's names but keep their order; `roles.arrange` moves them. `places` holds each item's index in
-    the request's own input, negative for earlier turns. `form` is the message reader for the API.
+    Roles have the backend's names but keep their order; `roles.arrange` moves them. `input_indexes` holds each item's
+    index in the request's own input, negative for earlier turns. `form` is the message reader for the API.
 
     Raises `InvalidRequest`, with the index in its `param`, for content that cannot be sent.
     """
-    return form(items, state, offered, places).messages()
+    return form(items, state, offered, input_indexes).messages()
 
 
 class AssistantTurn:
@@ -97,18 +99,18 @@ class ConversationReader:
         items: Sequence[Item],
         state: TranslationState,
         offered: ToolSet,
-        places: Sequence[int],
+        input_indexes: Sequence[int],
     ) -> None:
         self.items = items
         self.profile = state.profile
         self.options = state.options
         self.content = state.options.content
-        self.tool_content = _PASS if self.content.tool_images == "drop" else self.content
+        self.tool_content = _ACCEPT_ALL if self.content.tool_images == "drop" else self.content
         self.offered = offered
         self.upstream = state.upstream
         self.warnings = state.warnings
         self.strict = state.strict
-        self.places = places
+        self.input_indexes = input_indexes
         self.replay = ReasoningFields(state.profile)
         self.policy = state.options.reasoning_replay
         self.in_parts = self.content.parts == "array"
@@ -127,7 +129,7 @@ class ConversationReader:
 
     def messages(self) -> list[Message]:
         readers = {type_: getattr(self, type_) for type_ in _ITEMS}
-        name_bound_elsewhere(self.items, self.upstream, self.profile, self.warnings)
+        warn_bound_elsewhere(self.items, self.upstream, self.profile, self.warnings)
         for position, item in enumerate(self.items):
             if read := readers.get(type_ := item["type"]):
                 read(position, item)
@@ -150,8 +152,8 @@ class ConversationReader:
         if role == "assistant":  # joined like `output_text` in the SDKs
             self.text(self.text_content(position, content, role=role, separator="") if plain is None else plain)
             return
-        if self.places[position] >= 0:
-            check_known(content, self.places[position])
+        if self.input_indexes[position] >= 0:
+            check_known(content, self.input_indexes[position])
         self.close()
         if role == "user":
             self.turn += 1
@@ -235,7 +237,7 @@ class ConversationReader:
         self.add("user", text_content(compacted_past(item, self.upstream, self.warnings), self.content.parts))
 
     def item_reference(self, position: int, item: Item) -> None:
-        raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))
+        raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.param(position, ".id"))
 
     # Assistant turns.
 
@@ -275,7 +277,9 @@ class ConversationReader:
         for position in calls:
             call = self.items[position]
             source = self.upstream.get(call.get("id") or "") or _NO_FIELDS
-            call_id = self.ids.take(call["call_id"], source and (source.get(ORIGINAL_ID) or source.get(ORIGINAL_ID_V1)))
+            call_id = self.ids.next_id(
+                call["call_id"], source and (source.get(ORIGINAL_ID) or source.get(ORIGINAL_ID_V1))
+            )
             sources.append(source)
             ids.append(call_id)
             sent.append({"id": call_id, "type": "function", "function": self.called(call)})
@@ -333,7 +337,7 @@ class ConversationReader:
         return _texts_or(parts, _DROPPED), []
 
     def refuse(self, output: int, parts: list[ChatPart]) -> _Split:
-        raise InvalidRequest("This backend supports only text in tool results.", param=self.place(output, ".output"))
+        raise InvalidRequest("This backend supports only text in tool results.", param=self.param(output, ".output"))
 
     # Content.
 
@@ -356,10 +360,10 @@ class ConversationReader:
             raise self.refused(position, "content", error) from None
 
     def refused(self, position: int, name: str, error: PartError) -> InvalidRequest:
-        return InvalidRequest(error.message, param=self.place(position, f".{name}{error.where}"))
+        return InvalidRequest(error.message, param=self.param(position, f".{name}{error.where}"))
 
-    def place(self, position: int, field: str) -> str:
-        return param_in_item(self.places[position], field)
+    def param(self, position: int, field: str) -> str:
+        return param_in_item(self.input_indexes[position], field)
 
 
 class CachedConversationReader(ConversationReader):

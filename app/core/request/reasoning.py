@@ -38,7 +38,7 @@ def bound_fields(upstream: Mapping[str, object] | None, profile: Profile) -> Map
     return fields if isinstance(fields, Mapping) and fields.get("to") == profile.server else {}
 
 
-def name_bound_elsewhere(
+def warn_bound_elsewhere(
     items: Iterable[Item], upstream: Mapping[str, Mapping[str, object]], profile: Profile, warnings: Warnings
 ) -> None:
     """Warn if reasoning or signatures are bound to another server."""
@@ -121,13 +121,14 @@ class ReasoningFields:
         if self._field not in ("auto", "extra_content"):
             return [{} for _ in sources]
         fields = [
-            {name: value for name, value in (source or {}).items() if value and self._takes(name)} for source in sources
+            {name: value for name, value in (source or {}).items() if value and self._accepts(name)}
+            for source in sources
         ]
         if self._field == "extra_content" and self.placeholder and fields and not any(fields):
             fields[0] = {"extra_content": orjson.loads(self.placeholder)}
         return fields
 
-    def _takes(self, name: str) -> bool:
+    def _accepts(self, name: str) -> bool:
         return name == "extra_content" or (
             self._field == "auto" and name not in ("id", "type", "function", ORIGINAL_ID, ORIGINAL_ID_V1, NOTES, BOUND)
         )

@@ -11,7 +11,7 @@ from app.core.request.tool_types import TOOL_TYPES
 from app.core.request.tools import Function, ToolSet, namespace_of, why_not_run
 from app.core.types import JSONMapping
 from app.core.types.frozen import frozen
-from app.core.types.hosted import UNNAMED
+from app.core.types.hosted import DEFAULT_NAMESPACE
 from app.errors import InvalidRequest, label
 
 
@@ -33,22 +33,22 @@ def choose(choice: Any, offered: ToolSet, state: TranslationState) -> Choice:
     """
     if choice is None or isinstance(choice, str):
         return _by_mode(choice, offered, state)
-    choice = _of_known_type(choice)
+    choice = _with_tool_type(choice)
     if choice["type"] == "allowed_tools":
         return _allowed_tools(choice, offered, state)
     if choice["type"] in offered.hosted_types:
-        return _one_of_hosted(offered.find_hosted(choice), offered, state)
+        return _hosted_choice(offered.find_hosted(choice), offered, state)
     if choice["type"] not in TOOL_TYPES:
-        raise _impossible(_why_not_chosen(choice["type"], state))
+        raise _invalid_choice(_why_not_chosen(choice["type"], state))
     return _named(offered.find(*_tool_key(choice)), offered, state)
 
 
 # Choice types that are not tool types, and the tool types that they select.
-_TYPES_OF_CHOICES = {"computer_use": "computer"}
+_TOOL_TYPES_BY_CHOICE = {"computer_use": "computer"}
 
 
-def _of_known_type(choice: JSONMapping) -> JSONMapping:
-    type_ = _TYPES_OF_CHOICES.get(choice["type"])
+def _with_tool_type(choice: JSONMapping) -> JSONMapping:
+    type_ = _TOOL_TYPES_BY_CHOICE.get(choice["type"])
     return {**choice, "type": type_} if type_ else choice
 
 
@@ -61,7 +61,7 @@ def _why_not_chosen(type_: str, state: TranslationState) -> str:
 _NO_TOOL = "must not force a call if no tool can be offered to the model"
 
 
-def _impossible(reason: str) -> InvalidRequest:
+def _invalid_choice(reason: str) -> InvalidRequest:
     """Return the error for an impossible forced call; the response would claim that the call was made."""
     return InvalidRequest(f"Invalid 'tool_choice': {reason}.", param="tool_choice")
 
@@ -69,7 +69,7 @@ def _impossible(reason: str) -> InvalidRequest:
 def _by_mode(mode: str | None, offered: ToolSet, state: TranslationState) -> Choice:
     if not offered.functions:
         if mode == "required":
-            raise _impossible(_NO_TOOL)
+            raise _invalid_choice(_NO_TOOL)
         # Without tools in the request, the caller receives any calls that the model makes.
         return Choice({}, allowed=frozenset() if mode == "none" else None)
     if mode == "none":
@@ -111,7 +111,7 @@ def _named(name: str, offered: ToolSet, state: TranslationState) -> Choice:
     return Choice(only, None, allowed)
 
 
-def _one_of_hosted(names: Sequence[str], offered: ToolSet, state: TranslationState) -> Choice:
+def _hosted_choice(names: Sequence[str], offered: ToolSet, state: TranslationState) -> Choice:
     if len(names) == 1:
         return _named(names[0], offered, state)
     allowed = frozenset(names)
@@ -120,7 +120,7 @@ def _one_of_hosted(names: Sequence[str], offered: ToolSet, state: TranslationSta
 
 def _allowed_tools(choice: JSONMapping, offered: ToolSet, state: TranslationState) -> Choice:
     names = []
-    for tool in map(_of_known_type, choice["tools"]):
+    for tool in map(_with_tool_type, choice["tools"]):
         if tool["type"] in offered.hosted_types:
             names += offered.find_hosted(tool)
         elif tool["type"] in TOOL_TYPES:
@@ -131,7 +131,7 @@ def _allowed_tools(choice: JSONMapping, offered: ToolSet, state: TranslationStat
     allowed = frozenset(names)
     mode = choice.get("mode") or "auto"
     if mode == "required" and not allowed:
-        raise _impossible(_NO_TOOL)
+        raise _invalid_choice(_NO_TOOL)
     if not offered.functions:
         return Choice({}, allowed=allowed)
     if mode == "none" or not allowed:
@@ -153,7 +153,7 @@ def _only(offered: ToolSet, names: frozenset[str]) -> dict[str, Function]:
 def _tool_key(tool: JSONMapping) -> tuple[str | None, str]:
     """Return namespace and name of a chosen tool; some clients nest the name as in Chat Completions."""
     if fixed := TOOL_TYPES[tool["type"]].name:
-        return UNNAMED, fixed
+        return DEFAULT_NAMESPACE, fixed
     nested = tool.get(tool["type"])
     name = tool.get("name") or (nested.get("name") if isinstance(nested, dict) else None)
     if not isinstance(name, str):

@@ -277,21 +277,21 @@ def stripped(schema: object, keywords: frozenset[str]) -> object:
     return result
 
 
-def placed_keywords(schema: object, place: str = "") -> Iterator[tuple[str, str]]:
+def keyword_paths(schema: object, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield each keyword in a JSON Schema and its path, for example `pattern` and `properties.day.pattern`."""
     if isinstance(schema, list):
         for index, one in enumerate(schema):
-            yield from placed_keywords(one, f"{place}[{index}]")
+            yield from keyword_paths(one, f"{path}[{index}]")
     if not isinstance(schema, dict):
         return
     for keyword, value in schema.items():
-        inside = f"{place}.{keyword}" if place else keyword
+        inside = f"{path}.{keyword}" if path else keyword
         yield keyword, inside
         if keyword in _NAMED and isinstance(value, dict):
             for name, inner in value.items():
-                yield from placed_keywords(inner, f"{inside}.{name}")
+                yield from keyword_paths(inner, f"{inside}.{name}")
         elif keyword not in _DATA:
-            yield from placed_keywords(value, inside)
+            yield from keyword_paths(value, inside)
 
 
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples"})

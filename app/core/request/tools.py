@@ -21,13 +21,13 @@ from app.core.items import FUNCTION_CALL, ITEM_TYPES, MCP_APPROVAL_REQUEST
 from app.core.json_values import json_list, json_object
 from app.core.profile import Profile, RequestOptions
 from app.core.request.question import TranslationState
-from app.core.request.tool_types import REJECTED_KEYWORD, TOOL_NAME, TOOL_TYPES, ToolFields, placed_keywords
+from app.core.request.tool_types import REJECTED_KEYWORD, TOOL_NAME, TOOL_TYPES, ToolFields, keyword_paths
 from app.core.stream.event_types import ToolBinding
 from app.core.types import JSONObject, list_field
 from app.core.types.hosted import (
+    DEFAULT_NAMESPACE,
     HOSTED_TABLES,
     NO_PARAMETERS,
-    UNNAMED,
     DeferredTool,
     HostedFunction,
     HostedTools,
@@ -42,7 +42,7 @@ _NOT_IN_NAMES = re.compile(r"[^a-zA-Z0-9_-]")
 # Maximum number of functions in a request: OpenAI's limit, above which many servers fail.
 MAX_FUNCTIONS = 128
 
-SEARCH = (UNNAMED, "tool_search")
+SEARCH = (DEFAULT_NAMESPACE, "tool_search")
 _MAX_LISTED = 200  # tools in the search's description
 _MAX_ABOUT = 200  # characters per tool description
 
@@ -224,7 +224,7 @@ class _Entry(NamedTuple):
     namespace: str | None
     name: str
     tool: ToolFields
-    place: str = ""  # path in the request's `tools`; "" for tools in items
+    path: str = ""  # path in the request's `tools`; "" for tools in items
     found: bool = False  # by a tool search
     about: str = ""  # the namespace's description
     leads: bool = False  # whether it comes first in its namespace
@@ -232,6 +232,11 @@ class _Entry(NamedTuple):
     @property
     def key(self) -> tuple[str | None, str]:
         return self.namespace, self.name
+
+    @property
+    def hosted_key(self) -> tuple[str, str]:
+        """The key of a hosted function with the same namespace and name: see `HostedFunction.key`."""
+        return self.namespace or DEFAULT_NAMESPACE, self.name
 
     @property
     def is_deferred(self) -> bool:
@@ -251,7 +256,7 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     """
     options, hosted = state.options, state.hosted
 
-    def warn(message: str, type_: object, place: str) -> None:
+    def warn(message: str, type_: object, path: str) -> None:
         state.warnings.add(f"{message}; left out.")
 
     entries = [*_entries(state.request.tools, _refuse if state.strict else warn, "tools", served=hosted.served)]
@@ -269,39 +274,38 @@ def collect_tools(state: TranslationState, items: Iterable[Item]) -> ToolSet:
     searchable = SEARCH in own_keys or any(entry.key == SEARCH for entry in entries)
     # Also in a response's last round, which does not offer hosted functions.
     searchable |= any(state.request.tools[position]["type"] == "tool_search" for position in hosted.served)
-    entries = [entry for entry in entries if not (entry.found and (entry.namespace or UNNAMED, entry.name) in own_keys)]
+    entries = [entry for entry in entries if not (entry.found and entry.hosted_key in own_keys)]
+    # Function names take precedence over names derived from namespaces.
+    entries.sort(key=lambda entry: entry.namespace is not None)
     offered = ToolSet()
     own: set[tuple[str | None, str]] = set()
-    entries.sort(
-        key=lambda entry: entry.namespace is not None
-    )  # function names take precedence over names derived from namespaces
     for entry in entries:
-        _name_unsent_fields(entry.tool, state.warnings)
-        if entry.place and entry.key in own:
+        _warn_dropped_fields(entry.tool, state.warnings)
+        if entry.path and entry.key in own:
             raise _duplicate(entry)
-        if entry.place:
+        if entry.path:
             _check_strict(entry)
         if searchable and entry.is_deferred:
             offered.deferred.add(entry.key)
-        elif entry.place or entry.key not in own or entry.key in offered.deferred:
+        elif entry.path or entry.key not in own or entry.key in offered.deferred:
             source = ToolSource(*entry.key, entry.tool, entry.about)
             offered.add(source, options, leads=entry.leads)
             offered.deferred.discard(entry.key)
-            if entry.place:
+            if entry.path:
                 added.pop(entry.key, None)
-        if entry.place:
+        if entry.path:
             own.add(entry.key)
     offered.hosted_types = frozenset(hosted.types)
     deferred = [entry for entry in entries if entry.is_deferred]
-    on_offer = _without_unfound(hosted.functions, items, searchable, bool(deferred))
+    on_offer = _offered_hosted(hosted.functions, items, searchable, bool(deferred))
     left_out = [function.name for function, types in on_offer if not offered.add_hosted(function, types, state)]
     if left_out:
         state.warnings.add(
             f"{len(left_out)} functions of hosted tools were left out, for example {label(left_out[0])}: {_FULL}"
         )
-    offered.describe_search([*_to_find(filter(lambda entry: entry.place, deferred)), *_hosted_to_find(hosted)])
+    offered.describe_search([*_as_deferred(filter(lambda entry: entry.path, deferred)), *_deferred_hosted(hosted)])
     offered.move_to_end(added)
-    _name_dropped_keywords(offered.functions.values(), state)
+    _warn_dropped_keywords(offered.functions.values(), state)
     return offered
 
 
@@ -311,18 +315,18 @@ def deferred_tools(tools: Sequence[Any], items: Iterable[Item]) -> list[Deferred
     for item in items:
         if (row := ITEM_TYPES.get(item["type"])) and row.adds_tools == "declared":
             entries += _entries(list_field(item, "tools"), lambda *_: None)
-    return [*_to_find(filter(lambda entry: entry.is_deferred, entries))]
+    return [*_as_deferred(filter(lambda entry: entry.is_deferred, entries))]
 
 
-def _to_find(entries: Iterable[_Entry]) -> Iterator[DeferredTool]:
+def _as_deferred(entries: Iterable[_Entry]) -> Iterator[DeferredTool]:
     return (DeferredTool(entry.tool, entry.namespace, entry.about) for entry in entries)
 
 
-def _hosted_to_find(hosted: HostedTools) -> Iterator[DeferredTool]:
+def _deferred_hosted(hosted: HostedTools) -> Iterator[DeferredTool]:
     return (DeferredTool.of_hosted(function) for function, _ in hosted.functions if function.deferred)
 
 
-def _name_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
+def _warn_dropped_keywords(functions: Iterable[Function], state: TranslationState) -> None:
     """Warn about keywords that `request.schema_drop` removes, except `$schema`, which restricts nothing."""
     drops = {*state.options.schema_drop} - {"$schema"}
     for function in functions if drops else ():
@@ -330,7 +334,7 @@ def _name_dropped_keywords(functions: Iterable[Function], state: TranslationStat
             tool = function.source.tool if function.source else None
             hosted = function.binding.hosted
             parameters = tool.get("parameters") if tool else hosted.parameters if hosted else None
-            for keyword in sorted({name for name, _ in placed_keywords(parameters)} & drops):
+            for keyword in sorted({name for name, _ in keyword_paths(parameters)} & drops):
                 state.warnings.add(REJECTED_KEYWORD.format(keyword))
 
 
@@ -346,18 +350,18 @@ def _check_strict(entry: _Entry) -> None:
                 f"Invalid schema for function '{entry.name}': In context=(), 'required' is required to be supplied and "
                 f"to be an array including every key in properties. Missing {label(name)}."
             )
-            param = f"{entry.place}.parameters"
+            param = f"{entry.path}.parameters"
             raise InvalidRequest(message, param=param, code="invalid_function_parameters")
 
 
-def _name_unsent_fields(tool: ToolFields, warnings: Warnings) -> None:
+def _warn_dropped_fields(tool: ToolFields, warnings: Warnings) -> None:
     """Warn about tool fields without a counterpart in Chat Completions."""
     for name in ("output_schema", "allowed_callers"):
         if (value := tool.get(name)) and value != ["direct"]:
             warnings.add(f"The parameter 'tools[].{name}' is not supported by this backend and was ignored.")
 
 
-def _without_unfound(
+def _offered_hosted(
     functions: Sequence[tuple[HostedFunction, Collection[str]]], items: Iterable[Item], searchable: bool, needed: bool
 ) -> list[tuple[HostedFunction, Collection[str]]]:
     """
@@ -382,7 +386,9 @@ def _found_keys(items: Iterable[Item]) -> set[tuple[str, str]]:
                 names = (
                     [function.get("name") for function in filter(_is_object, inner)] if isinstance(inner, list) else []
                 )
-                keys |= {(str(tool.get("name")), str(name)) for name in names} or {(UNNAMED, str(tool.get("name")))}
+                keys |= {(str(tool.get("name")), str(name)) for name in names} or {
+                    (DEFAULT_NAMESPACE, str(tool.get("name")))
+                }
     return keys
 
 
@@ -391,7 +397,7 @@ def _is_object(value: object) -> bool:
 
 
 def _duplicate(entry: _Entry) -> InvalidRequest:
-    field = f"{entry.place}.name"
+    field = f"{entry.path}.name"
     return InvalidRequest(f"Invalid '{field}': must be unique, but two tools are named '{entry.name}'.", param=field)
 
 
@@ -401,34 +407,34 @@ _FULL = f"their names are already used, or the request has more than {MAX_FUNCTI
 _Unoffered: TypeAlias = Callable[[str, object, str], None]
 
 
-def _refuse(message: str, type_: object, place: str) -> None:
+def _refuse(message: str, type_: object, path: str) -> None:
     known = {*TOOL_TYPES, "namespace"}
     hint = did_you_mean(type_, known) if isinstance(type_, str) and type_ not in known else ""
-    raise InvalidRequest(f"{message}.{hint}", param=place)
+    raise InvalidRequest(f"{message}.{hint}", param=path)
 
 
 def _entries(
     tools: Sequence[Any],
     unoffered: _Unoffered,
-    place: str = "",
+    path: str = "",
     found: bool = False,
     served: Collection[int] = frozenset(),
 ) -> Iterator[_Entry]:
     """Yield a list's client-run tools that can be offered, including tools in namespaces."""
     for index, tool in enumerate(tools):
         type_ = tool.get("type") if isinstance(tool, dict) else None
-        where = f"{place}[{index}]" if place else ""
+        where = f"{path}[{index}]" if path else ""
         kind = TOOL_TYPES.get(type_) if isinstance(type_, str) else None
-        if place and index in served:
+        if path and index in served:
             continue
         if _is_named(tool):
             yield _Entry(None, tool["name"], tool, where, found)
         elif type_ == "namespace" and isinstance(tool.get("name"), str) and tool["name"]:
             yield from _inner(tool, unoffered, where, found)
         elif kind and kind.name and kind.offered(tool):
-            yield _Entry(UNNAMED, kind.name, tool, where, found)
+            yield _Entry(DEFAULT_NAMESPACE, kind.name, tool, where, found)
         else:
-            unoffered(_why_unoffered(type_, in_request=bool(place)), type_, where)
+            unoffered(_why_unoffered(type_, in_request=bool(path)), type_, where)
 
 
 def _why_unoffered(type_: object, *, in_request: bool) -> str:
@@ -452,14 +458,14 @@ def why_not_run(type_: object) -> str:
     return needs_table(table) if table else _NOT_RUN.get(type_, "are not supported")
 
 
-def _inner(namespace: ToolFields, unoffered: _Unoffered, place: str, found: bool) -> Iterator[_Entry]:
+def _inner(namespace: ToolFields, unoffered: _Unoffered, path: str, found: bool) -> Iterator[_Entry]:
     tools = namespace.get("tools")
     about = namespace.get("description")
     about = about if isinstance(about, str) else ""
     leads = True
     defers = namespace.get("defer_loading") is True
     for index, tool in enumerate(tools if isinstance(tools, list) else ()):
-        where = place and f"{place}.tools[{index}]"
+        where = path and f"{path}.tools[{index}]"
         if _is_named(tool):
             tool = {**tool, "defer_loading": True} if defers else tool
             yield _Entry(namespace["name"], tool["name"], tool, where, found, about, leads)
@@ -481,7 +487,7 @@ def _is_named(tool: object) -> bool:
     return isinstance(name := tool.get("name"), str) and TOOL_NAME.fullmatch(name) is not None
 
 
-def of_history(items: Iterable[Item], offered: ToolSet) -> dict[str, Function]:
+def functions_in_history(items: Iterable[Item], offered: ToolSet) -> dict[str, Function]:
     """
     Declare the functions called in a conversation, for backends that reject calls to undeclared functions.
 

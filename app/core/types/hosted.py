@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # The namespace of functions without a name of their own, such as the tool search.
-UNNAMED = ""
+DEFAULT_NAMESPACE = ""
 
 # The table of the settings that configures each type of tool that the server runs.
 HOSTED_TABLES: Mapping[str, str] = {
@@ -47,7 +47,7 @@ class HostedFunction:
     @property
     def key(self) -> tuple[str, str]:
         """Namespace and name, unique in a response."""
-        return self.namespace or UNNAMED, self.name
+        return self.namespace or DEFAULT_NAMESPACE, self.name
 
     @property
     def item_fields(self) -> Mapping[str, object]:

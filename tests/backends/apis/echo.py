@@ -13,7 +13,7 @@ from app.backends.apis import Codec
 from app.backends.apis.api_decoder import APIDecoder
 from app.backends.apis.body_decoder import BodyDecoder
 from app.core.profile import Profile
-from app.core.request import encoded_question, name_unsent, read_question
+from app.core.request import encoded_question, read_question, warn_dropped_fields
 from app.core.request.messages import ConversationReader
 from app.core.request.question import EncodedQuestion, Question
 from app.core.sse.repeats import ServerEvent
@@ -30,7 +30,7 @@ def to_echo(question: Question, profile: Profile) -> EncodedQuestion:
     read = read_question(question, profile, options, ConversationReader)
     if read.choice.functions:
         raise InvalidRequest("This backend does not support tools.", param="tools")
-    name_unsent(read.state)
+    warn_dropped_fields(read.state)
     texts = [read.state.request.instructions, *(message["content"] for message in read.messages())]
     prompt = "\n\n".join(str(text) for text in texts if text)
     if not prompt:

@@ -16,7 +16,7 @@ from app.backends.apis.gemini.conversation import GeminiConversation, system_and
 from app.backends.apis.gemini.models import model_name
 from app.backends.apis.gemini.thinking import takes_budget, thinking_config
 from app.core.profile import Profile, RequestOptions
-from app.core.request import EXTRA, NOTHING, encoded_question, limit, name_unsent, read_question
+from app.core.request import EMPTY_VALUES, EXTRA, encoded_question, limit, read_question, warn_dropped_fields
 from app.core.request.question import EncodedQuestion, Question, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_choice import Choice
@@ -104,18 +104,18 @@ _STOPS = 5  # stop sequences per request; this server applies the others
 def _sampling(state: TranslationState) -> JSONObject:
     """Return the caller's parameters, limited by the profile under the caller's names."""
     request, options = state.request, state.options
-    name_unsent(state)
+    warn_dropped_fields(state)
     extra = request.model_extra or {}
     fields: dict[str, Any] = {name: getattr(request, name) for name in _SAMPLING}
     fields |= {name: extra.get(name) for name in (*EXTRA, *options.extra_params)}
     for name in _UNSENT:
-        if fields.pop(name, None) not in NOTHING:
+        if fields.pop(name, None) not in EMPTY_VALUES:
             state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
     stop = fields["stop"]
     fields["stop"] = [stop] if isinstance(stop, str) else stop and stop[:_STOPS]
     if request.top_logprobs or "message.output_text.logprobs" in request.include:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or None}
-    fields = {name: value for name, value in fields.items() if value not in NOTHING}
+    fields = {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
     limit(state, fields)
     return {_NAMES.get(name, _camel(name)): value for name, value in fields.items()}
 

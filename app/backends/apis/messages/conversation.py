@@ -54,7 +54,7 @@ class MessagesConversation(ConversationReader):
         back = is_sent_back(policy, turn.number, last=self.turn, with_tools=self.with_tools)
         content = [block for block in turn.content if back or block["type"] not in THINKING_BLOCKS]
         calls = [self.items[call] for call in turn.calls]
-        ids = [self.ids.take(call["call_id"], self._own_id(call)) for call in calls]
+        ids = [self.ids.next_id(call["call_id"], self._own_id(call)) for call in calls]
         content += [
             {"type": "tool_use", "id": call_id, "name": self.offered.called(call), "input": _input(call)}
             for call_id, call in zip(ids, calls, strict=True)

@@ -11,7 +11,7 @@ from app.backends.apis.messages.conversation import CachedConversation, Messages
 from app.backends.apis.messages.schema import enforceable
 from app.backends.apis.messages.thinking import think
 from app.core.profile import Profile, RequestOptions
-from app.core.request import encoded_question, name_unsent, read_question
+from app.core.request import encoded_question, read_question, warn_dropped_fields
 from app.core.request.caching import CACHE_FIELDS, set_breakpoints
 from app.core.request.call_ids import VERBATIM
 from app.core.request.question import EncodedQuestion, Question, TranslationState
@@ -96,7 +96,7 @@ _TIERS = {"auto": "auto", "default": "standard_only"}
 
 def _parameters(state: TranslationState, kept: frozenset[str]) -> dict[str, object]:
     request, options = state.request, state.options
-    name_unsent(state, kept)
+    warn_dropped_fields(state, kept)
     extra = request.model_extra or {}
     for name in _UNSENT:
         if getattr(request, name, None) or extra.get(name):

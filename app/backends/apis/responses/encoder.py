@@ -12,7 +12,7 @@ from dataclasses import replace
 from app.backends.apis.responses.items import input_items, stays_native
 from app.backends.apis.responses.tools import declared, passed_tools, tool_choice
 from app.core.profile import Profile, RequestOptions
-from app.core.request import APPLIED, EXTRA, NOTHING, encoded_question, name_unsent, refuse_unknown
+from app.core.request import APPLIED, EMPTY_VALUES, EXTRA, encoded_question, reject_unknown_fields, warn_dropped_fields
 from app.core.request.question import EncodedQuestion, Question, TranslationState
 from app.core.request.response_format import response_format
 from app.core.request.tool_items import tool_items_as_functions
@@ -74,13 +74,13 @@ def to_responses(question: Question, profile: Profile) -> EncodedQuestion:
     hosted = replace(question.hosted, served=frozenset({*question.hosted.served, *positions}))
     state = TranslationState(request, profile, question.upstream, hosted, question.strict, options)
     if question.strict:
-        refuse_unknown(request, options)
+        reject_unknown_fields(request, options)
     tools = collect_tools(state, items)
     choice, native_choice = tool_choice(state, tools, passed)
     stays = stays_native(state, items)
-    read, places = tool_items_as_functions(items, tools, state.upstream, stays)
+    read, positions = tool_items_as_functions(items, tools, state.upstream, stays)
     first = len(items) - question.later - (len(request.input) if isinstance(request.input, list) else 1)
-    sent = input_items(state, tools, read, [place - max(0, first) for place in places])
+    sent = input_items(state, tools, read, [place - max(0, first) for place in positions])
     text_format, instruction = response_format(state)
     if choice.request:
         sent.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": choice.request}]})
@@ -123,16 +123,16 @@ def _parameters(state: TranslationState) -> dict[str, object]:
         state.warnings.add(f"'max_output_tokens' was changed from {limit} to {_LEAST_TOKENS}, the API's minimum.")
     if _LOGPROBS in request.include and not request.top_logprobs:
         fields.pop("top_logprobs", None)
-    return {name: value for name, value in fields.items() if value not in NOTHING}
+    return {name: value for name, value in fields.items() if value not in EMPTY_VALUES}
 
 
 def _name_unsent(state: TranslationState) -> None:
     """Warn about request fields that the API lacks."""
-    name_unsent(state, _KEPT)
+    warn_dropped_fields(state, _KEPT)
     for name in EXTRA:
         if name in APPLIED:
             continue
-        if (state.request.model_extra or {}).get(name) not in NOTHING and name not in state.options.forward:
+        if (state.request.model_extra or {}).get(name) not in EMPTY_VALUES and name not in state.options.forward:
             state.warnings.add(f"The parameter {label(name)} is not supported by this backend and was ignored.")
 
 

@@ -20,8 +20,8 @@ from app.core.request.reasoning import (
     PLAIN,
     bound_fields,
     is_sent_back,
-    name_bound_elsewhere,
     reasoning_text,
+    warn_bound_elsewhere,
 )
 from app.core.request.tool_items import PairedCalls, missing_output
 from app.core.request.tools import ToolSet
@@ -62,16 +62,16 @@ def stays_native(state: TranslationState, items: Sequence[Item]) -> Callable[[It
 
 
 def input_items(
-    state: TranslationState, tools: ToolSet, items: Sequence[Item], places: Sequence[int]
+    state: TranslationState, tools: ToolSet, items: Sequence[Item], input_indexes: Sequence[int]
 ) -> list[JSONObject]:
     """
     Return the items to send, oldest first.
 
-    `items` is the conversation; all calls are function calls, except native calls. `places` contains each item's index
-    in the request's own input, negative for earlier turns. Raises `InvalidRequest` for unsupported content.
+    `items` is the conversation; all calls are function calls, except native calls. `input_indexes` contains each item's
+    index in the request's own input, negative for earlier turns. Raises `InvalidRequest` for unsupported content.
     """
-    conversation = _Conversation(state, tools, items, places)
-    name_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
+    conversation = _Conversation(state, tools, items, input_indexes)
+    warn_bound_elsewhere(items, state.upstream, state.profile, state.warnings)
     for position, item in enumerate(items):
         conversation.add(position, item)
     return _without_loose_reasoning(conversation.sent)
@@ -93,13 +93,15 @@ def _without_loose_reasoning(sent: Sequence[JSONObject]) -> list[JSONObject]:
 class _Conversation:
     """Encodes items one by one."""
 
-    def __init__(self, state: TranslationState, tools: ToolSet, items: Sequence[Item], places: Sequence[int]) -> None:
+    def __init__(
+        self, state: TranslationState, tools: ToolSet, items: Sequence[Item], input_indexes: Sequence[int]
+    ) -> None:
         self.state = state
         self.warnings = state.warnings
         self.options = state.options
         self.tools = tools
         self.items = items
-        self.places = places
+        self.input_indexes = input_indexes
         self.sent: list[JSONObject] = []
         self.ids = CallIds()
         self.call_ids: dict[int, str] = {}  # sent call ids, by the call's position
@@ -131,8 +133,8 @@ class _Conversation:
         if role == "assistant":
             self.answer(position, item)
             return
-        if self.places[position] >= 0:
-            check_known(item.get("content"), self.places[position])
+        if self.input_indexes[position] >= 0:
+            check_known(item.get("content"), self.input_indexes[position])
         parts = self.parts(position, "content") or [_text("")]
         self.sent.append({"type": "message", "role": role, "content": parts})
 
@@ -172,7 +174,7 @@ class _Conversation:
             self.warnings.add(PLAIN)
 
     def call(self, position: int, item: Item) -> None:
-        self.call_ids[position] = call_id = self.ids.take(item["call_id"])
+        self.call_ids[position] = call_id = self.ids.next_id(item["call_id"])
         if item["type"] == "custom_tool_call":
             written = {"input": item["input"]}
         else:
@@ -210,7 +212,7 @@ class _Conversation:
         self.add_message([_text(compacted_past(item, self.state.upstream, self.warnings))])
 
     def item_reference(self, position: int, item: Item) -> None:
-        raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.place(position, ".id"))
+        raise InvalidRequest(f"Item with id {label(item['id'])} not found.", param=self.param(position, ".id"))
 
     def add_message(self, parts: list[JSONObject]) -> None:
         self.sent.append({"type": "message", "role": "user", "content": parts})
@@ -227,15 +229,15 @@ class _Conversation:
                 parts += self.part(part, options)
             except PartError as error:
                 error.index = index
-                raise InvalidRequest(error.message, param=self.place(position, f".{name}{error.where}")) from None
+                raise InvalidRequest(error.message, param=self.param(position, f".{name}{error.where}")) from None
         return parts
 
     def part(self, part: Part, options: ContentOptions) -> list[JSONObject]:
         kept = {"prompt_cache_breakpoint": mark} if (mark := part.get("prompt_cache_breakpoint")) else {}
         return [{**_PARTS[made["type"]](made, part), **kept} for made in read_content([part], options, self.warnings)]
 
-    def place(self, position: int, field: str) -> str:
-        return param_in_item(self.places[position], field)
+    def param(self, position: int, field: str) -> str:
+        return param_in_item(self.input_indexes[position], field)
 
 
 def _text(text: object) -> JSONObject:

@@ -24,8 +24,8 @@ CACHE_FIELDS = frozenset({"prompt_cache_breakpoint", "prompt_cache_retention", "
 
 THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})  # block types without breakpoints
 
-_MOST = 4  # breakpoints in a request
-_LOOKED_BACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
+_MAX_BREAKPOINTS = 4  # breakpoints in a request
+_LOOKBACK = 20  # blocks before a breakpoint in which the server looks for an earlier one
 
 
 def is_cached_chat(question: Question, options: RequestOptions) -> bool:
@@ -51,7 +51,7 @@ def set_breakpoints(state: TranslationState, body: JSONObject) -> None:
     for name in ("tools", "system"):
         if (blocks := body.get(name)) and "function" not in blocks[-1]:  # gateways do not accept it in functions
             body[name] = [*blocks[:-1], {**blocks[-1], "cache_control": mark}]
-    for position in _ends(messages):
+    for position in _history_ends(messages):
         messages[position] = _with_mark(messages[position], mark)
 
 
@@ -70,9 +70,9 @@ def _marked(messages: Sequence[Message]) -> list[JSONObject]:
 
 def _keep_marks(state: TranslationState, body: JSONObject, marked: Sequence[JSONObject], mark: JSONObject) -> None:
     """Keep the last of the caller's breakpoints, each with the longest requested lifetime."""
-    if len(marked) > _MOST:
-        state.warnings.add(f"Only the last {_MOST} breakpoints of the prompt cache were kept.")
-    kept = {id(block) for block in marked[-_MOST:]}
+    if len(marked) > _MAX_BREAKPOINTS:
+        state.warnings.add(f"Only the last {_MAX_BREAKPOINTS} breakpoints of the prompt cache were kept.")
+    kept = {id(block) for block in marked[-_MAX_BREAKPOINTS:]}
     for block in marked:
         mark = {**mark, **block["cache_control"]}
     if "system" in body:
@@ -94,7 +94,7 @@ def _remarked(blocks: Sequence[JSONObject], kept: set[int], mark: JSONObject) ->
     return result
 
 
-def _ends(messages: Sequence[Message]) -> list[int]:
+def _history_ends(messages: Sequence[Message]) -> list[int]:
     """
     Return the positions of the last system message and of messages that end the history.
 
@@ -107,7 +107,7 @@ def _ends(messages: Sequence[Message]) -> list[int]:
     while added and messages[added]["role"] not in ("assistant", *SYSTEM):
         added -= 1
     blocks = sum(max(1, len(_blocks(message))) for message in messages[added:])
-    earlier = [n for n in others if n < added][-1:] if blocks >= _LOOKED_BACK else []
+    earlier = [n for n in others if n < added][-1:] if blocks >= _LOOKBACK else []
     return [*dict.fromkeys((*system, *earlier, *last))]
 
 

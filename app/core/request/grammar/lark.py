@@ -99,7 +99,7 @@ class LarkParser:
                 regex = _COMMON.get(token["import"])
                 if regex is None:
                     raise UnsupportedPattern
-                self._rules[token["alias"] or token["import"]] = Regex(regex).whole()
+                self._rules[token["alias"] or token["import"]] = Regex(regex).parse()
             elif token["define"]:
                 rule = []
                 self._rules[token["define"].lstrip("?!").partition(".")[0]] = rule
@@ -159,7 +159,7 @@ class LarkParser:
         if token["string"]:
             return literal(_string(token["string"]))
         if token["regex"]:
-            return Regex(token["regex"].replace(r"\/", "/")).whole()
+            return Regex(token["regex"].replace(r"\/", "/")).parse()
         closing = {"(": ")", "[": "]"}.get(token["mark"] or "")
         if closing is None:
             raise UnsupportedPattern
@@ -179,5 +179,5 @@ def _string(quoted: str) -> str:
 
 _SYNTAXES: dict[str, Callable[[str], Node]] = {
     "lark": lambda definition: LarkParser(definition).start(),
-    "regex": lambda definition: Regex(definition).whole(),
+    "regex": lambda definition: Regex(definition).parse(),
 }

@@ -1,8 +1,8 @@
 """
 Parse regular expressions, and render them for texts or for their JSON string encoding.
 
-    render(Regex("a.").whole())                  # a[^\\n]
-    render(Regex('"?').whole(), escaped=True)    # (\\\\")?
+    render(Regex("a.").parse())                  # a[^\\n]
+    render(Regex('"?').parse(), escaped=True)    # (\\\\")?
 
 Servers enforce patterns with various engines, so rendered patterns only use basic syntax: unnamed groups, classes and
 repetitions, without `.`.
@@ -102,7 +102,7 @@ class Regex:
         self._text = text
         self._at = 0
 
-    def whole(self) -> Node:
+    def parse(self) -> Node:
         """Return the node for the whole expression."""
         node = self._either()
         if self._at < len(self._text):
