@@ -20,7 +20,7 @@ def flat_annotations(annotations: object) -> Iterator[JSONObject]:
     for annotation in annotations if isinstance(annotations, list) else ():
         if not isinstance(annotation, dict):
             continue
-        if annotation.get("type") in _NATIVE:
+        if str(annotation.get("type")) in _NATIVE:
             yield annotation
             continue
         inner = annotation.get("url_citation")

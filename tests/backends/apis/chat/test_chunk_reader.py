@@ -281,6 +281,7 @@ CHUNKS = st.fixed_dictionaries(
 
 
 @example([{"choices": [{"index": 0, "delta": {"content": {"type": []}}}]}])
+@example([{"choices": [{"index": 0, "delta": {"annotations": [{"type": []}]}}]}])
 @given(st.lists(CHUNKS, max_size=4))
 def test_chunk_of_any_form_can_be_read(chunks: list[Any]) -> None:
     before = copy.deepcopy(chunks)
