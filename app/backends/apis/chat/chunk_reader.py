@@ -72,6 +72,8 @@ _FINISH_REASONS = {
 _NO_REASON = "null"  # KoboldCpp sends it in every chunk
 
 _FIRST = (0, None, "0")  # spellings of index 0
+# Delta fields other than the text and the profile's reasoning fields.
+_BESIDE_TEXT = frozenset({*FRAGMENTS, "reasoning_opaque", "refusal", "annotations", "tool_calls", "function_call"})
 _UNUSUAL_FIELDS = frozenset({"error", "x_groq", "citations", "search_results"})  # in a chunk
 
 
@@ -80,6 +82,7 @@ class ChunkReader:
 
     def __init__(self, options: ResponseOptions) -> None:
         self._options = options
+        self._beside_text = _BESIDE_TEXT.union(options.reasoning_fields)
         self._usage: JSONObject | None = None
         self._has_output = False  # whether a delta had more than the role
         self._has_call = False  # whether `tool_calls` had a call
@@ -113,13 +116,15 @@ class ChunkReader:
         if type(choices) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
             return None
         delta = choice.get("delta")
-        if type(delta) is not dict or (choice.get("index") not in _FIRST and self._options.choice_index == "strict"):
+        if not delta or type(delta) is not dict:
+            return None
+        names = [name for name, value in delta.items() if value and name != "role"]
+        if not names or (self._options.choice_index == "strict" and choice.get("index") not in _FIRST):
             return None
         if chunk.get("usage") or not _UNUSUAL_FIELDS.isdisjoint(chunk):
             return None
         if "error" in choice or any(map(choice.get, ("finish_reason", "logprobs", "usage"))):
             return None
-        names = [name for name, value in delta.items() if value and name != "role"]
         if names == ["tool_calls"] and _are_arguments(delta["tool_calls"]):
             return "arguments", partial(ToolCallDelta, delta["tool_calls"][0].get("index"), None, None)
         if len(names) != 1 or type(delta[names[0]]) is not str:
@@ -138,14 +143,13 @@ class ChunkReader:
         TGI counts tokens in the index, Copilot splits an answer over two choices, and other gateways may send several
         unrequested choices.
         """
-        choices = chunk.get("choices")
-        found = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
-        match self._options.choice_index:
-            case "merge":
-                return found
-            case "strict":
-                found = [choice for choice in found if choice.get("index") in _FIRST]
-        return found[:1]
+        choices, which = chunk.get("choices"), self._options.choice_index
+        if not choices or not isinstance(choices, list):
+            return []
+        found = choices if type(choices[0]) is dict and len(choices) == 1 else json_objects(choices)
+        if which == "strict":
+            found = [choice for choice in found if choice.get("index") in _FIRST]
+        return found if which == "merge" or len(found) == 1 else found[:1]
 
     def _count(self, chunk: RawEvent, choices: list[JSONObject]) -> JSONObject | None:
         """
@@ -155,7 +159,7 @@ class ChunkReader:
         chunk of zeros. Groq reports usage in `x_groq`, Moonshot in the choice.
         """
         usage, beside = chunk.get("usage"), choices[0].get("usage") if choices else None
-        if not usage and isinstance(groq := chunk.get("x_groq"), dict):
+        if not usage and "x_groq" in chunk and isinstance(groq := chunk["x_groq"], dict):
             usage = groq.get("usage")
         if not (usage or beside):
             return None
@@ -176,7 +180,7 @@ class ChunkReader:
         delta = choice.get("delta")
         if not delta and not self._has_output and "message" in choice:
             delta = choice.get("message")  # the whole message; MiniMax repeats it at the end of a stream
-        if not isinstance(delta, dict) or not _has_fields(delta):
+        if not delta or not isinstance(delta, dict) or not (delta.get("content") or _has_fields(delta)):
             return {}
         self._has_output = True
         return delta
@@ -193,11 +197,17 @@ class ChunkReader:
         # Gemini adds details: `content_filter: RECITATION`.
         return _FINISH_REASONS.get(reason.lower().partition(":")[0], FinishReason.STOP)
 
-    def _read_delta(self, delta: JSONObject, choice: JSONObject) -> Iterator[Delta]:
-        """Yield reasoning, text, then calls: the model's generation order."""
+    def _read_delta(self, delta: JSONObject, choice: JSONObject) -> Iterable[Delta]:
+        """Return reasoning, text, then calls: the model's generation order."""
+        content = delta.get("content")
+        if isinstance(content, str) and self._beside_text.isdisjoint(delta):  # nearly always
+            return [TextDelta([content], _logprobs(choice))] if content else ()
+        return self._read_parts(delta, choice)
+
+    def _read_parts(self, delta: JSONObject, choice: JSONObject) -> Iterator[Delta]:
         yield from self._reasoning(delta)
         content = delta.get("content")
-        if isinstance(content, str):  # nearly always
+        if isinstance(content, str):
             if content:
                 yield TextDelta([content], _logprobs(choice))
         else:

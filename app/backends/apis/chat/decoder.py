@@ -59,5 +59,6 @@ class ChatDecoder(APIDecoder):
     def _error(self, chunk: RawEvent) -> BackendError | None:
         choices = chunk.get("choices")
         choice = json_object(choices[0]) if choices and isinstance(choices, list) else {}
-        suspect = not choices or not {"error", "x_groq"}.isdisjoint(chunk) or "error" in choice
-        return self._error_in(chunk) if suspect or choice.get("finish_reason") == "error" else None
+        if choices and not ("error" in chunk or "error" in choice or "x_groq" in chunk):
+            return self._error_in(chunk) if choice.get("finish_reason") == "error" else None
+        return self._error_in(chunk)
