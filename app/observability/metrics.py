@@ -60,6 +60,56 @@ WHOLE = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.4
 STORE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
+_UNFLUSHED = 1000  # times that are added to a histogram together
+
+
+class Count:
+    """
+    A counter or gauge in this process, which is added to the client library's series before a scrape.
+
+    The library takes a lock and several calls for each increment. `at_once`: several processes share the series in a
+    file, so each increment is added immediately.
+    """
+
+    __slots__ = ("_at_once", "_series", "_value")
+
+    def __init__(self, series: Counter | Gauge, *, at_once: bool) -> None:
+        self._series, self._at_once = series, at_once
+        self._value = 0.0
+
+    def inc(self, amount: float = 1) -> None:
+        self._value += amount
+        if self._at_once:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add the increments to the series."""
+        amount, self._value = self._value, 0.0
+        if amount:
+            self._series.inc(amount)
+
+
+class Times:
+    """Durations in seconds, which are added to the client library's histogram before a scrape: see `Count`."""
+
+    __slots__ = ("_most", "_seconds", "_series")
+
+    def __init__(self, series: Histogram, *, at_once: bool) -> None:
+        self._series, self._most = series, 1 if at_once else _UNFLUSHED
+        self._seconds: list[float] = []
+
+    def observe(self, seconds: float) -> None:
+        self._seconds.append(seconds)
+        if len(self._seconds) >= self._most:
+            self.flush()
+
+    def flush(self) -> None:
+        """Add the durations to the histogram."""
+        seconds, self._seconds = self._seconds, []
+        for each in seconds:
+            self._series.observe(each)
+
+
 class Metrics(Observer):
     """
     The metrics of one application.
@@ -71,6 +121,7 @@ class Metrics(Observer):
         disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the output
         self._directory = directory
         self._registry = registry = CollectorRegistry()
+        self._pending: list[Count | Times] = []
         self.models = ModelLabels()
         self._kinds = BoundedLabels(ERROR_LABELS)
         self._tool_models = BoundedLabels(TOOL_MODELS)
@@ -80,16 +131,17 @@ class Metrics(Observer):
 
         # The library takes longer to look up the series of some labels than to count, so the lookups are cached.
 
-        def counter(name: str, text: str, *labels: str) -> Callable[..., Counter]:
-            return cache(Counter(f"antiphon_{name}", text, labels, registry=registry).labels)
+        def counter(name: str, text: str, *labels: str) -> Callable[..., Count]:
+            metric = Counter(f"antiphon_{name}", text, labels, registry=registry)
+            return cache(lambda *values: self._counted(metric.labels(*values)))
 
-        def gauge(name: str, text: str, *labels: str) -> Callable[..., Gauge]:
+        def gauge(name: str, text: str, *labels: str) -> Callable[..., Count]:
             metric = Gauge(f"antiphon_{name}", text, labels, registry=registry, multiprocess_mode="livesum")
-            return cache(metric.labels) if labels else lambda: metric
+            return cache(lambda *values: self._counted(metric.labels(*values) if labels else metric))
 
-        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Histogram]:
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Callable[..., Times]:
             metric = Histogram(f"antiphon_{name}_seconds", text, labels, buckets=buckets, registry=registry)
-            return cache(metric.labels) if labels else lambda: metric
+            return cache(lambda *values: self._timed(metric.labels(*values)))
 
         self._requests = counter("http_requests", "HTTP requests that were answered.", "method", "route", "status")
         self._sockets = gauge("websockets_open", "WebSocket connections that are open.")
@@ -133,7 +185,17 @@ class Metrics(Observer):
 
         self._store = histogram("store", "Time for one operation of the store.", STORE, "operation")
         self._store_errors = counter("store_errors", "Operations of the store that failed.", "operation")
-        gauge("build_info", "The version, once for each process.", "version")(__version__).set(1)
+        gauge("build_info", "The version, once for each process.", "version")(__version__).inc()
+
+    def _counted(self, series: Counter | Gauge) -> Count:
+        count = Count(series, at_once=self._directory is not None)
+        self._pending.append(count)
+        return count
+
+    def _timed(self, series: Histogram) -> Times:
+        times = Times(series, at_once=self._directory is not None)
+        self._pending.append(times)
+        return times
 
     # Called by observed objects.
 
@@ -153,7 +215,7 @@ class Metrics(Observer):
 
     def on_end(self, lifecycle: ResponseLifecycle) -> None:
         """Record a response that has ended, once its model's label is known."""
-        self._open(lifecycle.delivery).dec()
+        self._open(lifecycle.delivery).inc(-1)
         self.models.resolve(str(lifecycle.response["model"]), partial(self._record, lifecycle, lifecycle.status))
 
     def _record(self, lifecycle: ResponseLifecycle, status: str, model: str) -> None:
@@ -206,8 +268,11 @@ class Metrics(Observer):
     @contextmanager
     def socket(self) -> Iterator[None]:
         """Count a WebSocket connection as open within this context."""
-        with self._sockets().track_inprogress():
+        self._sockets().inc()
+        try:
             yield
+        finally:
+            self._sockets().inc(-1)
 
     def limited(self, limit: str) -> None:
         """Count a request that a rate limit refused."""
@@ -218,6 +283,11 @@ class Metrics(Observer):
         return _Measure(self._waiting(*server), self._until_answer(*server), partial(self._failed, server))
 
     # Exposition.
+
+    def flush(self) -> None:
+        """Add all pending counts to the client library's series, for `expose`; only in the event loop's thread."""
+        for pending in self._pending:
+            pending.flush()
 
     def expose(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics and their content type, as negotiated by an `Accept` header."""
@@ -272,7 +342,7 @@ class _AllProcesses(MultiProcessCollector):
 class _StoreOperation:
     """Measures one operation of a store; the context of a generator would take twice as long."""
 
-    def __init__(self, times: Callable[..., Histogram], errors: Callable[..., Counter], operation: str) -> None:
+    def __init__(self, times: Callable[..., Times], errors: Callable[..., Count], operation: str) -> None:
         self._times = times
         self._errors = errors
         self._operation = operation
@@ -349,7 +419,7 @@ class _Measure:
     headers: Mapping[str, str] = MappingProxyType({})
     tap = None
 
-    def __init__(self, waiting: Gauge, answer: Histogram, failed: Callable[[BackendError], None]) -> None:
+    def __init__(self, waiting: Count, answer: Times, failed: Callable[[BackendError], None]) -> None:
         self._waiting, self._answer, self._failed = waiting, answer, failed
         self._waits, self._began = True, time.perf_counter()
         waiting.inc()
@@ -366,10 +436,10 @@ class _Measure:
 
     def _accept(self) -> None:
         self._waits = False
-        self._waiting.dec()
+        self._waiting.inc(-1)
 
 
-def _count_kinds(series: Callable[..., Counter], labels: Sequence[str], counts: Sequence[int]) -> None:
+def _count_kinds(series: Callable[..., Count], labels: Sequence[str], counts: Sequence[int]) -> None:
     """Add to the counts of tokens; each kind has a series from the first response on, even if it stays 0."""
     for kind, count in zip(("input", "cached_input", "output", "reasoning"), counts, strict=True):
         tokens = series(*labels, kind)

@@ -20,6 +20,7 @@ def routes(metrics: Metrics) -> APIRouter:
     @router.get("/metrics", summary="Metrics, for Prometheus", response_class=PlainTextResponse)
     async def expose(request: Request) -> Response:
         await metrics.models.wait(LABELS_TIMEOUT)
+        metrics.flush()
         # With several workers this reads a file of each.
         body, media_type = await asyncio.to_thread(metrics.expose, request.headers.get("accept", ""))
         return Response(body, media_type=media_type)
