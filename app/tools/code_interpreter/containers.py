@@ -1,9 +1,9 @@
 """
-Containers: each has a sandbox with a Python process, its state, and files under `/mnt/data`.
+Containers: a sandbox with a Python process, its state, and files under `/mnt/data`.
 
-A container belongs to an owner, the hash of a caller's key: for other owners it does not exist. Its sandbox is started
-on first use, and again after it was put away for another one. Sandboxes are child processes of one server process and
-end with it (`local.py`); `shared.py` shares them between workers.
+A container belongs to an owner (a hash of the caller's key); other owners' containers are not found. Its sandbox starts
+on first use, and restarts after a suspension. Sandboxes are child processes of a single server process and end with it
+(`local.py`); `shared.py` shares them between workers.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from app.tools.files import File, Page, UnknownCursor
 from app.tools.files.uploads import Files, list_page
 
 _DATA = "/mnt/data"
-_PIECE = 512 * 1024  # bytes of a file per read or write
-MAX_CONTAINER_NAME = 256  # characters of a container's name, and bytes of a file name
+_PIECE = 512 * 1024  # bytes per file read or write
+MAX_CONTAINER_NAME = 256  # limits a container name in characters, and a file name in bytes
 
 
 class ContainerFailed(APIError):
-    """A container could not be started, or ended while it was in use."""
+    """A container could not be started, or ended while in use."""
 
     status = 503
     code = "container_failed"
 
     def __init__(
         self,
-        message: str = "The container has ended, and its files are lost. It starts again, empty, when it is next used.",
+        message: str = "The container ended, and its files are lost. It starts empty on next use.",
     ) -> None:
         super().__init__(message)
 
@@ -51,16 +51,15 @@ class ContainerFile:
     path: str
     bytes: int
     changed: int  # time of the last write, in nanoseconds
-    created_at: int  # Unix time at which the file was first listed
+    created_at: int  # Unix time of the first listing
     source: str  # `user` or `assistant`
 
     @property
     def filename(self) -> str:
-        """The last part of the path."""
+        """The last path segment."""
         return self.path.rpartition("/")[2]
 
     def resource(self) -> dict[str, object]:
-        """Return the file as the API shows it."""
         return {
             "id": self.id,
             "object": "container.file",
@@ -74,7 +73,7 @@ class ContainerFile:
 
 @dataclass(slots=True)
 class Container:
-    """A container, whether or not it runs."""
+    """A container, running or suspended."""
 
     id: str
     owner: str
@@ -87,7 +86,6 @@ class Container:
     skills: Sequence[Skill] = ()
 
     def resource(self) -> dict[str, object]:
-        """Return the container as the API shows it."""
         return {
             "id": self.id,
             "object": "container",
@@ -102,7 +100,7 @@ class Container:
 
 
 class NewContainer(TypedDict, total=False):
-    """The options of a container that is created."""
+    """Options for a new container."""
 
     name: str
     file_ids: Sequence[str]
@@ -112,7 +110,7 @@ class NewContainer(TypedDict, total=False):
 
 
 class SandboxChannel(Protocol):
-    """The channel to the sandbox of a container in use."""
+    """Channel to a container's sandbox while in use."""
 
     async def request(self, op: str, *, within: float = STOP_GRACE, **fields: object) -> JSONObject:
         """Send a request to the sandbox and return its answer; see `Sandbox.request`."""
@@ -120,17 +118,17 @@ class SandboxChannel(Protocol):
 
 
 class Containers(ABC):
-    """The containers of all callers, each visible only to its owner, and operations on their files."""
+    """All callers' containers, each visible only to its owner, and their file operations."""
 
     def __init__(self, settings: CodeSettings, skills: SkillFolder | None = None) -> None:
         self.settings = settings
         self.skills = skills or SkillFolder()
-        self.uploads: Files | None = None  # the file store, if the server has one
+        self.uploads: Files | None = None  # None without a file store
 
     @abstractmethod
     async def create(self, owner: str, **options: Unpack[NewContainer]) -> Container:
         """
-        Create a container; its sandbox is started on first use.
+        Create a container; its sandbox starts on first use.
 
         Raises `NotFound` for an unknown file, and `InvalidRequest`.
         """
@@ -144,19 +142,19 @@ class Containers(ABC):
         self, owner: str, chain: str, earlier: Sequence[str], **options: Unpack[NewContainer]
     ) -> Container:
         """
-        Return the container of a conversation, creating it if there is none. Raises the errors of `create`.
+        Return a conversation's container, or create it with `options`. Raises the errors of `create`.
 
-        `earlier` lists the containers of the conversation's earlier calls, latest first; `options` go to `create`. A
-        container that has other `skills` gets these when it is started again, which it is at once.
+        `earlier` lists the container ids in the conversation's earlier calls, latest first. If the existing container
+        has other `skills`, it is suspended, and restarts with the new ones.
         """
 
     @abstractmethod
     async def list(self, owner: str, page: Page, name: str | None = None) -> dict[str, object]:
-        """Return a page of containers; raises `InvalidRequest` for a cursor that is not in the list."""
+        """Return a page of containers; raises `UnknownCursor`."""
 
     @abstractmethod
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
-        """Return the last containers of an owner, or of all (None), newest first, without what is in them."""
+        """Return the newest containers of an owner, or of all owners (None), without their content."""
 
     @abstractmethod
     async def delete(self, owner: str, container_id: str) -> dict[str, object]:
@@ -165,24 +163,24 @@ class Containers(ABC):
     @abstractmethod
     def use(self, container: Container) -> AbstractAsyncContextManager[SandboxChannel]:
         """
-        Open the sandbox of a container for one caller at a time.
+        Open a container's sandbox exclusively.
 
-        Raises `ContainerFailed` if it cannot run, and `TooManyRequests` if too many run.
+        Raises `ContainerFailed` if it cannot run, and `TooManyRequests` if too many containers are in use.
         """
 
     @abstractmethod
     async def changes(
         self, container: Container, sandbox: SandboxChannel, source: str = "assistant"
     ) -> Sequence[ContainerFile]:
-        """List the files of a container in use, and return those that are new or changed."""
+        """Refresh the file list of a container in use, and return new and changed files."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close all containers of this process."""
+        """Close all containers in this process."""
 
     async def _upload(self, owner: str, file_id: str) -> File:
         if self.uploads is None:
-            message = "This server has no file store, so there are no files to mount."
+            message = "This server has no file store, so files cannot be mounted."
             raise InvalidRequest(message, param="file_ids", code="unsupported_parameter")
         try:
             return await self.uploads.file(file_id, owner)
@@ -191,7 +189,7 @@ class Containers(ABC):
             raise
 
     async def read(self, sandbox: SandboxChannel, path: str, offset: int = 0, size: int = _PIECE) -> bytes:
-        """Return up to `size` bytes of a file from `offset`; raises `NotFound`."""
+        """Return up to `size` bytes from a file at `offset`; raises `NotFound`."""
         answer = await sandbox.request("read", path=path, offset=offset, size=size)
         data = answer.get("data")
         if not isinstance(data, str):
@@ -216,7 +214,7 @@ class Containers(ABC):
     # Files.
 
     async def add_file(self, container: Container, filename: str, pieces: AsyncIterator[bytes]) -> dict[str, object]:
-        """Write a file from pieces of its content, and return its resource; raises `InvalidRequest`."""
+        """Write a file from content pieces, and return its resource; raises `InvalidRequest`."""
         path = path_for(filename)
         async with self.use(container) as sandbox:
             await self._write(sandbox, path, pieces)
@@ -236,7 +234,6 @@ class Containers(ABC):
         return await self.add_file(container, file.filename, self.uploads.content(file))
 
     async def files(self, container: Container, page: Page) -> dict[str, object]:
-        """Return a page of a container's files."""
         async with self.use(container) as sandbox:
             await self.changes(container, sandbox)
             return page_of([file.resource() for file in container.files.values()], page)
@@ -254,7 +251,7 @@ class Containers(ABC):
         raise NotFound(f"File with id '{file_id}' not found in container '{container.id}'.", param="file_id")
 
     async def content(self, container: Container, file: ContainerFile) -> AsyncIterator[bytes]:
-        """Yield the content of a file in pieces; each is read when it is yielded."""
+        """Yield a file's content in pieces, reading each piece on demand."""
         offset = 0
         while offset < file.bytes:
             async with self.use(container) as sandbox:
@@ -274,7 +271,7 @@ class Containers(ABC):
 
 
 def path_for(filename: str) -> str:
-    """Return the path of a file in the container; raises `InvalidRequest` for an invalid file name."""
+    """Return a file's path in the container; raises `InvalidRequest` for an invalid file name."""
     name = "".join(char for char in filename.replace("\\", "/").rpartition("/")[2] if char.isprintable())
     if name in ("", ".", "..") or len(name.encode("utf-8", "replace")) > MAX_CONTAINER_NAME - 1:
         raise InvalidRequest("Invalid 'file': must have a name of at most 255 bytes.", param="file")
@@ -282,7 +279,7 @@ def path_for(filename: str) -> str:
 
 
 def page_of(entries: list[dict[str, object]], page: Page) -> dict[str, object]:
-    """Return a page of a list in order of creation; raises `UnknownCursor`."""
+    """Return a page from entries in creation order; raises `UnknownCursor`."""
     ordered = entries[::-1] if page.descending else entries
     start = 0
     if page.after is not None:

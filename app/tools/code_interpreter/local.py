@@ -1,7 +1,7 @@
 """
-Containers whose sandboxes are child processes of this process, and end with it.
+Containers whose sandboxes are child processes, and end with this process.
 
-A limited number runs at a time (`slots.py`). The others keep only their files (`saved_files.py`).
+A limited number runs at once (`slots.py`). Suspended containers retain only their files (`saved_files.py`).
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ from app.tools.files import File, Page
 
 logger = logging.getLogger(__name__)
 
-MAX_CONTAINERS = 10_000  # that exist, whether or not they run
-SWEEP_INTERVAL = 10.0  # seconds between two searches for containers that have expired
-SAVE_SECONDS = 60.0  # for the files of one container
-_SAVED_OVERHEAD = 1024  # bytes of a stream for each file, beside its content
-_EVERYBODY = KeyAccess().owner  # the owner of all containers on a server without keys
+MAX_CONTAINERS = 10_000  # running or suspended
+SWEEP_INTERVAL = 10.0  # seconds between sweeps of expired containers
+SAVE_SECONDS = 60.0  # per container
+_SAVED_OVERHEAD = 1024  # packed bytes per file, in addition to its content
+_EVERYBODY = KeyAccess().owner  # owner of all containers on a server without keys
 
 
 @dataclass(slots=True)
 class LocalContainer(Container):
-    """A container of this process."""
+    """A container in this process."""
 
-    mounts: Sequence[File] = ()  # uploaded files that are copied into a new sandbox
-    chain: str | None = None  # of the conversation that it was created for
+    mounts: Sequence[File] = ()  # uploaded files to copy into a new sandbox
+    chain: str | None = None  # the conversation for which it was created
     sandbox: Sandbox | None = None
     slot: ContainerSlot | None = None
-    saved: SavedFiles | None = None  # while it does not run
-    lost: str = ""  # what it will have lost when it runs again: `variables`, or `files` too
-    users: int = 0  # requests that use it, or wait for it
+    saved: SavedFiles | None = None  # while suspended
+    lost: str = ""  # state lost at the next start: `variables`, or `files` (which includes variables)
+    users: int = 0  # requests that use it or wait for it
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)  # one request at a time
     deleted: bool = False
 
 
 class LocalContainers(Containers):
-    """Containers whose sandboxes are child processes of this process."""
+    """Containers whose sandboxes are child processes."""
 
     def __init__(
         self,
@@ -165,14 +165,14 @@ class LocalContainers(Containers):
         return not container.users and container.last_active_at + container.idle_minutes * 60 <= self._clock()
 
     def _sweep(self) -> None:
-        """Delete the containers that have been idle for too long."""
+        """Delete expired containers."""
         for container in [*filter(self._expired, self._containers.values())]:
             self._drop(container)
         sweep = asyncio.get_running_loop().call_later
         self._timer = sweep(SWEEP_INTERVAL, self._sweep) if self._containers else None
 
     def _bound(self) -> None:
-        """Delete containers that do not run, if there are too many or their files are too large."""
+        """Delete unused containers while there are too many, or their saved files are too large."""
         while True:
             resting = [container for container in self._containers.values() if not container.users]
             saved = Counter[str]()
@@ -186,11 +186,10 @@ class LocalContainers(Containers):
                 return
             if not resting:
                 return
-            # Of the owner with the largest share, the one that has been idle for longest.
+            # The longest idle container of the owner with the largest share.
             self._drop(min(resting, key=lambda one: (-shares[one.owner], one.last_active_at)))
 
     def _drop(self, container: LocalContainer) -> None:
-        """Delete a container."""
         container.deleted = True
         del self._containers[container.id]
         if container.chain is not None and self._conversations.get((container.owner, container.chain)) == container.id:
@@ -234,7 +233,7 @@ class LocalContainers(Containers):
                 self._slots.rest(container.slot, container.last_active_at)
 
     async def _started(self, container: LocalContainer) -> Sandbox:
-        """Return the sandbox of a container, and start it if it does not run."""
+        """Return a container's sandbox, starting it if necessary."""
 
         def vacate() -> None:
             self._begin(self._put_away(container))
@@ -247,12 +246,12 @@ class LocalContainers(Containers):
             self._slots.use(container.slot)
             return container.sandbox
         if container.slot is None:
-            within = self.settings.call_seconds + 2 * STOP_GRACE  # a call that runs now has ended by then
+            within = self.settings.call_seconds + 2 * STOP_GRACE  # enough for a running call to end
             container.slot = await self._slots.take(container.owner, vacate, within)
             if container.deleted:
                 raise unknown
         else:
-            container.lost = "files"  # it has ended by itself
+            container.lost = "files"  # the sandbox ended unexpectedly
         settings = self.settings
         memory = memory_bytes(container.memory_limit)
         limits = SandboxLimits(memory, settings.disk, settings.processes, settings.cpus)
@@ -287,7 +286,7 @@ class LocalContainers(Containers):
             container.lost = ""
 
     async def _put_away(self, container: LocalContainer) -> None:
-        """Save the files of a container that is not in use, and end its sandbox, so that another one can run."""
+        """Save an unused container's files and end its sandbox, so that another container can run."""
         async with container.lock:
             if container.sandbox is None:
                 return
@@ -296,8 +295,8 @@ class LocalContainers(Containers):
                     most = 2 * self.settings.disk + _SAVED_OVERHEAD * len(container.files)
                     container.saved = await SavedFiles.save(container.sandbox, most)
                 container.lost = "variables"
-            except (SandboxEnded, OSError) as error:  # TimeoutError is one
-                logger.warning("the files of a container are lost: %s", error or type(error).__name__)
+            except (SandboxEnded, OSError) as error:  # includes TimeoutError
+                logger.warning("container files lost: %s", error or type(error).__name__)
                 container.lost = "files"
             finally:
                 await self._end(container)
@@ -307,7 +306,7 @@ class LocalContainers(Containers):
             self._bound()
 
     async def _end(self, container: LocalContainer) -> None:
-        """End a container's sandbox, if it has one, and leave its slot."""
+        """End a container's sandbox, and release its slot."""
         sandbox, container.sandbox = container.sandbox, None
         if sandbox:
             await sandbox.aclose()
@@ -343,7 +342,7 @@ class LocalContainers(Containers):
 
 
 async def _list_files(sandbox: SandboxChannel) -> Sequence[tuple[str, int, int]]:
-    """Return path, bytes and modification time (ns) of each file; raises `SandboxEnded` for a malformed answer."""
+    """Return path, bytes and modification time (ns) per file; raises `SandboxEnded` for a malformed answer."""
     answer = await sandbox.request("files")
     try:
         return [(str(entry["path"]), int(entry["bytes"]), int(entry["changed"])) for entry in answer["files"]]

@@ -1,7 +1,7 @@
 """
-The files of containers that do not run: as the streams that their supervisors have packed, which are not looked into.
+Files of suspended containers, as opaque streams packed by their supervisors.
 
-Each is in a file without a name in the folder for temporary files, which ends with the process.
+Each stream is in an unnamed temporary file, which the operating system deletes with the process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import IO
 from app.tools.code_interpreter.bubblewrap.process import Sandbox, SandboxEnded
 
 _PIECE = 1024 * 1024  # bytes per request
-_WITHIN = 60.0  # seconds for one request
+_WITHIN = 60.0  # seconds per request
 
 
 class SavedFiles:
-    """The files of one container."""
+    """A suspended container's files."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -27,13 +27,13 @@ class SavedFiles:
 
     @classmethod
     async def save(cls, sandbox: Sandbox, most: int) -> SavedFiles:
-        """Save the files of a sandbox, `most` bytes; raises `SandboxEnded` and `OSError`."""
+        """Save a sandbox's files, at most `most` bytes packed; raises `SandboxEnded` and `OSError`."""
         saved = cls(await asyncio.to_thread(tempfile.TemporaryFile, prefix="antiphon-container-"))
         try:
             while data := await _packed(sandbox, first=not saved.size):
                 saved.size += len(data)
                 if saved.size > most:
-                    raise OSError("the files of a container are too large to be saved")
+                    raise OSError("container files are too large to save")
                 await asyncio.to_thread(saved._file.write, data)
         except BaseException:
             saved.close()
@@ -49,10 +49,9 @@ class SavedFiles:
             piece = {"data": base64.b64encode(data).decode()} if data else {}
             answer = await sandbox.request("unpack", within=_WITHIN, **piece)
             if "error" in answer:
-                raise OSError(f"the files of a container could not be restored: {str(answer['error'])[:100]}")
+                raise OSError(f"container files could not be restored: {str(answer['error'])[:100]}")
 
     def close(self) -> None:
-        """Delete the files."""
         self._file.close()
 
 

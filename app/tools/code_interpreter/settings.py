@@ -18,7 +18,7 @@ def _provider(provider: object) -> object:
 
 def _under_usr(python: str) -> str:
     if python and not python.startswith("/usr/"):
-        raise ValueError("must be a path under /usr, such as /usr/bin/python3: the containers have no other directory")
+        raise ValueError("must be a path under /usr, such as /usr/bin/python3, the only host directory in containers")
     return python
 
 
@@ -60,5 +60,4 @@ class CodeSettings(BaseModel):
 
 
 def memory_bytes(limit: MemoryLimit) -> int:
-    """Return a memory limit in bytes."""
     return int(limit[:-1]) * 1024**3

@@ -1,11 +1,11 @@
 """
-Containers shared by several workers: one worker runs the sandboxes, the others reach them over a Unix socket.
+Containers shared by workers: a worker runs all sandboxes, and the others reach them over a Unix socket.
 
-The worker that holds the lock file is the *host*. When it exits its sandboxes end too, and the next worker that needs
-a container becomes the host.
+The worker that holds the lock file is the *host*. When it exits, its sandboxes end, and the next worker that needs a
+container becomes the host.
 
-Messages are JSON objects, one per line. A connection serves one operation. After `use`, requests to the sandbox follow:
-closing the connection stops a running request and releases the container.
+Messages are JSON objects, one per line. A connection serves a single operation. After `use`, requests to the sandbox
+follow; closing the connection stops a running request and releases the container.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from app.tools.files import Page
 
 logger = logging.getLogger(__name__)
 
-HOST_TIMEOUT = 10.0  # seconds to wait for a host that is starting
-_RETRY_INTERVAL = 0.05  # seconds between attempts to reach such a host
+HOST_TIMEOUT = 10.0  # seconds to wait for a starting host
+_RETRY_INTERVAL = 0.05  # seconds between connection attempts
 _MAX_LINE = 2 * MAX_ANSWER  # bytes
 
 
 class SharedContainers(Containers):
-    """Containers shared by all workers of one server."""
+    """Containers shared by all workers."""
 
     def __init__(
         self, bubblewrap: Bubblewrap, settings: CodeSettings, directory: Path, skills: SkillFolder | None = None
     ) -> None:
-        """`directory` holds the lock and the socket; only the workers' user may write to it."""
+        """`directory` contains the lock file and the socket. Only the workers' user may write to it."""
         super().__init__(settings, skills)
         self._bubblewrap = bubblewrap
         self._lock_path, self._socket_path = directory / "containers.lock", directory / "containers.socket"
-        self._lock: int | None = None  # the file descriptor, if this worker is the host
+        self._lock: int | None = None  # file descriptor, if this worker is the host
         self._local: LocalContainers | None = None
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -65,7 +65,7 @@ class SharedContainers(Containers):
     # Finding the host.
 
     async def _host(self) -> LocalContainers | None:
-        """Return the containers if this process is the host, which it becomes if there is none."""
+        """Return the local containers if this process is the host, or becomes it."""
         if self._local or not self._take_lock():
             return self._local
         self._local = LocalContainers(self._bubblewrap, self.settings, self.skills)
@@ -85,7 +85,7 @@ class SharedContainers(Containers):
         return True
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | LocalContainers:
-        """Return a connection to the host, or the containers if this process is it; raises `ContainerFailed`."""
+        """Return a connection to the host, or the containers if this process is the host; raises `ContainerFailed`."""
         try:
             async with asyncio.timeout(HOST_TIMEOUT):
                 while True:
@@ -98,7 +98,7 @@ class SharedContainers(Containers):
             raise ContainerFailed from None
 
     async def _do(self, operation: str, **fields: object) -> Any:
-        """Run an operation here or on the host; raises the errors of the operation, and `ContainerFailed`."""
+        """Run an operation here or on the host; raises the operation's errors, and `ContainerFailed`."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
             return await _run(host, operation, fields)
@@ -138,7 +138,7 @@ class SharedContainers(Containers):
 
     @asynccontextmanager
     async def use(self, container: Container) -> AsyncIterator[SandboxChannel]:
-        """Open the sandbox of a container, here or on the host; see `Containers.use`."""
+        """Open a container's sandbox, here or on the host; see `Containers.use`."""
         host = await self._connect()
         if isinstance(host, LocalContainers):
             async with host.use(await host.get(container.owner, container.id)) as sandbox:
@@ -184,7 +184,7 @@ class SharedContainers(Containers):
         connection.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Run the operation of a connection; it is cancelled when the other worker closes the connection."""
+        """Run a connection's operation. It is cancelled when the other worker closes the connection."""
         assert self._local
         lines: asyncio.Queue[Mapping[str, object]] = asyncio.Queue()
         work = asyncio.create_task(self._work(self._local, lines, writer))
@@ -223,12 +223,12 @@ class SharedContainers(Containers):
         except ConnectionError:
             pass
         except Exception:
-            logger.exception("a worker's request to a container failed")
+            logger.exception("container request from another worker failed")
             writer.close()
 
 
 class _RemoteSandbox:
-    """A connection to the host, for one operation or for a sandbox in use."""
+    """A connection to the host, for a single operation or for a sandbox in use."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -286,7 +286,7 @@ async def _run(host: LocalContainers, operation: str, fields: JSONMapping) -> An
 
 
 def _sendable(options: NewContainer) -> JSONObject:
-    """Return the options of a new container as JSON has them."""
+    """Convert container options to JSON types."""
     return {**options, "skills": [[*skill] for skill in options.get("skills") or ()]}
 
 
@@ -294,14 +294,14 @@ _FIELDS = ("id", "owner", "name", "created_at", "last_active_at", "idle_minutes"
 
 
 def _plain(result: object) -> object:
-    """Return the result of an operation as JSON."""
+    """Convert an operation's result to JSON types."""
     if not isinstance(result, Container):
         return result
     return {name: getattr(result, name) for name in _FIELDS} | {"skills": [[*skill] for skill in result.skills]}
 
 
 def _container(result: Any) -> Container:
-    """Return the host's container, or a copy of it if the host is another process."""
+    """Return the host's container, or a copy if the host is another process."""
     if isinstance(result, Container):
         return result
     return Container(**{**result, "skills": [Skill(*skill) for skill in result["skills"]]})

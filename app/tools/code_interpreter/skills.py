@@ -1,8 +1,8 @@
 """
-Skills: folders with instructions in `SKILL.md`, which are in a container at `/mnt/skills`, read-only.
+Skills: folders with instructions in `SKILL.md`, mounted read-only in containers at `/mnt/skills`.
 
-The model is shown their names and descriptions, and reads the rest when it wants to. A request brings a skill as a ZIP
-archive (`inline`), or names one in the operator's folder (`skill_reference`).
+The model receives names and descriptions, and reads further files on demand. A request contains a skill as a ZIP
+archive (`inline`), or references a skill in the operator's folder (`skill_reference`).
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstrai
 from app.errors import InvalidRequest
 
 MOUNT = "/mnt/skills"
-MAX_SKILLS = 16  # in a container
-MAX_SKILL_FILES = 100  # in one skill
-MAX_SKILL_BYTES = 8 * 1024 * 1024  # of one skill, unpacked
-MAX_ARCHIVE = 8 * 1024 * 1024  # bytes of a ZIP archive
-MAX_STORED_SKILLS = 1024**3  # bytes of all skills of requests, on the disk
+MAX_SKILLS = 16  # per container
+MAX_SKILL_FILES = 100  # per skill
+MAX_SKILL_BYTES = 8 * 1024 * 1024  # per skill, unpacked
+MAX_ARCHIVE = 8 * 1024 * 1024  # bytes per ZIP archive
+MAX_STORED_SKILLS = 1024**3  # bytes on disk for all inline skills
 _ABOUT = (
     "These skills are available. Each skill is a read-only folder with instructions in `SKILL.md`. Before a task that "
     "a skill describes, read its `SKILL.md`:"
@@ -45,7 +45,7 @@ SkillText: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length
 
 
 class SkillSource(BaseModel):
-    """The archive of an inline skill."""
+    """An inline skill's archive."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -55,7 +55,7 @@ class SkillSource(BaseModel):
 
 
 class InlineSkill(BaseModel):
-    """A skill that is in the request."""
+    """A skill contained in the request."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -66,7 +66,7 @@ class InlineSkill(BaseModel):
 
 
 class SkillReference(BaseModel):
-    """A skill of the operator's folder."""
+    """A skill in the operator's folder."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -88,7 +88,7 @@ DeclaredSkills: TypeAlias = Annotated[list[DeclaredSkill], Field(max_length=MAX_
 
 
 class Skill(NamedTuple):
-    """A skill that can be put into a container."""
+    """A skill that can be mounted in a container."""
 
     name: str
     description: str
@@ -96,22 +96,24 @@ class Skill(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """The name of its folder in the container."""
+        """The folder name in the container."""
         return re.sub(r"[^\w.-]+", "-", self.name, flags=re.ASCII).strip(".-") or "skill"
 
 
 class SkillFolder:
-    """The operator's skills, and those of requests, which are unpacked into a directory of this server."""
+    """The operator's skills, and inline skills, which are unpacked into a directory on this server."""
 
     def __init__(self, operators: Path | None = None, directory: Path | None = None) -> None:
-        """`operators` has a folder for each skill; `directory` is shared by the workers, None where there is one."""
+        """
+        `operators` contains a folder per skill. `directory` is shared by all workers; None if there is a single worker.
+        """
         self._operators = operators
         self._directory = directory
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._lock = threading.Lock()  # skills are unpacked in threads
 
     async def resolve(self, declared: Sequence[InlineSkill | SkillReference], place: str) -> list[Skill]:
-        """Return the declared skills; raises `InvalidRequest`, with the field below `place`."""
+        """Return the declared skills; raises `InvalidRequest`, with a field below `place`."""
         skills: list[Skill] = []
         for index, skill in enumerate(declared):
             try:
@@ -130,7 +132,7 @@ class SkillFolder:
         return skills
 
     def close(self) -> None:
-        """Delete what was unpacked by this process alone."""
+        """Delete the skills unpacked by this process, unless workers share them."""
         if self._temporary:
             self._temporary.cleanup()
 
@@ -153,13 +155,13 @@ class SkillFolder:
             raise InvalidRequest("The archive is not valid base64.", param="source.data") from None
         target = self._root() / hashlib.sha256(data).hexdigest()
         try:
-            os.utime(target)  # protects it from `_make_room`
+            os.utime(target)  # protects the skill from `_make_room`
         except FileNotFoundError:
             self._unpack(read_archive(data), target)
         return Skill(skill.name, skill.description, str(target))
 
     def _unpack(self, files: Mapping[str, bytes], target: Path) -> None:
-        """Write the files of a skill into a new folder; raises `OSError`."""
+        """Write a skill's files into a new folder; raises `OSError`."""
         self._make_room(sum(map(len, files.values())))
         with tempfile.TemporaryDirectory(prefix=".", dir=self._root()) as temporary:
             fresh = Path(temporary) / "skill"
@@ -169,7 +171,7 @@ class SkillFolder:
             try:
                 fresh.rename(target)
             except OSError:
-                if not target.is_dir():  # otherwise another request has unpacked it meanwhile
+                if not target.is_dir():  # otherwise a concurrent request has unpacked it
                     raise
 
     def _root(self) -> Path:
@@ -181,10 +183,10 @@ class SkillFolder:
         return self._directory
 
     def _make_room(self, size: int) -> None:
-        """Delete the skills that were declared least recently, if there are too many."""
+        """Delete the least recently declared skills until `size` more bytes fit."""
         unpacked: list[tuple[float, int, Path]] = []
         for path in self._root().glob("[0-9a-f]*"):
-            with contextlib.suppress(FileNotFoundError):  # another request has deleted it meanwhile
+            with contextlib.suppress(FileNotFoundError):  # deleted by a concurrent request
                 occupied = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
                 unpacked.append((path.stat().st_mtime, occupied, path))
         excess = sum(occupied for _, occupied, _ in unpacked) + size - MAX_STORED_SKILLS
@@ -196,7 +198,7 @@ class SkillFolder:
 
 
 def read_heading(text: str) -> tuple[str, str]:
-    """Return the name and the description in the front matter of a `SKILL.md`, each empty without one."""
+    """Return name and description from the front matter of a `SKILL.md`; "" if missing."""
     found = {"name": "", "description": ""}
     lines = text.replace("\r\n", "\n").split("\n")
     if lines[0].strip() != "---":
@@ -217,9 +219,9 @@ def read_heading(text: str) -> tuple[str, str]:
 
 def read_archive(data: bytes) -> dict[str, bytes]:
     """
-    Return the files of a skill in a ZIP archive, by their paths; raises `InvalidRequest`.
+    Return a skill's files in a ZIP archive, by path; raises `InvalidRequest`.
 
-    `SKILL.md` is at its root, or in the only folder there.
+    `SKILL.md` is in the archive's root, or in its only top-level folder.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -230,7 +232,7 @@ def read_archive(data: bytes) -> dict[str, bytes]:
         folders = {path.partition("/")[0] for path in files}
         prefix = f"{next(iter(folders), '')}/"
         if len(folders) != 1 or f"{prefix}SKILL.md" not in files:
-            raise _invalid("The archive has no SKILL.md at its root, or in its only folder.")
+            raise _invalid("The archive must contain SKILL.md at its root, or in its only folder.")
         files = {path.removeprefix(prefix): content for path, content in files.items()}
     return files
 
@@ -255,7 +257,7 @@ def _read_members(archive: zipfile.ZipFile) -> Iterator[tuple[str, bytes]]:
         if not member.filename.isprintable() or any(len(part.encode()) > 255 for part in path.parts):
             raise _invalid("The archive contains an invalid file name.")
         if mode and not (stat.S_ISREG(mode) or stat.S_IFMT(mode) == 0):
-            raise _invalid("The archive contains an entry that is not a file, such as a link.")
+            raise _invalid("The archive contains an entry that is not a regular file, such as a link.")
         if str(path) in seen or any(str(parent) in seen for parent in path.parents):
             raise _invalid("The archive contains a path twice.")
         seen.add(str(path))
@@ -273,15 +275,15 @@ def _invalid(message: str) -> InvalidRequest:
 
 def files_of(skills: Sequence[Skill]) -> dict[str, bytes]:
     """
-    Return the files of skills by their paths in a container, for a sandbox that is started.
+    Return skill files by container path, for a new sandbox.
 
-    Of the operator's folders, links and what is beyond the bounds are left out; a skill that is gone has no files.
+    In the operator's folders, links and files beyond the limits are skipped. A deleted skill has no files.
     """
     files: dict[str, bytes] = {}
     for skill in skills:
         left, count = MAX_SKILL_BYTES, 0
         root = Path(skill.directory)
-        for folder, folders, names in os.walk(root):  # which follows no links
+        for folder, folders, names in os.walk(root):  # does not follow links
             folders.sort()
             for name in sorted(names):
                 path = Path(folder) / name
@@ -300,7 +302,7 @@ def files_of(skills: Sequence[Skill]) -> dict[str, bytes]:
 
 
 def describe_skills(skills: Sequence[Skill]) -> str:
-    """Return what the model is told of the skills in its container; "" without any."""
+    """Describe a container's skills to the model; "" without skills."""
     if not skills:
         return ""
     return "\n".join([f" {_ABOUT}", *(f"- {one.name}: {one.description} ({MOUNT}/{one.folder})" for one in skills)])

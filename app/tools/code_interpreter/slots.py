@@ -1,9 +1,8 @@
 """
-Which containers run: so many at a time, and not all of one owner.
+Limits how many containers run at once, in total and per owner.
 
-A container that is to run takes a slot. If there is none left, the idle container that can best be spared gives up its
-own: of the owner with the most, the one that has been idle for longest. If all are in use, the next slot that is left
-goes to the owner with the fewest.
+A running container holds a slot. If all slots are held, an idle container is evicted: the longest idle container of the
+owner with the most slots. If no container is idle, the next released slot goes to the owner with the fewest slots.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ from app.errors import TooManyRequests
 
 @dataclass(eq=False, slots=True)
 class ContainerSlot:
-    """The right of one container to run, until it is left."""
+    """A container's permit to run, until released."""
 
     owner: str
-    vacate: Callable[[], None]  # called if another container needs it: begins what ends with `leave`
-    idle_since: float | None = None  # None while it is in use, or is to be vacated
+    vacate: Callable[[], None]  # called on eviction: starts suspending the container, which ends with `leave`
+    idle_since: float | None = None  # None while in use or being evicted
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter:
     slot: ContainerSlot
     granted: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    vacating: ContainerSlot | None = None  # what is being vacated for it
+    vacating: ContainerSlot | None = None  # the slot being evicted for this waiter
 
 
 class ContainerSlots:
-    """The slots of all containers."""
+    """All container slots."""
 
     def __init__(self, total: int, limit_of: Callable[[str], int]) -> None:
-        """`limit_of` returns the most slots of an owner."""
+        """`limit_of` returns an owner's maximum number of slots."""
         self._total, self._limit_of = total, limit_of
         self._taken: set[ContainerSlot] = set()
         self._waiters: list[_Waiter] = []
 
     async def take(self, owner: str, vacate: Callable[[], None], within: float) -> ContainerSlot:
-        """Wait for a slot, at most so many seconds; raises `TooManyRequests`. It is in use at first."""
+        """Wait up to `within` seconds for a slot, marked as in use; raises `TooManyRequests`."""
         waiter = _Waiter(ContainerSlot(owner, vacate))
         self._waiters.append(waiter)
         self._serve()
@@ -61,7 +60,7 @@ class ContainerSlots:
         return waiter.slot
 
     def leave(self, slot: ContainerSlot) -> None:
-        """Give a slot to the next one that waits."""
+        """Release a slot to the next waiter."""
         self._taken.discard(slot)
         for waiter in self._waiters:
             if waiter.vacating is slot:
@@ -69,16 +68,16 @@ class ContainerSlots:
         self._serve()
 
     def use(self, slot: ContainerSlot) -> None:
-        """Keep a slot, while its container is in use."""
+        """Mark a slot as in use, which prevents its eviction."""
         slot.idle_since = None
 
     def rest(self, slot: ContainerSlot, now: float) -> None:
-        """Let others have the slot of a container that is not in use."""
+        """Mark a slot as idle, so that it can be evicted."""
         slot.idle_since = now
         self._serve()
 
     def _serve(self) -> None:
-        """Grant slots, and have idle ones vacated for those who wait."""
+        """Grant free slots, and evict idle ones for the remaining waiters."""
         while waiter := next(filter(self._may_have, self._in_turn()), None):
             self._waiters.remove(waiter)
             self._taken.add(waiter.slot)
@@ -89,7 +88,7 @@ class ContainerSlots:
                 spared.vacate()
 
     def _in_turn(self) -> list[_Waiter]:
-        """Return those who wait: of the owners with the fewest slots first, and then as they came."""
+        """Return waiters in order: owners with the fewest slots first, then by arrival."""
         taken = self._counts()
         waiting = [waiter for waiter in self._waiters if not waiter.granted.done()]  # some may be cancelled
         return sorted(waiting, key=lambda waiter: taken[waiter.slot.owner])
@@ -102,7 +101,7 @@ class ContainerSlots:
         return Counter(slot.owner for slot in self._taken)
 
     def _spared(self, owner: str) -> ContainerSlot | None:
-        """Return the idle slot that can best be spared for another one of an owner."""
+        """Return the idle slot to evict for an owner's new container, or None."""
         taken = self._counts()
         full = taken[owner] >= self._limit_of(owner)
 

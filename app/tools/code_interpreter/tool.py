@@ -1,4 +1,4 @@
-"""The hosted tools `code_interpreter` and `shell`, configured in the table `[tools.code_interpreter]`."""
+"""The hosted tools `code_interpreter` and `shell`. Settings: `[tools.code_interpreter]`."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from app.tools.validation import read_declaration, read_table
 MAX_MOUNTS = 50  # files per declaration
 MAX_COMMANDS = 32  # per shell call
 MAX_CITED = 20  # files per call
-MAX_SAVED_IMAGES = 4  # image files per call that are returned as images
+MAX_SAVED_IMAGES = 4  # per call; image files that are also returned as images
 MAX_SAVED_IMAGE_BYTES = 4 * 1024 * 1024
-FIRST_MARK = 900_001  # citation marks of written files start here; those of other tools are lower
+FIRST_MARK = 900_001  # citation marks for created files; other tools use lower numbers
 
 _PYTHON = (
     "Run Python code in a sandbox without network access. Variables, imports and files are kept for later calls, as in "
@@ -78,7 +78,7 @@ _SHELL_SCHEMA: dict[str, object] = {
 }
 _EXCEEDED = {
     "memory": "it used too much memory",
-    "files": "there are too many files",
+    "files": "it created too many files",
     "sockets": "it opened too many sockets",
 }
 _ENDINGS = {
@@ -104,7 +104,7 @@ _BY_MCP = "app.tools.mcp.code:MCPCodeInterpreter"
 
 
 class NetworkPolicy(BaseModel):
-    """The network access of a container: always disabled."""
+    """A container's network access: always disabled."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -112,7 +112,7 @@ class NetworkPolicy(BaseModel):
 
 
 class ContainerOptions(BaseModel):
-    """Options of a container that is created for a conversation."""
+    """Options for the container created for a conversation."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -124,7 +124,7 @@ class ContainerOptions(BaseModel):
 
 
 class ContainerReference(BaseModel):
-    """A reference to an existing container by its id."""
+    """A reference to an existing container."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -133,7 +133,7 @@ class ContainerReference(BaseModel):
 
 
 class CodeInterpreter:
-    """Serves `code_interpreter` declarations, and `shell` declarations that run in a container."""
+    """Serves `code_interpreter`, and `shell` if it runs in a container."""
 
     types = ("code_interpreter", "shell")
 
@@ -142,16 +142,15 @@ class CodeInterpreter:
 
     @property
     def resources(self) -> dict[str, object]:
-        """The containers."""
         return {"containers": self.containers}
 
     def link(self, tools: Mapping[str, HostedTool]) -> None:
-        """Let containers use uploaded files, if there are some."""
+        """Give containers access to uploaded files."""
         uploads = (tool.resources.get("files") for tool in tools.values() if isinstance(tool, ResourceTool))
         self.containers.uploads = next((files for files in uploads if isinstance(files, Files)), None)
 
     def declarations(self, key_names: Collection[str]) -> list[dict[str, object]]:
-        """Return declarations with a container that is made for the response."""
+        """Return declarations with a container created for the response."""
         return [
             {"type": "code_interpreter", "container": {"type": "auto"}},
             {"type": "shell", "environment": {"type": "container_auto"}},
@@ -160,9 +159,9 @@ class CodeInterpreter:
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> HostedTool:
         """
-        Create the tool from its table. Raises `ValueError`, also if this machine cannot run sandboxes.
+        Create the tool. Raises `ValueError` for an invalid table, or if this machine cannot run sandboxes.
 
-        With the provider `mcp:NAME` this is an `MCPCodeInterpreter`, which has no containers of its own.
+        With the provider `mcp:NAME`, returns an `MCPCodeInterpreter`, which has no containers.
         """
         if str(table.get("provider")).startswith("mcp:"):
             tool: HostedTool = import_object(_BY_MCP).from_settings(table, host)
@@ -185,7 +184,7 @@ class CodeInterpreter:
         tool = declaration.tool
         shell = tool["type"] == "shell"
         field = "environment" if shell else "container"
-        value = declaration.secrets.get(field)  # as it was sent, with the archives of skills
+        value = declaration.secrets.get(field)  # as sent, with the skill archives
         if shell and (value is None or (isinstance(value, Mapping) and value.get("type") == "local")):
             return None
         place = f"{declaration.place}.{field}"
@@ -202,7 +201,7 @@ class CodeInterpreter:
         return nullcontext(session_class(self.containers, declaration, options, place))
 
     async def check(self) -> Mapping[str, str | None]:
-        """Report no error: the server does not start unless sandboxes can be created."""
+        """Report no error: the server only starts if sandboxes can be created."""
         return {"bubblewrap": None}
 
     async def aclose(self) -> None:
@@ -210,7 +209,7 @@ class CodeInterpreter:
 
 
 class _Session(ABC):
-    """The common part of both tools: the container of the response, and the files written in it."""
+    """Shared by both tools: the response's container, and the files created in it."""
 
     def __init__(
         self,
@@ -223,14 +222,14 @@ class _Session(ABC):
         self._container: Container | None = None
 
     async def functions(self, items: Sequence[Item], report: Report) -> Sequence[HostedFunction]:
-        """Return the one function, once there is a container; raises `APIError`."""
+        """Find or create the container, and return the tool's function; raises `APIError`."""
         return [self._function(await self._find(items))]
 
     @abstractmethod
     def _function(self, container: Container) -> HostedFunction: ...
 
     async def _find(self, items: Sequence[Item]) -> Container:
-        """Return the container of the declaration. Raises `APIError` with `param` set to the field."""
+        """Return the declaration's container. Raises `APIError` with `param` set to the field."""
         owner, options, place = self._declaration.owner, self._options, self._place
         try:
             if isinstance(options, ContainerReference):
@@ -254,7 +253,7 @@ class _Session(ABC):
         return self._container
 
     def _sources(self, files: Sequence[ContainerFile], items: Sequence[Item]) -> tuple[list[Source], str]:
-        """Return the files as citable sources, and the text that lists them for the model ("" without files)."""
+        """Return files as citable sources, and a list for the model ("" without files)."""
         marks = FIRST_MARK + MAX_CITED * sum(item.get("type") in _CALLS for item in items) % 90_000
         sources, lines = [], []
         for number, file in enumerate(files[:MAX_CITED], marks):
@@ -272,7 +271,7 @@ class _Session(ABC):
 
 
 class PythonSession(_Session):
-    """`code_interpreter` during one response."""
+    """`code_interpreter` during a response."""
 
     def _function(self, container: Container) -> HostedFunction:
         fields = {"container_id": container.id}
@@ -313,7 +312,7 @@ class PythonSession(_Session):
         return Outcome(result, {"outputs": outputs}, "failed" if ending else "completed", sources=sources)
 
     async def _saved(self, sandbox: SandboxChannel, files: Sequence[ContainerFile]) -> list[str]:
-        """Return the written image files as data URLs, skipping those that are too large."""
+        """Return created image files as data URLs, skipping large files."""
         urls: list[str] = []
         for file in files:
             media_type = mimetypes.guess_type(file.filename)[0]
@@ -330,7 +329,7 @@ class PythonSession(_Session):
 
 
 class ShellSession(_Session):
-    """`shell` in a container during one response."""
+    """`shell` in a container during a response."""
 
     def _function(self, container: Container) -> HostedFunction:
         fields = {"environment": {"type": "container_reference", "container_id": container.id}}
@@ -338,7 +337,7 @@ class ShellSession(_Session):
         return HostedFunction("shell", "shell_call", about, _SHELL_SCHEMA, fields=fields)
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Run the commands in order; their output is added as a `shell_call_output` item."""
+        """Run the commands in order, and add their output as a `shell_call_output` item."""
         container, settings = self._container, self._containers.settings
         assert container
         argument = call.arguments.get("commands")
@@ -396,7 +395,7 @@ def _entry(stdout: str, stderr: str, exit_code: int) -> dict[str, object]:
 
 
 def _containers_of(items: Sequence[Item]) -> list[str]:
-    """Return the ids of the containers used by earlier calls of the conversation, latest first."""
+    """Return the container ids in the conversation's earlier calls, latest first."""
     ids: dict[str, None] = {}
     for item in reversed(items):
         environment = item.get("environment")
@@ -415,8 +414,8 @@ def _images(answer: Mapping[str, object]) -> list[str]:
 
 
 def _ending(answer: Mapping[str, object], seconds: float) -> str | None:
-    """Return why the code was stopped, as a sentence for the model; None if it finished."""
+    """Tell the model why the code was stopped; None if it finished."""
     ended, exceeded = str(answer.get("ended")), str(answer.get("exceeded") or "")
-    if ended == "done":  # the kernel may have ended another process of the container
+    if ended == "done":  # the kernel may have killed another process
         return f"A process was stopped: {_EXCEEDED.get(exceeded)}." if exceeded else None
     return _ENDINGS.get(exceeded or ended, _STOPPED).format(seconds=seconds, code=answer.get("exit_code"))

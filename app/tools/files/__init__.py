@@ -1,8 +1,8 @@
 """
 Uploaded files and vector stores: `/v1/files`, `/v1/vector_stores` and the tool `file_search`.
 
-A `FileStore` stores the files and their search indexes. Everything in it belongs to an owner, the hash of a caller's
-key; for other owners it does not exist.
+A `FileStore` stores files and search indexes per owner (a hash of the caller's key). Other owners' objects are reported
+as not found.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# By the scheme of the URL. Any other name is an import path, `package.module:Class`.
+# By URL scheme. Any other name is an import path, `package.module:Class`.
 FILE_STORES = {
     "sqlite": "app.tools.files.sqlite:SQLiteFileStore",
     "postgresql": "app.tools.files.postgres:PostgresFileStore",
@@ -43,7 +43,7 @@ class FilesUnavailable(APIError):
 
 
 class VectorsUnsupported(ValueError):
-    """The database cannot store embeddings; the message says why, and what to do."""
+    """The database cannot store embeddings. The message contains the reason and the remedy."""
 
 
 class UnknownCursor(InvalidRequest):
@@ -55,7 +55,7 @@ class UnknownCursor(InvalidRequest):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The requested page of a list: at most `limit` entries after the id `after`, or just before the id `before`."""
+    """A page request: at most `limit` entries after the id `after`, or just before the id `before`."""
 
     limit: int = 20
     descending: bool = True  # newest first
@@ -63,29 +63,29 @@ class Page:
     before: str | None = None
 
     def cursors(self) -> list[tuple[str, str, str]]:
-        """Return the name and id of each cursor, and how the entries compare to it: `<` or `>`."""
+        """Return each cursor's name and id, and the operator that compares entries with it: `<` or `>`."""
         cursors = [("after", self.after, self.descending), ("before", self.before, not self.descending)]
         return [(name, cursor, "<" if below else ">") for name, cursor, below in cursors if cursor is not None]
 
     @property
     def _backwards(self) -> bool:
-        """Whether the page is read from its end: with `before` alone it has the entries nearest to it."""
+        """With `before` alone, the page is read from its end: it contains the entries nearest to the cursor."""
         return self.before is not None and self.after is None
 
     @property
     def order(self) -> str:
-        """The order in which to read the entries, `ASC` or `DESC`; one more than `limit` should be read."""
+        """The SQL sort order, `ASC` or `DESC`. Callers read `limit + 1` entries."""
         return "DESC" if self.descending != self._backwards else "ASC"
 
     def cut(self, entries: list[T]) -> tuple[list[T], bool]:
-        """Return the entries of the page in its order, and whether there are more, from those that were read."""
+        """Trim the entries read to the page, in page order. Also returns whether more exist."""
         more, entries = len(entries) > self.limit, entries[: self.limit]
         return (entries[::-1] if self._backwards else entries), more
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The record of an uploaded file, without its content."""
+    """An uploaded file's record, without its content."""
 
     id: str
     owner: str
@@ -96,7 +96,6 @@ class File:
     expires_at: int | None = None
 
     def resource(self) -> dict[str, object]:
-        """Return the file as the API shows it."""
         return {
             "id": self.id,
             "object": "file",
@@ -112,44 +111,42 @@ class File:
 
 class FileStore(Protocol):
     """
-    Stores the files of all owners. Every method raises `FilesUnavailable` if the store cannot be reached.
+    Stores all owners' files. Every method raises `FilesUnavailable` in an outage.
 
-    Content is written and read in pieces of about `PIECE` bytes, so that no file is ever in memory as a whole.
+    Content is written and read in pieces of about `PIECE` bytes, so a whole file is never in memory.
     """
 
     @property
-    def vector_stores(self) -> VectorStoreRecords:
-        """The vector stores, stored with the files."""
-        ...
+    def vector_stores(self) -> VectorStoreRecords: ...
 
     @property
     def uploads(self) -> UploadRecords:
-        """The uploads in parts, stored with the files."""
+        """Multipart uploads."""
         ...
 
     @property
     def batches(self) -> BatchRecords:
-        """The batches of requests, stored with the files."""
+        """Batch API jobs."""
         ...
 
     async def write(self, file_id: str, number: int, data: bytes) -> None:
-        """Write a piece, numbered from 0, of a file or part that is being uploaded; it is not visible yet."""
+        """Write a piece, numbered from 0, to a file or upload part. The content is not visible before `add`."""
         ...
 
     async def finish(self, file_id: str) -> None:
-        """Complete the content of a file or part after its last piece, before it is added."""
+        """Complete the content after its last piece, before `add`."""
         ...
 
     async def add(self, file: File, limit: int | None = None) -> bool:
         """
-        Make a file visible after its content has been written.
+        Make a file visible after its content was written.
 
-        Returns False, and does nothing, if the owner's files would exceed `limit` bytes in total.
+        Returns False, without changes, if the owner's files would exceed `limit` bytes in total.
         """
         ...
 
     async def stored_bytes(self, owner: str) -> int:
-        """Return the total size of an owner's files, and of the uploads that are not completed, in bytes."""
+        """Return the total bytes in an owner's files and pending uploads."""
         ...
 
     async def discard(self, file_id: str) -> None:
@@ -161,15 +158,15 @@ class FileStore(Protocol):
         ...
 
     async def files(self, owner: str, page: Page, purpose: str | None = None) -> tuple[list[File], bool]:
-        """Return a page of files and whether there are more; raises `UnknownCursor`."""
+        """Return a page and whether more files exist; raises `UnknownCursor`."""
         ...
 
     def content(self, file_id: str) -> AsyncIterator[bytes]:
-        """Yield the content of a file in pieces. The owner is not checked here."""
+        """Yield a file's content in pieces. Does not check the owner."""
         ...
 
     def part_content(self, part_id: str) -> AsyncIterator[bytes]:
-        """Yield the content of a part of an upload in pieces. The owner is not checked here."""
+        """Yield an upload part's content in pieces. Does not check the owner."""
         ...
 
     async def delete(self, owner: str, file_id: str) -> bool:
@@ -181,21 +178,21 @@ class FileStore(Protocol):
         ...
 
     async def prepare_vectors(self) -> None:
-        """Prepare to store embeddings; raises `VectorsUnsupported` if the database cannot."""
+        """Create the schema for embeddings; raises `VectorsUnsupported` if the database does not support them."""
         ...
 
     async def check(self) -> None:
-        """Check that the store can be written to."""
+        """Check that the store is writable."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 def new_file_id() -> str:
-    """Return a new random id, `file-` and 24 hexadecimal digits."""
+    """Return `file-` and 24 random hexadecimal digits."""
     return f"file-{secrets.token_hex(12)}"
 
 
 def no_such_file(file_id: str, param: str = "id") -> NotFound:
-    """Return the error for the id of a file, in the field `param`, that is unknown, expired or another owner's."""
+    """The error for a file id in the field `param` that is unknown, expired or another owner's."""
     return NotFound(f"No such File object: {file_id}", param=param)

@@ -1,8 +1,9 @@
 """
-Batches, `/v1/batches`: the requests of a file, answered in the background, with their answers in a file.
+Batch API, `/v1/batches`: runs a file's requests in the background and writes their responses to files.
 
-The requests of a batch are rows of the database of files, so they survive the process. A process claims one for some
-seconds and renews the claim while it runs; if it dies, another one asks again. Of each request one answer is kept.
+Batch requests are rows in the file database, so they survive the process. A process claims a request for some seconds
+and renews the claim while it runs. If the process dies, another process runs the request again. Only the first result
+is stored.
 """
 
 from __future__ import annotations
@@ -24,27 +25,27 @@ from app.tools.files.uploads import BATCH_LIFETIME, list_page
 
 MAX_REQUESTS = 50_000
 MAX_INPUT_BYTES = 200 * 1024 * 1024
-MAX_UNFINISHED = 100  # batches of one owner
-WINDOW = 86_400  # seconds of the only `completion_window`, 24h
+MAX_UNFINISHED = 100  # per owner
+WINDOW = 86_400  # seconds; the only `completion_window` is 24h
 
 BatchEndpoint: TypeAlias = Literal["/v1/responses", "/v1/chat/completions", "/v1/embeddings"]
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBatch:
-    """The record of a batch. Times are Unix times, None for what has not happened."""
+    """A batch's record. Times are Unix times."""
 
     id: str
     owner: str
-    key: str  # the name of the key that pays
+    key: str  # name of the key that pays
     endpoint: str
     input_file: str
     created_at: int
     expires_at: int
     metadata: Mapping[str, str] | None = None
-    output_lifetime: int = BATCH_LIFETIME  # of its files, in seconds
+    output_lifetime: int = BATCH_LIFETIME  # seconds; expiry of the output files
     status: str = "validating"
-    times: Mapping[str, int] = field(default_factory=dict)  # by status: when it began
+    times: Mapping[str, int] = field(default_factory=dict)  # start time by status
     errors: Sequence[Mapping[str, object]] = ()
     total: int = 0
     completed: int = 0
@@ -52,10 +53,9 @@ class RequestBatch:
     output_file: str | None = None
     error_file: str | None = None
     model: str | None = None
-    usage: Sequence[int] = (0, 0, 0, 0)  # tokens of input, of these cached, of output, of these reasoning
+    usage: Sequence[int] = (0, 0, 0, 0)  # tokens: input, cached input, output, reasoning output
 
     def resource(self) -> dict[str, object]:
-        """Return the batch as the API shows it."""
         input_tokens, cached, output_tokens, reasoning = self.usage
         return {
             "id": self.id,
@@ -90,7 +90,7 @@ class RequestBatch:
 
 
 class BatchLine(NamedTuple):
-    """A request of a batch."""
+    """A batch request."""
 
     number: int  # in the file, from 1
     custom_id: str
@@ -98,7 +98,7 @@ class BatchLine(NamedTuple):
 
 
 class ClaimedLine(NamedTuple):
-    """A request that this process may run, with its batch."""
+    """A request claimed by this process, with its batch."""
 
     batch: RequestBatch
     line: BatchLine
@@ -106,73 +106,70 @@ class ClaimedLine(NamedTuple):
 
 
 class LineResult(NamedTuple):
-    """The answer to a request of a batch."""
+    """A batch request's result."""
 
     succeeded: bool
-    output: bytes  # a line of the output or error file, without its end
+    output: bytes  # a line for the output or error file, without line break
     usage: Sequence[int] = (0, 0, 0, 0)
 
 
 class BatchRecords(Protocol):
-    """Stores batches; every method raises `FilesUnavailable` if the database cannot be reached."""
+    """Stores batches. Every method raises `FilesUnavailable` in an outage."""
 
     async def create(self, batch: RequestBatch) -> bool:
-        """Add a batch; return False, doing nothing, if the owner has `MAX_UNFINISHED`."""
+        """Add a batch; return False, without changes, if the owner already has `MAX_UNFINISHED`."""
         ...
 
-    async def get(self, owner: str, batch_id: str) -> RequestBatch | None:
-        """Return a batch, or None if it does not exist."""
-        ...
+    async def get(self, owner: str, batch_id: str) -> RequestBatch | None: ...
 
     async def list(self, owner: str, page: Page) -> tuple[list[RequestBatch], bool]:
-        """Return a page of batches and whether there are more; raises `UnknownCursor`."""
+        """Return a page and whether more batches exist; raises `UnknownCursor`."""
         ...
 
     async def cancel(self, owner: str, batch_id: str) -> bool:
-        """Begin to cancel a batch; return False, doing nothing, if it has ended."""
+        """Start cancelling a batch; return False, without changes, if it has ended."""
         ...
 
     async def claim_batch(self, worker: str, lease: float) -> RequestBatch | None:
-        """Claim a batch whose file has to be read, or that is over and has to be ended."""
+        """Claim a batch whose file must be read, or which must be ended."""
         ...
 
     async def add_lines(self, batch: RequestBatch, worker: str, lines: Sequence[BatchLine]) -> bool:
-        """Add requests of a claimed batch; return False if the claim was lost."""
+        """Add requests to a claimed batch; return False if the claim was lost."""
         ...
 
     async def begin(self, batch: RequestBatch, worker: str, total: int, model: str | None) -> None:
-        """End the reading of a claimed batch: its requests may be run."""
+        """Start running a claimed batch, after its file was read."""
         ...
 
     async def fail(self, batch: RequestBatch, worker: str, errors: Sequence[Mapping[str, object]]) -> bool:
-        """End a claimed batch whose file is invalid; return False if the claim was lost."""
+        """End a claimed batch with an invalid file; return False if the claim was lost."""
         ...
 
     async def claim_lines(self, worker: str, lease: float, most: int) -> Sequence[ClaimedLine]:
-        """Claim some requests, of different owners in turn; at most `most` run at once in all processes."""
+        """Claim requests, taking turns between owners. At most `most` run at once in all processes."""
         ...
 
     async def renew(
         self, worker: str, lease: float, batch_id: str | None, lines: Collection[tuple[str, int]]
     ) -> set[tuple[str, int]]:
         """
-        Renew the claims of a process: of the batch that it reads or ends, and of requests, by batch and number.
+        Renew a process's claims: on the batch it reads or ends, and on requests, by batch and number.
 
-        Return the requests that it may go on with; others are given back. Claims that are not renewed expire, such as
-        those of which the process was not told.
+        Returns the requests to continue; the others are released. Claims not listed here expire.
         """
         ...
 
     async def release(self, claimed: ClaimedLine, worker: str, delay: float, *, failed: bool) -> None:
-        """Give a request back, to be run after `delay` seconds; unless it has `failed`, the attempt does not count."""
+        """Release a request, to be run after `delay` seconds. Only attempts that `failed` count."""
         ...
 
     async def finish(self, claimed: ClaimedLine, worker: str, result: LineResult) -> bool:
-        """Store the answer to a claimed request; return False, doing nothing, if the claim was lost."""
+        """Store a claimed request's result; return False, without changes, if the claim was lost."""
         ...
 
     async def results(self, batch_id: str, after: int, count: int) -> Sequence[tuple[int, str, bool | None, bytes]]:
-        """Return the next requests of a batch: number, id, whether it succeeded (None: not run), and its answer."""
+        """Return the next requests in a batch: number, id, success (None if not run) and result."""
         ...
 
     async def end(self, batch: RequestBatch, worker: str, status: str, files: Mapping[str, File]) -> bool:
@@ -193,14 +190,14 @@ class CreateRequestBatch(BaseModel):
 
 
 class Batches:
-    """The batches of all callers, each visible only to its owner."""
+    """All callers' batches, each visible only to its owner."""
 
     def __init__(self, store: FileStore, clock: Callable[[], float] = time.time) -> None:
         self.store, self.records, self._clock = store, store.batches, clock
-        self.wake: Callable[[], None] = lambda: None  # called when there is work
+        self.wake: Callable[[], None] = lambda: None  # called when a batch needs processing
 
     async def create(self, owner: str, key: str, body: CreateRequestBatch) -> dict[str, object]:
-        """Create a batch, which the key with this name pays for; raises `NotFound` and `InvalidRequest`."""
+        """Create a batch, charged to the key named `key`; raises `NotFound` and `InvalidRequest`."""
         file = await self.store.file(owner, body.input_file_id)
         if file is None:
             raise no_such_file(body.input_file_id, "input_file_id")
@@ -208,7 +205,7 @@ class Batches:
             message = f"The file must have the purpose 'batch', not '{file.purpose}'."
             raise InvalidRequest(message, param="input_file_id")
         if file.bytes > MAX_INPUT_BYTES:
-            message = f"The file of a batch must have at most {MAX_INPUT_BYTES} bytes."
+            message = f"A batch input file must have at most {MAX_INPUT_BYTES} bytes."
             raise InvalidRequest(message, param="input_file_id", code="request_too_large", status=413)
         now = int(self._clock())
         batch = RequestBatch(
@@ -223,7 +220,7 @@ class Batches:
             body.output_expires_after.seconds if body.output_expires_after else BATCH_LIFETIME,
         )
         if not await self.records.create(batch):
-            message = f"You have {MAX_UNFINISHED} unfinished batches, which is the limit."
+            message = f"You have {MAX_UNFINISHED} unfinished batches, the maximum. Wait until one ends, or cancel one."
             raise InvalidRequest(message, code="too_many_batches")
         self.wake()
         return batch.resource()
@@ -241,7 +238,7 @@ class Batches:
         return list_page([batch.resource() for batch in batches], more)
 
     async def cancel(self, owner: str, batch_id: str) -> dict[str, object]:
-        """Begin to cancel a batch, and return it; raises `NotFound`, and `InvalidRequest` if it has ended."""
+        """Start cancelling a batch, and return it; raises `NotFound`, and `InvalidRequest` if it has ended."""
         cancelled = await self.records.cancel(owner, batch_id)
         batch = await self.retrieve(owner, batch_id)
         if not cancelled and batch["status"] not in ("cancelling", "cancelled"):
@@ -251,7 +248,7 @@ class Batches:
 
 
 def usage_counts(usage: JSONObject | None) -> tuple[int, int, int, int]:
-    """Return the tokens of a response's or an answer's `usage`: input, cached, output, reasoning."""
+    """Return the token counts in a Responses or Chat Completions `usage`: input, cached, output, reasoning."""
     if not isinstance(usage, dict):
         return 0, 0, 0, 0
 

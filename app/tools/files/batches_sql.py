@@ -1,4 +1,4 @@
-"""The `BatchRecords` in the tables of SQLite or PostgreSQL."""
+"""`BatchRecords` in SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.tools.files.batches import MAX_UNFINISHED, BatchLine, ClaimedLine, Line
 from app.tools.files.multipart_sql import add_file
 from app.tools.files.tables import FileTables, listed
 
-# The requests of `/v1/batches`, until their batch has ended.
+# `/v1/batches` requests, deleted when their batch ends.
 BATCH_TABLES = """
 CREATE TABLE antiphon_request_batches (
     {row} {identity},
@@ -75,8 +75,8 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 _ENDED = "('completed', 'failed', 'expired', 'cancelled')"
 _HELD = "id = $1 AND claim = $2"
 _MOVE = "UPDATE antiphon_request_batches SET status = $3, times = $4, claim = NULL, claimed_until = 0"
-# One whose file has to be read; or that has expired or is cancelled, and none of whose requests is running; or all of
-# whose requests have an answer.
+# A batch whose file must be read; which has expired or is cancelled, and has no running requests; or whose requests all
+# have results.
 _NEXT_BATCH = f"""
 {_BATCH} AS batches WHERE status NOT IN {_ENDED} AND claimed_until <= {{now}} AND (
     status IN ('validating', 'finalizing')
@@ -102,7 +102,7 @@ _CLAIM_LINE = """
 UPDATE antiphon_batch_requests SET claim = $3, claimed_until = {now} + $4, attempts = attempts + 1
 WHERE batch = $1 AND line = $2
 """
-CLAIMED = 8  # requests that one process claims at once, so that others get some, too
+CLAIMED = 8  # requests per claim, so that other processes get some too
 _HELD_LINE = "batch = $1 AND line = $2 AND claim = $3 AND status = 'waiting'"
 _ALIVE = "batch IN (SELECT id FROM antiphon_request_batches WHERE status = 'in_progress' AND expires_at > {now})"
 _RENEW_LINE = f"UPDATE antiphon_batch_requests SET claimed_until = {{now}} + $4 WHERE {_HELD_LINE} AND {_ALIVE}"
@@ -122,7 +122,7 @@ WHERE id = $1 RETURNING completed + failed, total, status, times
 
 
 class SQLBatches:
-    """The batches and their requests."""
+    """Batches and their requests."""
 
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
@@ -176,7 +176,7 @@ class SQLBatches:
             for row in rows:
                 claim = "UPDATE antiphon_request_batches SET claim = $2, claimed_until = {now} + $3 WHERE id = $1"
                 yield Statement(claim, (row[0], worker, lease))
-                # What a process that died has read of the file is read again.
+                # A process that died may have stored some requests from the file: read it again.
                 forget = "DELETE FROM antiphon_batch_requests WHERE batch = $1"
                 if _batch_of(row).status == "validating":
                     yield Statement(forget, (row[0],))
@@ -220,7 +220,7 @@ class SQLBatches:
         if not await self._tables.fetch(f"{_OPEN} LIMIT 1"):
             return []
         if sum(row[1] for row in await self._tables.fetch(_RUNNING)) >= most:
-            return []  # without the lock, for which all processes wait
+            return []  # without the lock, which blocks all processes
 
         def steps() -> Steps[Sequence[ClaimedLine]]:
             yield from self._tables.lock_owner("batches")
@@ -262,10 +262,10 @@ class SQLBatches:
                 yield Statement(f"UPDATE antiphon_request_batches SET {until} WHERE {_HELD}", (batch_id, worker, lease))
             if not lines:
                 return set()
-            ordered = sorted(lines)  # so that two processes cannot deadlock
+            ordered = sorted(lines)  # a fixed order, to prevent deadlocks
             yield Statement(_RENEW_LINE, many=[(*line, worker, lease) for line in ordered])
             held = {(str(row[0]), int(row[1])) for row in (yield Statement(_HELD_LINES, (worker,)))}
-            # The others are requests of batches that are cancelled or have expired.
+            # The other requests belong to cancelled or expired batches.
             yield Statement(_GIVE_BACK_LINE, many=[(*line, worker) for line in ordered if line not in held])
             return held.intersection(lines)
 
@@ -326,13 +326,13 @@ class SQLBatches:
 
 
 def _hold(batch: RequestBatch, worker: str) -> Steps[bool]:
-    """Lock a batch that a process has claimed; return False if it has lost the claim."""
+    """Lock a claimed batch; return False if the process has lost the claim."""
     rows = yield Statement(f"SELECT 1 FROM antiphon_request_batches WHERE {_HELD} FOR UPDATE", (batch.id, worker))
     return bool(rows)
 
 
 def _times(batch: RequestBatch, status: str) -> Steps[str]:
-    """Return the times of a batch as they are stored, with that of a status that begins now."""
+    """Return a batch's stored times, plus a status that starts now."""
     ((now,),) = yield Statement("SELECT CAST({now} AS bigint)")
     return orjson.dumps({**batch.times, status: now}).decode()
 

@@ -26,8 +26,8 @@ BATCH = 64  # texts per request
 MAX_DIMENSIONS = 16_384
 _ATTEMPTS = 3
 _MAX_WAIT = 10.0  # seconds between attempts
-_MAX_BYTES = 32 * MAX_DIMENSIONS * BATCH  # of an answer
-_MAX_ERROR = 10_000  # bytes of an error that are read
+_MAX_BYTES = 32 * MAX_DIMENSIONS * BATCH  # per response
+_MAX_ERROR = 10_000  # bytes read from an error response
 _RETRYABLE = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 
 
@@ -39,10 +39,10 @@ class EmbeddingsUnavailable(APIError):
 
 
 class Embeddings:
-    """An embeddings model on an OpenAI-compatible server. Its requests are charged to an account, if there is one."""
+    """An embeddings model on an OpenAI-compatible server. Requests with an account are charged to it."""
 
     def __init__(self, options: TransportOptions, settings: EmbeddingsSettings) -> None:
-        self.name = settings.model  # as callers would name it
+        self.name = settings.model  # the public model name, as in API requests
         dimensions = settings.dimensions
         self.model = self.name if dimensions is None else f"{self.name}:{dimensions}"  # equal for comparable vectors
         self._backend = settings.backend
@@ -54,18 +54,18 @@ class Embeddings:
 
     async def documents(self, texts: Sequence[str], account: Account | None = None) -> list[bytes]:
         """
-        Return the normalized vector of each of at most `BATCH` texts, as float32 bytes.
+        Embed at most `BATCH` texts: a normalized vector per text, as float32 bytes.
 
         Raises `EmbeddingsUnavailable`.
         """
         return await self._embed([self._document_prefix + text for text in texts], account)
 
     async def queries(self, texts: Sequence[str], account: Account | None = None) -> list[bytes]:
-        """Return the normalized vectors of search queries, as `documents` does, but after one attempt."""
+        """Embed search queries like `documents`, but without retries."""
         return await self._embed([self._query_prefix + text for text in texts], account, attempts=1)
 
     async def check(self) -> str | None:
-        """Return the error of the model, or None if it works."""
+        """Return the model's error, or None if it works."""
         try:
             await self.queries(["test"])
         except EmbeddingsUnavailable as error:
@@ -73,7 +73,6 @@ class Embeddings:
         return None
 
     async def aclose(self) -> None:
-        """Close the connections to the backend."""
         await self._http.aclose()
 
     async def _embed(self, texts: list[str], account: Account | None, attempts: int = _ATTEMPTS) -> list[bytes]:
@@ -93,7 +92,7 @@ class Embeddings:
         return await asyncio.to_thread(_vectors, document, len(texts))
 
     async def _document(self, texts: list[str]) -> JSONObject:
-        """Return the JSON of an answer with status 200; raises `_Refused` for all others."""
+        """Return the JSON of a 200 response; raises `_Refused` for all others."""
         try:
             answer = await self._http.post("embeddings", json={**self._body, "input": texts})
         except OutboundRefused as error:
@@ -101,19 +100,19 @@ class Embeddings:
         except httpx.HTTPError as error:
             raise _Refused(why_no_answer(error), again=True) from None
         if answer.status_code == 200:
-            # Numbers by the hundred thousand: parsed in a thread.
+            # Hundreds of thousands of numbers: parse in a thread.
             return await asyncio.to_thread(_parsed, answer.content)
         text = answer.content[:_MAX_ERROR].decode(errors="replace")
         wait = retry_after(answer.headers, text) if answer.status_code in (429, 503) else None
-        problem = f"it answered with status {answer.status_code}"
+        problem = f"status {answer.status_code}"
         raise _Refused(problem, again=answer.status_code in _RETRYABLE, wait=wait)
 
 
 class _Refused(Exception):
-    """The backend has not answered a request for embeddings."""
+    """A failed embeddings request."""
 
     def __init__(self, problem: str, *, again: bool, wait: float | None = None) -> None:
-        """`again`: whether the request may succeed later, and after `wait` seconds if the backend says when."""
+        """`again`: whether to retry, after `wait` seconds if the backend sent `Retry-After`."""
         super().__init__(problem)
         self.error = EmbeddingsUnavailable(f"The backend returned no embeddings: {problem}.", retry_after=wait)
         self.again = again
@@ -128,7 +127,7 @@ def _parsed(content: bytes) -> JSONObject:
 
 
 def _vectors(document: JSONObject, count: int) -> list[bytes]:
-    """Return the vectors of an answer, in the order of the texts; raises `EmbeddingsUnavailable`."""
+    """Return normalized vectors in text order; raises `EmbeddingsUnavailable`."""
     try:
         data = sorted(document["data"], key=lambda entry: entry.get("index", 0))
         vectors = [_normalized([float(number) for number in entry["embedding"]]) for entry in data]
@@ -136,7 +135,7 @@ def _vectors(document: JSONObject, count: int) -> list[bytes]:
         raise EmbeddingsUnavailable("The backend returned no embeddings: its response has no vectors.") from None
     if len(vectors) != count or len({len(vector) for vector in vectors}) != 1 or not vectors[0]:
         raise EmbeddingsUnavailable(
-            "The backend returned no embeddings: its response must have one vector for each text."
+            "The backend returned no embeddings: its response must have a vector for each text, all of equal length."
         )
     return vectors
 

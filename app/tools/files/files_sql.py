@@ -1,4 +1,4 @@
-"""The part of a `FileStore` that is the same in the tables of SQLite and PostgreSQL."""
+"""`FileStore` methods shared by SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FILE = "SELECT id, owner, filename, purpose, bytes, created_at, expires_at FROM
 
 
 class SQLFileStore:
-    """The files, and the uploads and batches beside them."""
+    """Files, multipart uploads and batch jobs."""
 
     def __init__(self, tables: FileTables, pieces: Contents, storage: ObjectStorage | None) -> None:
-        """New content is written to the `storage`, if there is one, and to `pieces` otherwise."""
+        """New content is written to `storage` if configured, otherwise to `pieces`."""
         self._tables = tables
         self._pieces, self._objects = pieces, ObjectContents(tables, storage)
         self._written: Contents = self._objects if storage else pieces

@@ -1,4 +1,4 @@
-"""Uploaded files in the input of a request: each `file_id` is replaced by the content of the file."""
+"""Resolves uploaded files in request input: replaces each `file_id` with the file's content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from app.core.types.request import Item, Part
 from app.errors import InvalidRequest, NotFound, Warnings
 from app.tools.files import File, FileStore, no_such_file
 
-MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # of all files in one request, which are held in memory and sent to the backend
+MAX_INPUT_FILE_BYTES = 32 * 1024 * 1024  # total per request; held in memory and sent to the backend
 
-_FIELDS = ("content", "output")  # the fields of an item that hold content parts
-_PARTS = frozenset({"input_file", *IMAGES})  # the types of parts that may name a file
-_IMAGES = (  # the first bytes of each format
+_FIELDS = ("content", "output")  # item fields that contain content parts
+_PARTS = frozenset({"input_file", *IMAGES})  # part types that can reference a file
+_IMAGES = (  # signature (first bytes) per format
     (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
     (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
     (re.compile(rb"GIF8[79]a"), "image/gif"),
@@ -26,17 +26,17 @@ _IMAGES = (  # the first bytes of each format
 
 
 class StoredFiles:
-    """Replaces the file ids in content parts by the content of the files."""
+    """Replaces file ids in content parts with file contents."""
 
     def __init__(self, store: FileStore) -> None:
         self._store = store
 
     async def resolve(self, items: Sequence[Item], new: Sequence[Item], owner: str, warnings: Warnings) -> list[Item]:
         """
-        Return `items` with each `file_id` in their parts replaced by the file's content; `items` is not modified.
+        Return `items` with each part's `file_id` replaced by the file's content; `items` is not modified.
 
-        A missing file raises `NotFound` with the field if its item is `new` in this request. In an item of an earlier
-        turn it is left out, with a warning.
+        If a file is missing, an item in `new` raises `NotFound` with the field. In an item from an earlier turn, the
+        file is omitted with a warning.
         """
         places = {id(item): f"input[{index}]" for index, item in enumerate(new)}
         reader = _Reader(self._store, owner)
@@ -58,7 +58,7 @@ class StoredFiles:
 
 
 def _names_a_file(part: object) -> bool:
-    """Return whether a part has a file id, and not the content or a URL."""
+    """Return whether a part contains a file id, and neither content nor a URL."""
     return (
         isinstance(part, dict)
         and bool(part.get("file_id"))
@@ -68,7 +68,7 @@ def _names_a_file(part: object) -> bool:
 
 
 class _Reader:
-    """Reads the files of one request: each once, and no more than `MAX_INPUT_FILE_BYTES` in total."""
+    """Reads a request's files: each once, and at most `MAX_INPUT_FILE_BYTES` in total."""
 
     def __init__(self, store: FileStore, owner: str) -> None:
         self._store, self._owner = store, owner
@@ -97,7 +97,8 @@ class _Reader:
                 raise no_such_file(file_id)
             if file.bytes > self._budget:
                 message = (
-                    f"A request must have files of at most {MAX_INPUT_FILE_BYTES} bytes. Use file_search for more."
+                    f"The files in a request must have at most {MAX_INPUT_FILE_BYTES} bytes in total. "
+                    "Use file_search for larger files."
                 )
                 raise InvalidRequest(message, code="request_too_large")
             self._budget -= file.bytes
@@ -120,7 +121,7 @@ def _file(part: Part, file: File, data: bytes) -> Part:
 def _image(part: Part, data: bytes) -> Part:
     media_type = next((media_type for signature, media_type in _IMAGES if signature.match(data)), None)
     if media_type is None:
-        raise InvalidRequest("The file must be an image in PNG, JPEG, GIF or WebP.")
+        raise InvalidRequest("The file must be a PNG, JPEG, GIF or WebP image.")
     image: Part = {**part, "image_url": _data_url(media_type, data)}
     del image["file_id"]
     return image

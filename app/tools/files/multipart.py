@@ -1,7 +1,7 @@
 """
-Uploads in parts, `/v1/uploads`: a large file is sent in several requests, and completed from its parts.
+Multipart uploads, `/v1/uploads`: a large file is sent in several requests and completed from its parts.
 
-A part is stored like a file and stays where it is: a completed file is a list of its parts, so nothing is copied.
+Each part is stored like a file. A completed file is a list of parts, so no content is copied.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from app.tools.files.uploads import (
 
 MAX_PART_BYTES = 64 * 1024 * 1024
 MAX_PARTS_OF_FILE = 10_000
-UPLOAD_LIFETIME = 3600  # seconds in which an upload has to be completed
+UPLOAD_LIFETIME = 3600  # seconds to complete an upload
 
 UploadStatus: TypeAlias = Literal["pending", "completed", "cancelled", "expired"]
 
 
 @dataclass(frozen=True, slots=True)
 class MultipartUpload:
-    """The record of an upload in parts."""
+    """A multipart upload's record."""
 
     id: str
     owner: str
     filename: str
     purpose: str
-    bytes: int  # that the file will have
+    bytes: int  # declared file size
     created_at: int  # Unix time
     expires_at: int
-    lifetime: int | None = None  # of the file, in seconds
+    lifetime: int | None = None  # seconds until the completed file expires
     status: UploadStatus = "pending"
-    file_id: str | None = None  # of the completed file
+    file_id: str | None = None  # the completed file
 
     def resource(self, file: File | None = None) -> dict[str, object]:
-        """Return the upload as the API shows it, with its completed file."""
+        """Return the API resource, with the completed file."""
         return {
             "id": self.id,
             "object": "upload",
@@ -68,7 +68,7 @@ class MultipartUpload:
 
 @dataclass(frozen=True, slots=True)
 class UploadPart:
-    """The record of a part, without its content."""
+    """A part's record, without its content."""
 
     id: str
     upload_id: str
@@ -76,49 +76,49 @@ class UploadPart:
     created_at: int  # Unix time
 
     def resource(self) -> dict[str, object]:
-        """Return the part as the API shows it."""
         return {"id": self.id, "object": "upload.part", "created_at": self.created_at, "upload_id": self.upload_id}
 
 
 class UploadRecords(Protocol):
-    """Stores uploads in parts; every method raises `FilesUnavailable` if the database cannot be reached."""
+    """Stores multipart uploads. Every method raises `FilesUnavailable` in an outage."""
 
     async def create(self, upload: MultipartUpload, limit: int | None = None) -> bool:
-        """Add an upload; return False, doing nothing, if the owner's files would exceed `limit` bytes with it."""
+        """Add an upload; return False, without changes, if the owner's files would exceed `limit` bytes."""
         ...
 
     async def get(self, owner: str, upload_id: str) -> MultipartUpload | None:
-        """Return an upload, or None if it does not exist; it is `expired` after its time."""
+        """Return an upload, or None if it does not exist. Overdue uploads have the status `expired`."""
         ...
 
     async def add_part(self, part: UploadPart, most: int, limit: int | None = None) -> str | None:
         """
-        Add a part whose content has been written, and return None; otherwise why it was not added.
+        Add a part whose content was written. Returns None, or a refusal:
 
-        `not_pending`: the upload has ended; `too_large`: its parts would have more than `most` bytes; `full`: the
-        owner's files would exceed `limit` bytes.
+        - `not_pending`: the upload has ended
+        - `too_large`: the parts would exceed `most` bytes
+        - `full`: the owner's files would exceed `limit` bytes
         """
         ...
 
     async def parts(self, upload_id: str) -> dict[str, int]:
-        """Return the sizes of an upload's parts, by their ids."""
+        """Return part sizes by part id."""
         ...
 
     async def complete(self, upload: MultipartUpload, part_ids: Sequence[str], file: File) -> bool:
-        """Make a file of parts, and remove the other parts; return False, doing nothing, if the upload has ended."""
+        """Create a file from parts, and delete unused parts; return False, without changes, if the upload has ended."""
         ...
 
     async def cancel(self, upload: MultipartUpload) -> bool:
-        """Cancel an upload and remove its parts; return False, doing nothing, if it has ended."""
+        """Cancel an upload and delete its parts; return False, without changes, if it has ended."""
         ...
 
 
 class _Body(BaseModel):
-    model_config = ConfigDict(extra="allow")  # unknown fields are kept, so that they can be named
+    model_config = ConfigDict(extra="allow")  # unknown fields are reported in warnings
 
 
 class FileExpiry(_Body):
-    """`expires_after` of a file."""
+    """A file's `expires_after`."""
 
     anchor: Literal["created_at"] = "created_at"
     seconds: Annotated[int, Field(ge=MIN_LIFETIME, le=MAX_LIFETIME)]
@@ -129,7 +129,7 @@ class CreateUpload(_Body):
 
     bytes: Annotated[int, Field(ge=1)]
     filename: Annotated[str, StringConstraints(min_length=1, max_length=4096), WITHOUT_NUL]
-    mime_type: Annotated[str, StringConstraints(max_length=256)]  # files have the type of their name
+    mime_type: Annotated[str, StringConstraints(max_length=256)]  # ignored: the file name determines the type
     purpose: str
     expires_after: FileExpiry | None = None
 
@@ -154,12 +154,12 @@ class CompleteUpload(_Body):
     @classmethod
     def _are_different(cls, part_ids: list[str]) -> list[str]:
         if len(set(part_ids)) < len(part_ids):
-            raise ValueError("must not contain a part twice")
+            raise ValueError("must not contain duplicates")
         return part_ids
 
 
 class MultipartUploads:
-    """The uploads of all callers, each visible only to its owner."""
+    """All callers' uploads, each visible only to its owner."""
 
     def __init__(
         self,
@@ -169,12 +169,12 @@ class MultipartUploads:
         max_owner_bytes: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`max_bytes` limits one file, `max_owner_bytes` all files of one owner; 0 for no limit."""
+        """`max_bytes` limits a file, `max_owner_bytes` an owner's files in total; 0 means no limit."""
         self._store, self._records = store, store.uploads
         self._max_bytes, self._max_owner_bytes, self._clock = max_bytes, max_owner_bytes or None, clock
 
     async def create(self, owner: str, body: CreateUpload) -> dict[str, object]:
-        """Create an upload, whose bytes count as stored at once; raises `InvalidRequest`."""
+        """Create an upload. Its declared bytes count as stored immediately. Raises `InvalidRequest`."""
         if body.bytes > self._max_bytes:
             message = f"Invalid 'bytes': must be at most {self._max_bytes}."
             raise InvalidRequest(message, param="bytes", code="request_too_large", status=413)
@@ -195,16 +195,18 @@ class MultipartUploads:
         return upload.resource()
 
     async def part(self, owner: str, upload_id: str) -> PartWriter:
-        """Start to write a part: a context manager; raises `NotFound`, and `InvalidRequest` if the upload has ended."""
+        """
+        Return a context manager that receives a part; raises `NotFound`, and `InvalidRequest` if the upload has ended.
+        """
         upload = await self._pending(owner, upload_id)
         return PartWriter(self._store, upload, self._max_owner_bytes, self._clock)
 
     async def complete(self, owner: str, upload_id: str, body: CompleteUpload) -> dict[str, object]:
         """
-        Make the file of the parts, in their order in the request, and return the upload.
+        Create the file from the parts, in request order, and return the upload.
 
-        A second call, for the answer that a client has not received, returns the same. Raises `NotFound`, and
-        `InvalidRequest` if the parts are not those of the upload or do not have its size or the MD5 of the request.
+        Idempotent, for clients that did not receive the first response. Raises `NotFound`, and `InvalidRequest` if the
+        parts do not match the upload, its size, or the request's MD5.
         """
         upload = await self._get(owner, upload_id)
         if upload.status != "pending":
@@ -215,7 +217,7 @@ class MultipartUploads:
                 raise InvalidRequest(f"Part '{part_id}' not found in the upload.", param=f"part_ids[{index}]")
         size = sum(parts[part_id] for part_id in body.part_ids)
         if size != upload.bytes:
-            message = f"The parts have {size} bytes, but the upload was created for {upload.bytes}."
+            message = f"The parts have {size} bytes in total; must be {upload.bytes}, as declared in the upload."
             raise InvalidRequest(message, param="part_ids")
         if body.md5 and await self._md5(body.part_ids) != body.md5.lower():
             raise InvalidRequest("The MD5 of the assembled parts does not match.", param="md5")
@@ -223,7 +225,7 @@ class MultipartUploads:
         expires_at = expiry_of(now, upload.purpose, upload.lifetime)
         file = File(new_file_id(), owner, upload.filename, upload.purpose, size, now, expires_at)
         if not await self._records.complete(upload, body.part_ids, file):
-            return await self._completed(await self._get(owner, upload_id))  # perhaps by another request meanwhile
+            return await self._completed(await self._get(owner, upload_id))  # perhaps by a concurrent request
         return replace(upload, status="completed", file_id=file.id).resource(file)
 
     async def cancel(self, owner: str, upload_id: str) -> dict[str, object]:
@@ -261,7 +263,7 @@ class MultipartUploads:
 
 
 class PartWriter(ContentWriter):
-    """The content of a part that is being received."""
+    """Receives a part's content."""
 
     def __init__(
         self, store: FileStore, upload: MultipartUpload, max_owner_bytes: int | None, clock: Callable[[], float]
@@ -276,13 +278,13 @@ class PartWriter(ContentWriter):
             raise InvalidRequest("Invalid 'data': must not be empty.", param="data")
         await self.flush()
         part = UploadPart(self.id, self._upload.id, self.bytes, int(self._clock()))
-        # More than the file will have, since a client sends a part again if it does not receive the answer.
+        # Twice the file size and more, since clients resend a part after losing the response.
         most = 2 * self._upload.bytes + MAX_PART_BYTES
         refusal = await self._records.add_part(part, most, self._max_owner_bytes)
         if refusal == "full":
             raise storage_full(self._max_owner_bytes, "data")
         if refusal == "too_large":
-            message = f"The parts of this upload exceed the {self._upload.bytes} bytes of its file by far."
+            message = f"The parts must not exceed {most} bytes in total, including resent ones. Create a new upload."
             raise InvalidRequest(message, param="data")
         if refusal:
             raise InvalidRequest("The upload has already ended.", param="upload_id")

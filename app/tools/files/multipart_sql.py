@@ -1,4 +1,4 @@
-"""The `UploadRecords` in the tables of SQLite or PostgreSQL."""
+"""`UploadRecords` in SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from app.tools.files.contents import keep_content
 from app.tools.files.multipart import UPLOAD_LIFETIME, MultipartUpload, UploadPart
 from app.tools.files.tables import FileTables
 
-KEPT = 86_400  # seconds for which an upload that has ended is known
-_SWEPT = 100  # uploads that one statement removes
+KEPT = 86_400  # seconds; retention of ended uploads
+_SWEPT = 100  # uploads per statement
 
-# A file of `antiphon_multipart_uploads` is the list of its parts, which are stored like files.
+# A completed file's parts are in `antiphon_upload_parts`; their content is stored like a file's.
 MULTIPART_TABLES = """
 CREATE TABLE antiphon_multipart_uploads (
     {row} {identity},
@@ -48,7 +48,7 @@ CREATE INDEX antiphon_upload_parts_by_file ON antiphon_upload_parts (file, posit
 ALIVE = "(expires_at IS NULL OR expires_at > {now})"
 _PENDING = "status = 'pending' AND expires_at > {now}"
 
-# What an owner's files take, with the uploads that are not completed: what was received, if it is more than was said.
+# An owner's total bytes, including pending uploads: the larger of received and declared bytes.
 STORED_BYTES = f"""
 SELECT CAST(
     (SELECT coalesce(sum(bytes), 0) FROM antiphon_files WHERE owner = $1 AND {ALIVE})
@@ -82,7 +82,7 @@ _OLD = "DELETE FROM antiphon_multipart_uploads WHERE created_at <= {now} - $1"
 
 
 def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -> Steps[bool]:
-    """Return whether an owner may store so many more bytes; others who add to the owner's files wait."""
+    """Return whether an owner may store `size` more bytes. Locks the owner, so that concurrent uploads wait."""
     if limit is None:
         return True
     yield from tables.lock_owner(owner)
@@ -91,13 +91,13 @@ def within_limit(tables: FileTables, owner: str, size: int, limit: int | None) -
 
 
 def add_file(file: File) -> Steps[None]:
-    """Make a file visible, whose content has been written; raises `FilesUnavailable` if that was abandoned."""
-    yield Statement(_ADD_FILE, astuple(file))  # the fields are in the order of the columns, here and below
+    """Make a file visible after its content was written; raises `FilesUnavailable` if the content was abandoned."""
+    yield Statement(_ADD_FILE, astuple(file))  # fields are in column order, here and below
     yield from keep_content(file.id, "file")
 
 
 class SQLUploads:
-    """The uploads in parts."""
+    """Multipart uploads."""
 
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
@@ -125,7 +125,7 @@ class SQLUploads:
             ((owner, size, received),) = rows
             if received + part.bytes > most:
                 return "too_large"
-            more = max(received + part.bytes, size) - max(received, size)  # beyond what counts as stored already
+            more = max(received + part.bytes, size) - max(received, size)  # not yet counted as stored
             if more and not (yield from within_limit(self._tables, owner, more, limit)):
                 return "full"
             update = "UPDATE antiphon_multipart_uploads SET received = received + $2 WHERE id = $1"
@@ -164,14 +164,14 @@ class SQLUploads:
         return await self._tables.run(steps)
 
     async def sweep(self) -> None:
-        """Remove the parts of uploads that were not completed in time, and what is known of old ones."""
-        while await self._tables.fetch(_OVERDUE.partition("FOR UPDATE")[0]):  # without the lock of a transaction
+        """Expire overdue uploads with their parts, and delete old records."""
+        while await self._tables.fetch(_OVERDUE.partition("FOR UPDATE")[0]):  # without the transaction's lock
             await self._tables.run(_expire)
         await self._tables.run(lambda: single(_OLD, KEPT + UPLOAD_LIFETIME))
 
 
 def _remove_parts(upload_id: str) -> Steps[None]:
-    """Remove the parts of an upload that no file has; their content is erased by the next sweep."""
+    """Delete an upload's unused parts. The next sweep deletes their content."""
     for row in (yield Statement(_FORGET_PARTS, (upload_id,))):
         yield Statement(_REMOVE, (*row,))
 

@@ -83,9 +83,9 @@ class FileSearchSettings(BaseModel):
     @classmethod
     def from_table(cls, table: Mapping[str, object], environment: Mapping[str, str]) -> FileSearchSettings:
         """
-        Validate a table; raises `ValueError`, which names the invalid keys and never their values.
+        Validate the table; raises `ValueError` with the invalid keys, never their values.
 
-        `store_url` of the result is that of the variable `store_url_env`, if it is set in the table.
+        If the table sets `store_url_env`, `store_url` is read from that environment variable.
         """
         require_packages(["sqlite_vec", "pypdf", "docx"], "files")
         if not isinstance(name := table.get("store_url_env"), str):

@@ -1,7 +1,7 @@
 """
-The tables of files, with the same columns in SQLite and PostgreSQL: see `app.storage.tables`.
+Tables for files, with the same columns in SQLite and PostgreSQL: see `app.storage.tables`.
 
-`{row}` is the column that numbers the rows of a table, of the type `{identity}`.
+`{row}` is the column with a table's row number, `{identity}` its type.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from app.tools.files import Page, UnknownCursor
 
 
 class FileTables(Tables, Protocol):
-    """The tables of a database of files; every method raises `FilesUnavailable` if it cannot be reached."""
+    """A file database; every method raises `FilesUnavailable` in an outage."""
 
     def lock_owner(self, owner: str) -> Steps[None]:
-        """Let transactions that add to an owner's files wait for each other, so that two keep the limit together."""
+        """Lock an owner until the transaction ends, so that concurrent uploads together cannot exceed a limit."""
         ...
 
 
@@ -25,9 +25,9 @@ async def listed(
     tables: FileTables, select: str, table: str, where: str, values: tuple[object, ...], page: Page
 ) -> tuple[Sequence[Row], bool]:
     """
-    Return the rows of a page of a table, and whether more follow; raises `UnknownCursor`.
+    Return a page of rows and whether more exist; raises `UnknownCursor`.
 
-    The column `id` holds the ids of the entries; `where` and `values` select some of them.
+    Cursors are values in the column `id`. `where` and `values` filter the rows.
     """
     conditions, bounds = [where], [*values]
     for name, row_id, comparison in page.cursors():

@@ -1,4 +1,4 @@
-"""The hosted tool `file_search`, with files and vector stores, configured in the table `[tools.file_search]`."""
+"""The hosted tool `file_search`, with files and vector stores. Settings: `[tools.file_search]`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NOTHING_FOUND = "No passages match these queries."
 
 
 class FileSearchDeclaration(BaseModel):
-    """A tool of the type `file_search`, as a request declares it."""
+    """A request's tool with the type `file_search`."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -63,7 +63,7 @@ class FileSearchDeclaration(BaseModel):
 
 
 class FileSearch:
-    """The uploaded files, the vector stores, and the tool that searches them."""
+    """Uploaded files, vector stores, and the tool that searches them."""
 
     types = ("file_search",)
 
@@ -96,7 +96,7 @@ class FileSearch:
 
     @classmethod
     def from_settings(cls, table: Mapping[str, object], host: ToolHost) -> FileSearch:
-        """Create the tool from its table; raises `ValueError` for an invalid table."""
+        """Create the tool; raises `ValueError` for an invalid table."""
         settings = FileSearchSettings.from_table(table, host.environment)
         if settings.store_url == host.store_url and host.store_url.startswith("sqlite:"):
             raise ValueError("store_url: must be a different file from that of ANTIPHON_STORE_URL")
@@ -106,14 +106,14 @@ class FileSearch:
         return cls(store, settings, embeddings, storage=storage, max_result_chars=host.max_result_chars)
 
     async def prepare(self) -> None:
-        """Check that the store can store embeddings, if they are configured; raises `VectorsUnsupported` if not."""
+        """Create the schema for embeddings if they are configured; raises `VectorsUnsupported`."""
         if self._embeddings:
-            with suppress(FilesUnavailable):  # it may be available later
+            with suppress(FilesUnavailable):  # may be available later
                 await self._store.prepare_vectors()
 
     @property
     def resources(self) -> dict[str, object]:
-        """The files, the uploads in parts, the batches and the vector stores."""
+        """Files, multipart uploads, batches and vector stores."""
         return {
             "files": self.files,
             "uploads": self.uploads,
@@ -122,7 +122,7 @@ class FileSearch:
         }
 
     def start(self, account_of: Callable[[str], Account]) -> None:
-        """Start indexing files into vector stores, in the background; `account_of` the key that added a file pays."""
+        """Start background indexing. Embeddings are charged to `account_of` the key that added the file."""
         self._ingestion.start(account_of)
 
     def open(self, declaration: Declaration) -> AbstractAsyncContextManager[ToolSession]:
@@ -132,7 +132,7 @@ class FileSearch:
         return nullcontext(FileSearchSession(self.vector_stores, declaration, declared, self._max_chars))
 
     async def check(self) -> dict[str, str | None]:
-        """Return the errors of the store, the object storage and the embeddings, or None for each that works."""
+        """Return the error, or None, for the store, the object storage and the embeddings."""
         problems: dict[str, str | None] = {"store": None}
         try:
             await self._store.check()
@@ -153,7 +153,7 @@ class FileSearch:
         return problems
 
     async def aclose(self) -> None:
-        """Stop indexing files, and close the store."""
+        """Stop indexing, and close the store."""
         await self._ingestion.aclose()
         if self._embeddings:
             await self._embeddings.aclose()
@@ -161,7 +161,7 @@ class FileSearch:
 
 
 class FileSearchSession:
-    """The tool during one response."""
+    """The tool during a response."""
 
     def __init__(
         self, stores: VectorStores, declaration: Declaration, declared: FileSearchDeclaration, max_chars: int
@@ -182,7 +182,6 @@ class FileSearchSession:
         return [HostedFunction("file_search", "file_search_call", FILE_SEARCH_DESCRIPTION, FILE_SEARCH_PARAMETERS)]
 
     async def run(self, call: ToolCall, report: Report) -> Outcome:
-        """Search for the model's queries."""
         queries = _queries(call.arguments)
         if not queries:
             return Outcome.failed("`queries` must be a list of strings.", {"queries": [], "results": None})
@@ -210,15 +209,15 @@ class FileSearchSession:
         return [await self._stores.searchable(self._declaration.owner, store_id) for store_id in ids]
 
     def _marks(self, items: Sequence[Item], count: int) -> list[str]:
-        """Return citation marks that no other result of the conversation has."""
+        """Return citation marks not yet used in the conversation."""
         earlier = sum(item.get("type") == "file_search_call" for item in items)
         first = max(self._next_mark, 1 + earlier * MOST_RESULTS)
         self._next_mark = first + count
         return [f"【{number}】" for number in range(first, first + count)]
 
     def _passages(self, results: Sequence[Ranked], marks: Sequence[str]) -> list[str]:
-        """Return the passages shown to the model: as many as fit, but at least one."""
-        budget = self._max_chars - len(FOUND) - 100  # characters; only the last passage may be cut slightly
+        """Return the passages for the model: as many as fit, but at least one."""
+        budget = self._max_chars - len(FOUND) - 100  # characters; the last passage may be slightly truncated
         passages: list[str] = []
         for result, mark in zip(results, marks, strict=True):
             file = result.candidate.file
@@ -232,7 +231,7 @@ class FileSearchSession:
 
 
 def _queries(arguments: Mapping[str, object]) -> list[str]:
-    """Return the queries of a call; small models write a single query in place of a list."""
+    """Return the model's queries. Small models send a single string in place of a list."""
     argument = arguments.get("queries") or arguments.get("query") or []
     queries = argument if isinstance(argument, list) else [argument]
     texts = [query[:4096] for query in queries if isinstance(query, str) and query.strip()]

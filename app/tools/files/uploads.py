@@ -1,4 +1,4 @@
-"""Files: upload, list, retrieve, read and delete. Results have the shapes of OpenAI's API."""
+"""Files: upload, list, retrieve, read and delete. Results have OpenAI's shapes."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from app.errors import InvalidRequest
 from app.tools.files import PIECE, File, FileStore, Page, new_file_id, no_such_file
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
-MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds, the range of `expires_after`
-BATCH_LIFETIME = 30 * 86400  # seconds, the default for the purpose `batch`
+MIN_LIFETIME, MAX_LIFETIME = 3600, 30 * 86400  # seconds; range for `expires_after`
+BATCH_LIFETIME = 30 * 86400  # seconds; default for the purpose `batch`
 MAX_FILENAME = 512  # characters
 
 
 class Files:
-    """The uploaded files of all callers, each visible only to its owner."""
+    """All callers' uploaded files, each visible only to its owner."""
 
     def __init__(
         self, store: FileStore, *, max_bytes: int, max_owner_bytes: int = 0, clock: Callable[[], float] = time.time
     ) -> None:
-        """`max_bytes` limits one file, `max_owner_bytes` all files of one owner; 0 for no limit."""
+        """`max_bytes` limits a file, `max_owner_bytes` an owner's files in total; 0 means no limit."""
         self._store = store
         self._max_owner_bytes = max_owner_bytes or None
         self._clock = clock
         self.max_bytes = max_bytes
 
     def upload(self, owner: str) -> Upload:
-        """Start an upload: a context manager that deletes what was written unless `finish` was called."""
+        """Start an upload: a context manager that deletes the content written unless `finish` was called."""
         return Upload(self._store, owner, self.max_bytes, self._max_owner_bytes, self._clock)
 
     async def list(self, owner: str, page: Page, purpose: str | None) -> dict[str, object]:
-        """Return a page of files; raises `InvalidRequest` for a cursor that is not in the list."""
+        """Return a page; raises `UnknownCursor`."""
         files, more = await self._store.files(owner, page, purpose)
         return list_page([file.resource() for file in files], more)
 
@@ -46,7 +46,6 @@ class Files:
         return file
 
     def content(self, file: File) -> AsyncIterator[bytes]:
-        """Yield the content of a file in pieces."""
         return self._store.content(file.id)
 
     async def delete(self, file_id: str, owner: str) -> dict[str, object]:
@@ -57,10 +56,10 @@ class Files:
 
 
 class ContentWriter:
-    """Content that is being received: written to the store in pieces, and deleted again unless it is `kept`."""
+    """Receives content: writes it to the store in pieces, and deletes it on exit unless `kept`."""
 
     def __init__(self, store: FileStore, content_id: str, max_bytes: int, field: str) -> None:
-        """`field` is the field of the form that has the content."""
+        """`field` is the form field with the content."""
         self._store, self._max_bytes, self._field = store, max_bytes, field
         self._buffer = bytearray()
         self._pieces = 0
@@ -75,11 +74,11 @@ class ContentWriter:
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self.kept and self._pieces:
-            with contextlib.suppress(Exception):  # the next sweep deletes what remains
+            with contextlib.suppress(Exception):  # the next sweep deletes the rest
                 await self._store.discard(self.id)
 
     async def write(self, data: bytes) -> None:
-        """Append to the content; raises `InvalidRequest` once it is too large."""
+        """Append content; raises `InvalidRequest` once the size limit is exceeded."""
         self.bytes += len(data)
         if self.bytes > self._max_bytes:
             raise upload_too_large(self._max_bytes, self._field)
@@ -90,7 +89,7 @@ class ContentWriter:
             await self._write(piece)
 
     async def flush(self) -> None:
-        """Write what is in memory, at the end of the content."""
+        """Write the last, partial piece, and complete the content."""
         if self._buffer:
             await self._write(bytes(self._buffer))
             self._buffer.clear()
@@ -102,14 +101,14 @@ class ContentWriter:
 
 
 class Upload(ContentWriter):
-    """A file that is being uploaded: not visible until `finish`."""
+    """A file upload. The file is not visible until `finish`."""
 
     def __init__(
         self, store: FileStore, owner: str, max_bytes: int, max_owner_bytes: int | None, clock: Callable[[], float]
     ) -> None:
         super().__init__(store, new_file_id(), max_bytes, "file")
         self._owner, self._clock, self._max_owner_bytes = owner, clock, max_owner_bytes
-        self._quota: int | None = None  # bytes that the owner may still store; None for no limit
+        self._quota: int | None = None  # bytes left for the owner; None means no limit
 
     async def __aenter__(self) -> Self:
         if self._max_owner_bytes is not None:
@@ -117,7 +116,7 @@ class Upload(ContentWriter):
         return self
 
     async def write(self, data: bytes) -> None:
-        """Append to the content; raises `InvalidRequest` once the file, or all of the owner's, are too large."""
+        """Append content; raises `InvalidRequest` once the file or the owner's files are too large."""
         if self._quota is not None and self.bytes + len(data) > self._quota:
             raise storage_full(self._max_owner_bytes, "file")
         await super().write(data)
@@ -133,39 +132,39 @@ class Upload(ContentWriter):
         expires_at = expiry_of(now, purpose, lifetime)
         file = File(self.id, self._owner, cleaned_filename(filename), purpose, self.bytes, now, expires_at)
         if not await self._store.add(file, self._max_owner_bytes):
-            raise storage_full(self._max_owner_bytes, "file")  # another upload has used the quota meanwhile
+            raise storage_full(self._max_owner_bytes, "file")  # a concurrent upload has used the quota
         self.kept = True
         return file
 
 
 def expiry_of(created_at: int, purpose: str, lifetime: int | None) -> int | None:
-    """Return when a file expires that has this lifetime in seconds, or the default of its purpose."""
+    """Return a file's expiry for a lifetime in seconds, or for its purpose's default."""
     if lifetime is None and purpose == "batch":
         lifetime = BATCH_LIFETIME
     return None if lifetime is None else created_at + lifetime
 
 
 def storage_full(limit: int | None, field: str) -> InvalidRequest:
-    """Return the error for files of one owner that would exceed `limit` bytes; `field` is that of the request."""
+    """The error if an owner's files would exceed `limit` bytes; `field` is the request field."""
     message = f"This upload would exceed your storage limit of {limit} bytes. Delete files you no longer need."
     return InvalidRequest(message, param=field, code="storage_limit_exceeded", status=413)
 
 
 def upload_too_large(limit: int, field: str = "file") -> InvalidRequest:
-    """Return the error for a file, or for the part of one in the field `field`, of more than `limit` bytes."""
+    """The error if a file, or an upload part in the field `field`, is larger than `limit` bytes."""
     message = f"The {'file' if field == 'file' else 'part'} is larger than {limit} bytes."
     return InvalidRequest(message, param=field, code="request_too_large", status=413)
 
 
 def cleaned_filename(filename: str) -> str:
-    """Return the last part of a path, without control characters."""
+    """Return the last path segment, without control characters."""
     name = filename.replace("\\", "/").rpartition("/")[2]
     name = "".join(char for char in name if char.isprintable())
     return name[-MAX_FILENAME:] or "file"
 
 
 def list_page(data: list[Any], more: bool) -> dict[str, object]:
-    """Return a page of a list in OpenAI's shape; `more` becomes `has_more`."""
+    """Return a list page in OpenAI's shape; `more` becomes `has_more`."""
     return {
         "object": "list",
         "data": data,

@@ -1,8 +1,8 @@
 """
-Sandboxes by bubblewrap (`bwrap`): processes without network, host files or privileges.
+Sandboxes run by bubblewrap (`bwrap`): processes without network, host files or privileges.
 
-A sandbox is confined by its own namespaces, filters of system calls, rlimits, in-memory file systems of a fixed size,
-CPU affinity, a control group where this process may make one, and the server, which watches its memory and time.
+A sandbox is confined by namespaces, seccomp filters, rlimits, in-memory file systems with fixed sizes, CPU affinity,
+and a control group if this process can create one. The server also monitors its memory and time.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from app.tools.code_interpreter.skills import MOUNT
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT = 20.0  # seconds until the first answer of a new sandbox
+START_TIMEOUT = 20.0  # seconds until a new sandbox's first answer
 OPEN_FILES = 256  # per process
-SHARED_MEMORY = 64 * 1024 * 1024  # bytes of /dev/shm
-UNPRIVILEGED = 65534  # user and group id of a sandbox if the server runs as root
+SHARED_MEMORY = 64 * 1024 * 1024  # bytes in /dev/shm
+UNPRIVILEGED = 65534  # user and group id outside the sandbox, if the server runs as root
 INSIDE = 1000  # user and group id inside the sandbox
 
 _PASSWD = b"root:x:0:0::/:/bin/false\nsandbox:x:1000:1000::/tmp:/bin/sh\n"
@@ -43,7 +43,7 @@ _HELP = (
     "code needs bubblewrap and user namespaces. Install bubblewrap 0.8 or later (apt install bubblewrap), and allow "
     "user namespaces: sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone=1, and on Ubuntu "
     "kernel.apparmor_restrict_unprivileged_userns=0 or an AppArmor profile for bwrap; in a container also its seccomp "
-    "and AppArmor profiles. It runs on Linux only"
+    "and AppArmor profiles. Only Linux is supported"
 )
 _FONTS = b"<fontconfig><dir>/usr/share/fonts</dir><cachedir>/tmp/fontconfig</cachedir></fontconfig>"
 _ENVIRONMENT = {
@@ -62,12 +62,12 @@ _LAUNCH = Path(__file__).parent / "launch.py"
 
 
 class SandboxUnavailable(ValueError):
-    """This machine cannot run sandboxes; the message explains what to install or allow."""
+    """This machine cannot run sandboxes. The message explains what to install or allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Resource limits of a sandbox; sizes in bytes."""
+    """A sandbox's resource limits; sizes in bytes."""
 
     memory: int
     disk: int
@@ -76,8 +76,6 @@ class SandboxLimits:
 
 
 class Bubblewrap:
-    """Starts sandboxes."""
-
     def __init__(self, settings: CodeSettings) -> None:
         """Raises `SandboxUnavailable` if this machine lacks bubblewrap, a Python, or a seccomp filter."""
         self._program = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")
@@ -86,7 +84,7 @@ class Bubblewrap:
         if self._program is None:
             raise SandboxUnavailable(f"bwrap not found: {_HELP}")
         if python is None:
-            raise SandboxUnavailable(f"there is no {' or '.join(pythons)}: containers need a Python under /usr")
+            raise SandboxUnavailable(f"{' or '.join(pythons)} not found: containers need a Python under /usr")
         self._python = python
         self._watch = Watch()
         self._groups: Groups | None = None
@@ -96,16 +94,16 @@ class Bubblewrap:
             raise SandboxUnavailable(str(error)) from None
 
     def probe(self) -> None:
-        """Run an empty sandbox once, with a control group if that is possible; raises `SandboxUnavailable`."""
+        """Run an empty sandbox, with a control group if possible; raises `SandboxUnavailable`."""
         self._groups = find_groups()
         try:
             self._run_empty()
         except SandboxUnavailable:
             if self._groups is None:
                 raise
-            self._groups = None  # this process may make groups, but not move processes into them
+            self._groups = None  # this process can create groups, but not move processes into them
             self._run_empty()
-        logger.info("containers are frozen between calls %s", "by cgroups" if self._groups else "by SIGSTOP")
+        logger.info("containers are frozen between calls by %s", "cgroups" if self._groups else "SIGSTOP")
 
     def _run_empty(self) -> None:
         limits = SandboxLimits(memory=2**30, disk=2**20, processes=64, cpus=1)
@@ -126,7 +124,7 @@ class Bubblewrap:
             raise SandboxUnavailable(f"bwrap failed ({reason}): {_HELP}")
 
     async def start(self, limits: SandboxLimits, skills: Mapping[str, bytes] | None = None) -> Sandbox:
-        """Start a sandbox, with files that it can only read, by their paths; raises `SandboxEnded` if that fails."""
+        """Start a sandbox, with read-only files by path; raises `SandboxEnded` if that fails."""
         options = {
             "memory": limits.memory,
             "disk": limits.disk,
@@ -152,7 +150,7 @@ class Bubblewrap:
         except BaseException:
             if group:
                 group.kill()
-                await asyncio.to_thread(group.remove)  # waits for the processes
+                await asyncio.to_thread(group.remove)  # waits for the processes to end
             raise
         sandbox = Sandbox(process, limits.memory, limits.disk // FILE_BYTES, self._watch, group)
         try:
@@ -166,7 +164,7 @@ class Bubblewrap:
         return sandbox
 
     def _new_group(self, limits: SandboxLimits) -> Group | None:
-        """Make a control group; None if this process cannot make any."""
+        """Create a control group; None if this process cannot."""
         if self._groups is None:
             return None
         group = self._groups.make()
@@ -175,7 +173,7 @@ class Bubblewrap:
 
     @contextlib.contextmanager
     def _files(self, more: Mapping[str, bytes] = MappingProxyType({})) -> Iterator[dict[str, int]]:
-        """Open the files that are put into a sandbox, as descriptors that bwrap reads, by their paths."""
+        """Open the sandbox's initial files as descriptors for bwrap, by path."""
         contents = {
             **self._filters,
             "/etc/passwd": _PASSWD,
@@ -198,7 +196,7 @@ class Bubblewrap:
     def _command(self, limits: SandboxLimits, files: dict[str, int]) -> list[str]:
         assert self._program
         command = [self._program, "--unshare-all", "--unshare-user", "--die-with-parent", "--new-session"]
-        command += ["--as-pid-1"]  # bubblewrap's own init would be dumpable: code of the same user could rewrite it
+        command += ["--as-pid-1"]  # bubblewrap's own init is dumpable, so code with the same user could rewrite it
         command += ["--cap-drop", "ALL", "--uid", str(INSIDE), "--gid", str(INSIDE), "--hostname", "sandbox"]
         command += ["--clearenv", *(word for pair in _ENVIRONMENT.items() for word in ("--setenv", *pair))]
         command += ["--ro-bind", "/usr", "/usr"]
@@ -207,15 +205,16 @@ class Bubblewrap:
                 command += ["--symlink", f"usr/{name}", f"/{name}"]
             elif Path(f"/{name}").is_dir():
                 command += ["--ro-bind", f"/{name}", f"/{name}"]
-        # Debian's links from one library to another; they lead to /usr.
+        # Debian's symbolic links between libraries; their targets are in /usr.
         command += ["--ro-bind-try", "/etc/alternatives", "/etc/alternatives"]
         command += ["--proc", "/proc", "--dev", "/dev", "--size", str(SHARED_MEMORY), "--tmpfs", "/dev/shm"]
-        # Reads as zeros, too, and cannot be mapped: a shared mapping of `zero` would be memory of no process.
+        # /dev/full also reads as zeros, but cannot be mapped. A shared mapping of /dev/zero is memory not charged to
+        # any process.
         command += ["--dev-bind", "/dev/full", "/dev/zero"]
         command += ["--size", str(max(limits.disk // 2, 1)), "--tmpfs", "/tmp"]
         command += ["--size", str(limits.disk), "--tmpfs", "/mnt/data"]
         for path, fd in files.items():
-            # Skills are files of the root, which is read-only in the end: many mounts would take long.
+            # Skills are written as files into the root, which becomes read-only, since many mounts are slow.
             how = "--file" if path.startswith(f"{MOUNT}/") else "--ro-bind-data"
             command += ["--seccomp", str(fd)] if path == "seccomp" else ["--perms", "0444", how, str(fd), path]
         return [*command, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/mnt/data", "--"]
@@ -227,7 +226,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _launch(group: Group | None, files: dict[str, int], **options: object) -> list[str]:
-    """Return the command that starts another one, in a group, with these files and options; never as root."""
+    """Return the launch command, with a group, files and options; it drops root."""
     options["files"] = [*files.values()]
     if group:
         options["group"] = str(group.directory)
@@ -237,5 +236,7 @@ def _launch(group: Group | None, files: dict[str, int], **options: object) -> li
 
 
 def _process_options(files: dict[str, int]) -> dict[str, Any]:
-    """Return the options of the process of bwrap; with an empty environment, since /proc/1/environ shows it."""
+    """
+    Return options for the bwrap process. The environment is empty, since /proc/1/environ exposes it to the sandbox.
+    """
     return {"env": {}, "pass_fds": [*files.values()], "cwd": "/"}

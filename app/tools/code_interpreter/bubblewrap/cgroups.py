@@ -1,10 +1,12 @@
 """
-Control groups (cgroup v2) of sandboxes, where this process may make some: the kernel then freezes all processes of a
-container between calls, and limits the memory of all of them together, with that of its files and of kernel buffers.
+Control groups (cgroup v2) for sandboxes, if this process can create them.
 
-That is so for root, and for a systemd service with `Delegate=yes`. In most containers the file system of the groups is
-read-only. Limits of memory and processes also need their controllers. A group can hand these down only if it has no
-processes itself: those of a delegated one are moved into a group `server` in it.
+The kernel then freezes all processes in a container between calls, and limits their total memory, including files and
+kernel buffers.
+
+Creating groups works as root, and in a systemd service with `Delegate=yes`. In most containers, the cgroup file system
+is read-only. Memory and process limits also need their controllers. A group can only delegate controllers if it
+contains no processes, so a delegated group's processes are moved into its child group `server`.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from pathlib import Path
 
 _PREFIX = "antiphon-"
 _CONTROLLERS = ("memory", "pids")
-_REMOVE_ATTEMPTS, _REMOVE_INTERVAL = 250, 0.02  # and seconds between two
-_MARGIN = 64 * 1024 * 1024  # bytes for the processes of bubblewrap and the supervisor, and for kernel structures
+_REMOVE_ATTEMPTS, _REMOVE_INTERVAL = 250, 0.02  # count, and interval in seconds
+_MARGIN = 64 * 1024 * 1024  # bytes for bubblewrap and supervisor processes, and kernel structures
 
 
 class Group:
-    """The group of one sandbox."""
+    """A sandbox's group."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def limit(self, memory: int, processes: int) -> None:
-        """Set the limits, as far as the controllers are there; `memory` in bytes, with that of files."""
+        """Set the limits whose controllers are available; `memory` is in bytes and includes files."""
         for name, value in (
             ("memory.max", memory + _MARGIN),
             ("memory.swap.max", 0),
@@ -37,15 +39,12 @@ class Group:
             self._write(name, str(value))
 
     def freeze(self) -> None:
-        """Freeze all processes."""
         self._write("cgroup.freeze", "1")
 
     def thaw(self) -> None:
-        """Continue all processes."""
         self._write("cgroup.freeze", "0")
 
     def kill(self) -> None:
-        """Kill all processes."""
         self._write("cgroup.kill", "1")
 
     def memory_kills(self) -> int:
@@ -56,7 +55,7 @@ class Group:
         return 0
 
     def remove(self) -> None:
-        """Remove the group once its last processes have ended, which were killed."""
+        """Remove the group once its killed processes have ended."""
         for _ in range(_REMOVE_ATTEMPTS):
             with contextlib.suppress(OSError):
                 self.directory.rmdir()
@@ -65,24 +64,24 @@ class Group:
             time.sleep(_REMOVE_INTERVAL)
 
     def _write(self, name: str, value: str) -> None:
-        with contextlib.suppress(OSError):  # older kernels lack some files, and groups those of other controllers
+        with contextlib.suppress(OSError):  # missing in older kernels, or without the controller
             (self.directory / name).write_text(value)
 
 
 class Groups:
-    """Makes groups in a directory."""
+    """Creates groups in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
     def make(self) -> Group:
-        """Make a group; raises `OSError`."""
+        """Create a group; raises `OSError`."""
         directory = self._directory / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         directory.mkdir()
         return Group(directory)
 
     def clean(self) -> None:
-        """Remove the groups that processes which were killed have left behind."""
+        """Remove groups left behind by killed servers."""
         for directory in self._directory.glob(f"{_PREFIX}*-*"):
             pid = directory.name.removeprefix(_PREFIX).partition("-")[0]
             if not Path(f"/proc/{pid}").exists():
@@ -91,11 +90,11 @@ class Groups:
 
 
 def find_groups() -> Groups | None:
-    """Return where this process can make groups, with controllers if possible; None if it cannot."""
+    """Return where this process can create groups, with controllers if possible, or None."""
     own = _own_directory()
     if own is None:
         return None
-    base = own.parent if _delegated(own.parent) else own  # a service may be in a group below the delegated one
+    base = own.parent if _delegated(own.parent) else own  # a service may be in a child of the delegated group
     groups = Groups(base)
     try:
         groups.clean()
@@ -109,7 +108,7 @@ def find_groups() -> Groups | None:
 
 
 def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path("/proc/self/cgroup")) -> Path | None:
-    """Return the directory of this process's group; None without cgroup v2."""
+    """Return this process's cgroup directory; None without cgroup v2."""
     try:
         path = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
         for line in mounts.read_text().splitlines():
@@ -123,7 +122,7 @@ def _own_directory(mounts: Path = Path("/proc/self/mountinfo"), own: Path = Path
 
 
 def _delegated(directory: Path) -> bool:
-    """Whether systemd has left a group, and what is below it, to the service in it."""
+    """Whether systemd has delegated a group to its service."""
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
             if os.getxattr(directory, name) == b"1":
@@ -132,11 +131,11 @@ def _delegated(directory: Path) -> bool:
 
 
 def _hand_down_controllers(base: Path, own: Path) -> None:
-    """Enable the controllers for groups in `base`, where they are there and nobody else decides about it."""
+    """Enable the controllers in `base`, if available and delegated to this service."""
     present = (base / "cgroup.controllers").read_text().split()
     wanted = [name for name in _CONTROLLERS if name in present]
     enabled = (base / "cgroup.subtree_control").read_text().split()
-    whole_tree = not (base / "cgroup.type").exists()  # the kernel's root group may have both processes and groups
+    whole_tree = not (base / "cgroup.type").exists()  # the kernel's root group may contain both processes and groups
     if set(wanted) <= set(enabled) or not (whole_tree or _delegated(base)):
         return
     if base == own and not whole_tree:

@@ -1,8 +1,8 @@
 """
 Starts bubblewrap: `python launch.py OPTIONS COMMAND...`, with options as a JSON object.
 
-It is a program of its own, and not code that runs in the server between `fork` and `exec`, so that a sandbox has its
-limits before the first of its processes begins, whatever threads and event loop the server has.
+A separate program, instead of code between the server's `fork` and `exec`: limits apply before a sandbox's first
+process starts, regardless of the server's threads and event loop.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import os
 import resource
 import sys
 
-_OUT_OF_MEMORY_SCORE = 500  # if the machine has no memory left, the kernel ends a sandbox rather than the server
-_CORE = 1  # byte; at 1 the kernel neither writes a core dump nor starts the host's program for these
+_OUT_OF_MEMORY_SCORE = 500  # if the machine runs out of memory, the kernel kills a sandbox rather than the server
+_CORE = 1  # byte; at 1, the kernel neither writes a core dump nor starts the host's core dump program
 _NICE = 10
 
 
 def launch() -> None:
-    """Become the command, with the options applied."""
+    """Apply the options, and execute the command."""
     options, command = json.loads(sys.argv[1]), sys.argv[2:]
-    for name in os.listdir("/proc/self/fd"):  # uvloop closes nothing of the server's
+    for name in os.listdir("/proc/self/fd"):  # uvloop does not close inherited descriptors
         if int(name) not in {0, 1, 2, *options["files"]}:
-            with contextlib.suppress(OSError):  # the descriptor of the directory itself
+            with contextlib.suppress(OSError):  # descriptor of the listed directory
                 os.close(int(name))
     if "group" in options:
         with open(f"{options['group']}/cgroup.procs", "w") as file:
@@ -39,7 +39,7 @@ def launch() -> None:
         os.setgroups([])
         os.setgid(options["user"])
         os.setuid(options["user"])
-    os.execve(command[0], command, {})  # Python itself has added variables
+    os.execve(command[0], command, {})  # without variables added by Python
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """
-A running sandbox: requests to its supervisor, over a pair of pipes, and its end.
+A running sandbox: sends requests to its supervisor over a pair of pipes, and ends it.
 
-The server does not trust the supervisor's answers: their size is limited, and paths are resolved only inside the
+The server does not trust the supervisor's answers: their size is limited, and paths are only resolved inside the
 sandbox.
 """
 
@@ -16,32 +16,32 @@ from app.core.types import JSONObject
 from app.tools.code_interpreter.bubblewrap.cgroups import Group
 from app.tools.code_interpreter.bubblewrap.watch import Watch, Watched, descendants, kill
 
-STOP_GRACE = 5.0  # seconds for the supervisor to answer after a call has timed out or was stopped
-MAX_ANSWER = 32 * 1024 * 1024  # bytes of one answer of the supervisor
-_CALLS = ("python", "shell")  # the requests that run code
+STOP_GRACE = 5.0  # seconds for the supervisor to answer after a timeout or stop
+MAX_ANSWER = 32 * 1024 * 1024  # bytes per supervisor answer
+_CALLS = ("python", "shell")  # requests that run code
 
 
 class SandboxEnded(Exception):
-    """The sandbox has ended, and its state and files are lost."""
+    """The sandbox has ended; its state and files are lost."""
 
 
 class Sandbox:
-    """A running sandbox. The caller ensures that there is one request at a time."""
+    """A running sandbox. Callers must send one request at a time."""
 
     def __init__(
         self, process: asyncio.subprocess.Process, memory: int, files: int, watch: Watch, group: Group | None
     ) -> None:
-        """`memory` (in bytes) and `files` are what the watch allows it."""
+        """`memory` (bytes) and `files` are the limits checked by the watch."""
         self._process, self._memory, self._files, self._watch, self._group = process, memory, files, watch, group
         self._watched: Watched | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether it can still be used."""
+        """Whether the sandbox can still be used."""
         return self._process.returncode is None
 
     async def ready(self) -> None:
-        """Wait for the supervisor's first message, and begin to watch the sandbox; raises `SandboxEnded`."""
+        """Wait for the supervisor's first message, and start monitoring; raises `SandboxEnded`."""
         await self._answer()
         own = descendants(self._process.pid)  # only the supervisor: no code runs yet
         if not own:
@@ -54,9 +54,8 @@ class Sandbox:
         """
         Send a request and return the answer; raises `SandboxEnded`.
 
-        The sandbox is ended if a call takes more than `within` seconds plus `STOP_GRACE`, or is cancelled and does not
-        stop. `exceeded` in the answer to a call names the limit for which it was stopped: `memory`, `files` or
-        `sockets`.
+        Kills the sandbox if a call exceeds `within` plus `STOP_GRACE` seconds, or does not stop when cancelled. For
+        calls, `exceeded` in the answer is the limit for which code was killed: `memory`, `files` or `sockets`.
         """
         assert self._watched
         memory_kills = self._group.memory_kills() if self._group else 0
@@ -79,7 +78,7 @@ class Sandbox:
             await asyncio.wait({answer}, timeout=within + STOP_GRACE)
             return answer.result() if answer.done() else await self._stop(answer)
         except asyncio.CancelledError:
-            # If the call can be stopped, the sandbox keeps its state and files.
+            # If the call can be stopped, the sandbox retains its state and files.
             try:
                 with contextlib.suppress(SandboxEnded):
                     await asyncio.shield(asyncio.ensure_future(self._stop(answer)))
@@ -98,7 +97,7 @@ class Sandbox:
             async with asyncio.timeout(STOP_GRACE):
                 reply = await answer
                 if reply.get("ended") != "stopped":
-                    await self._answer()  # the call had already ended: this answers the stop
+                    await self._answer()  # the call had already ended; this is the answer to the stop
                 return reply
         except (SandboxEnded, TimeoutError):
             answer.cancel()
@@ -118,7 +117,7 @@ class Sandbox:
         assert self._process.stdout
         try:
             answer = orjson.loads(await self._process.stdout.readline())
-        except ValueError:  # nothing, too much, or no JSON
+        except ValueError:  # empty, too long, or invalid JSON
             raise SandboxEnded from None
         if not isinstance(answer, dict):
             raise SandboxEnded
@@ -129,23 +128,23 @@ class Sandbox:
             self._group.freeze()
 
     def kill(self) -> None:
-        """Kill every process of the sandbox at once."""
+        """Kill all processes in the sandbox."""
         if self._watched:
             self._watch.discard(self._watched)
         if self._process.returncode is not None:
             return
         if self._group:
             self._group.kill()
-        # When the first process of a PID namespace dies, the kernel kills all others in it.
+        # When the first process in a PID namespace dies, the kernel kills the others.
         kill((*descendants(self._process.pid), self._process.pid))
 
     async def aclose(self) -> None:
-        """End the sandbox, and wait until it is gone."""
+        """Kill the sandbox, and wait until its processes have ended."""
         self.kill()
         await self._process.wait()
         assert self._process.stdin and self._process.stdout
         self._process.stdin.close()
-        with contextlib.suppress(RuntimeError):  # a request is reading it
+        with contextlib.suppress(RuntimeError):  # a request is reading the stream
             while await self._process.stdout.read(65536):
                 pass
         if self._group:

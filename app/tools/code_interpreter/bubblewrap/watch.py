@@ -1,8 +1,8 @@
 """
-Watches sandboxes, in a thread: what a container takes of memory as a whole, and that its code runs only during calls.
+Monitors sandboxes in a thread: a container's total memory, and that its code runs only during calls.
 
-The sandbox has limits of its own (rlimits, sizes of its file systems, a filter of system calls), which hold for each
-process or folder. Only the whole of it is measured here, from outside, where its code has no influence.
+The sandbox's own limits (rlimits, file system sizes, seccomp) apply per process or folder. The total is measured here,
+from outside, where code cannot interfere.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-BUSY_INTERVAL = 0.1  # seconds between two looks at a sandbox during a call
-IDLE_INTERVAL = 1.0  # and otherwise
-FILE_BYTES = 1536  # of kernel memory, for a file or folder of any size
-MAX_SOCKETS = 512  # open in a sandbox: the kernel may hold some hundred kilobytes for each
-TRIES = 3  # times in a row that the code is killed, before the sandbox is ended
-FOLDERS = ("tmp", "mnt/data", "dev/shm")  # the file systems that code can write to
+BUSY_INTERVAL = 0.1  # seconds between checks during a call
+IDLE_INTERVAL = 1.0  # seconds between checks otherwise
+FILE_BYTES = 1536  # kernel memory per file or folder, in addition to its content
+MAX_SOCKETS = 512  # open in a sandbox; the kernel may hold several hundred kilobytes for each
+TRIES = 3  # consecutive kills before the sandbox is ended
+FOLDERS = ("tmp", "mnt/data", "dev/shm")  # file systems writable by code
 
 
 @dataclass(eq=False, slots=True)
 class Watched:
-    """A sandbox that is watched."""
+    """A monitored sandbox."""
 
-    memory: int  # the limit, in bytes
-    files: int  # the most files and folders
-    root: int  # the process that all others descend from
-    supervisor: int  # its child, which runs no code
-    calls: int = 0  # begun so far
-    busy: bool = False  # whether a call is running
-    ended: bool = False  # whether it is watched no more
-    exceeded: str = ""  # the limit for which code of the running or latest call was killed: memory, files, sockets
-    last_files: int = 0  # how many there were at the latest look
-    kills: int = 0  # looks in a row at which the code was killed
-    due: float = 0.0  # when to look next
+    memory: int  # limit, in bytes
+    files: int  # limit on files and folders
+    root: int  # ancestor of all other processes
+    supervisor: int  # child of `root`; runs no code
+    calls: int = 0  # calls started so far
+    busy: bool = False  # a call is running
+    ended: bool = False  # no longer monitored
+    exceeded: str = ""  # limit for which the latest call's code was killed: memory, files, sockets
+    last_files: int = 0  # files at the previous check
+    kills: int = 0  # consecutive checks with a kill
+    due: float = 0.0  # monotonic time of the next check
 
 
 class Watch:
-    """A thread that looks at sandboxes, and kills the code of those that exceed a limit. Their files remain."""
+    """A thread that checks sandboxes, and kills code that exceeds a limit. Files are retained."""
 
     def __init__(self) -> None:
         self._watched: set[Watched] = set()
@@ -54,7 +54,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def add(self, sandbox: Watched) -> None:
-        """Begin to watch a sandbox."""
+        """Start monitoring a sandbox."""
         with self._lock:
             self._watched.add(sandbox)
             if self._thread is None:
@@ -63,7 +63,7 @@ class Watch:
             self._wake.notify()
 
     def discard(self, sandbox: Watched) -> None:
-        """Watch it no more."""
+        """Stop monitoring a sandbox."""
         with self._lock:
             sandbox.ended = True
             self._watched.discard(sandbox)
@@ -71,7 +71,7 @@ class Watch:
 
     @contextlib.contextmanager
     def call(self, sandbox: Watched) -> Iterator[None]:
-        """Let its code run meanwhile."""
+        """Allow a sandbox's code to run within this context."""
         with self._lock:
             sandbox.calls += 1
             sandbox.busy, sandbox.exceeded = True, ""
@@ -98,13 +98,13 @@ class Watch:
                 try:
                     look(sandbox)
                 except Exception:
-                    logger.exception("a sandbox could not be watched")
+                    logger.exception("sandbox check failed")
                 often = sandbox.busy or sandbox.kills
                 sandbox.due = time.monotonic() + (BUSY_INTERVAL if often else IDLE_INTERVAL)
 
 
 def look(sandbox: Watched) -> None:
-    """Look at a sandbox once, and kill its code if it exceeds a limit, or runs between calls."""
+    """Check a sandbox, and kill its code if it exceeds a limit or runs between calls."""
     calls, idle = sandbox.calls, not sandbox.busy
     pids = code_processes(sandbox)
     exceeded = exceeded_limit(sandbox, pids)
@@ -115,11 +115,11 @@ def look(sandbox: Watched) -> None:
     sandbox.exceeded = sandbox.exceeded or exceeded
     sandbox.kills += 1
     if sandbox.kills > TRIES:
-        logger.warning("a container whose code could not be stopped was ended")
+        logger.warning("ended a container whose code could not be killed")
         kill((sandbox.root, *descendants(sandbox.root)))
         return
     if not exceeded:
-        logger.warning("code in a container ran between calls, and was ended")
+        logger.warning("killed code in a container that ran between calls")
     kill(code_processes(sandbox))
 
 
@@ -129,12 +129,12 @@ def code_processes(sandbox: Watched) -> Sequence[int]:
 
 
 def exceeded_limit(sandbox: Watched, pids: Sequence[int]) -> str:
-    """Return the limit that a sandbox exceeds, or an empty string."""
+    """Return the limit exceeded by a sandbox, or ""."""
     if sum(map(resident_bytes, pids)) > sandbox.memory:
         return "memory"
-    with contextlib.suppress(OSError, ValueError):  # it has ended
+    with contextlib.suppress(OSError, ValueError):  # the sandbox has ended
         before, sandbox.last_files = sandbox.last_files, count_files(sandbox.supervisor)
-        # Code may delete files until there are few enough.
+        # Code may delete files until it is below the limit.
         if sandbox.last_files > max(sandbox.files, before):
             return "files"
         sockets = Path(f"/proc/{sandbox.supervisor}/net/sockstat").read_text().splitlines()[0]
@@ -144,20 +144,19 @@ def exceeded_limit(sandbox: Watched, pids: Sequence[int]) -> str:
 
 
 def count_files(pid: int) -> int:
-    """Return how many files and folders there are in a sandbox, given one of its processes; raises `OSError`."""
+    """Return the number of files and folders in a sandbox, given any of its processes; raises `OSError`."""
     counts = [os.statvfs(f"/proc/{pid}/root/{folder}") for folder in FOLDERS]
     return sum(count.f_files - count.f_ffree for count in counts)
 
 
 def kill(pids: Sequence[int]) -> None:
-    """Kill processes."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
 
 
 def descendants(pid: int) -> Sequence[int]:
-    """Return the ids of all descendant processes, nearest first."""
+    """Return all descendant process ids, nearest first."""
     pids: list[int] = []
     queue = [pid]
     while queue:
@@ -175,7 +174,7 @@ def descendants(pid: int) -> Sequence[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the anonymous and shared resident memory of a process, in bytes; 0 if the process has ended."""
+    """Return a process's anonymous and shared resident memory in bytes; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -185,7 +184,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def runs(pid: int) -> bool:
-    """Whether a thread of a process runs: has neither stopped nor ended, and does not wait uninterruptibly."""
+    """Whether any thread in a process runs: is not stopped, ended, or in uninterruptible sleep."""
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):

@@ -1,9 +1,8 @@
 """
-The content of files and upload parts, by id: in pieces in the database, or in object storage.
+Content of files and upload parts, by id: as pieces in the database, or in object storage.
 
-A row claims each content: in `antiphon_uploads` during the upload, then in `antiphon_files` or
-`antiphon_upload_parts`. The claim is written before the content and deleted before it, so a sweep finds abandoned
-content.
+A row claims each content: in `antiphon_uploads` during the upload, then in `antiphon_files` or `antiphon_upload_parts`.
+The claim is written before the content and deleted before it, so a sweep finds abandoned content.
 """
 
 from __future__ import annotations
@@ -16,22 +15,22 @@ from app.tools.files import FilesUnavailable
 
 
 class Owner(NamedTuple):
-    """The row of a file or part. Without this row, its content is not read."""
+    """The row that claims content. Without this row, the content is not read."""
 
     table: str
     id: str
 
     @property
     def exists(self) -> str:
-        """An SQL condition: the row exists. The id is parameter `$1`."""
+        """An SQL condition: the row exists. Parameter `$1` is the id."""
         return f"EXISTS (SELECT 1 FROM {self.table} WHERE id = $1)"
 
 
 class Contents(Protocol):
-    """Reads and writes content; every method raises `FilesUnavailable` in an outage."""
+    """Reads and writes content. Every method raises `FilesUnavailable` in an outage."""
 
     async def write(self, content_id: str, number: int, data: bytes) -> None:
-        """Append a piece; pieces are numbered from 0."""
+        """Append a piece. Pieces are numbered from 0."""
         ...
 
     async def finish(self, content_id: str) -> None:
@@ -39,7 +38,7 @@ class Contents(Protocol):
         ...
 
     async def discard(self, content_id: str) -> None:
-        """Delete content, finished or not, unless a file or part claims it."""
+        """Delete content, complete or not, unless a file or part claims it."""
         ...
 
     def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
@@ -48,7 +47,7 @@ class Contents(Protocol):
 
 
 def keep_content(content_id: str, kind: Literal["file", "part"]) -> Steps[None]:
-    """Let a file or part, added in the same transaction, claim uploaded content; raises `FilesUnavailable`."""
+    """Move the claim from the upload to a file or part added in the same transaction; raises `FilesUnavailable`."""
     if not (yield Statement("DELETE FROM antiphon_uploads WHERE file = $1 RETURNING file", (content_id,))):
         raise FilesUnavailable  # swept as abandoned
     yield Statement(f"UPDATE antiphon_objects SET {kind} = $1 WHERE content = $1", (content_id,))

@@ -44,7 +44,7 @@ LIMIT {_ERASED}
 
 
 class ObjectContents:
-    """The `Contents` in object storage. If `storage` is None, existing objects are unavailable."""
+    """`Contents` in object storage. If `storage` is None, existing objects are unavailable."""
 
     def __init__(self, tables: FileTables, storage: ObjectStorage | None) -> None:
         self._tables, self._storage = tables, storage
@@ -74,7 +74,6 @@ class ObjectContents:
                 await self._erase([content_id])
 
     async def has(self, content_id: str) -> bool:
-        """Return whether content is in object storage."""
         return bool(await self._tables.fetch("SELECT 1 FROM antiphon_objects WHERE content = $1", content_id))
 
     async def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
@@ -95,12 +94,12 @@ class ObjectContents:
             await self._erase([content_id for (content_id,) in rows])
 
     async def check(self) -> None:
-        """Check that no object needs a storage that is not set. `ObjectStorage.check` checks the storage."""
+        """Check that existing objects have a storage. `ObjectStorage.check` checks the storage itself."""
         if not self._storage and await self._tables.fetch("SELECT 1 FROM antiphon_objects LIMIT 1"):
             self._required()
 
     async def _touch(self, content_id: str) -> None:
-        """Renew the claim; raises `FilesUnavailable` if it was swept as abandoned."""
+        """Renew the claim; raises `FilesUnavailable` if a sweep deleted it as abandoned."""
         if not await self._tables.run(lambda: single(_TOUCH, content_id)):
             raise FilesUnavailable
 

@@ -10,13 +10,13 @@ from app.tools.files.tables import FileTables
 
 
 class Pieces:
-    """The methods of `Contents` that SQLite and PostgreSQL share."""
+    """The methods of `Contents` shared by SQLite and PostgreSQL."""
 
     def __init__(self, tables: FileTables) -> None:
         self._tables = tables
 
     async def finish(self, content_id: str) -> None:
-        """Do nothing: every piece is stored already."""
+        """Does nothing: all pieces are already stored."""
 
     async def read(self, content_id: str, owner: Owner) -> AsyncIterator[bytes]:
         statement = f"SELECT data FROM antiphon_pieces WHERE file = $2 AND number = $3 AND {owner.exists}"

@@ -1,4 +1,4 @@
-"""Cuts a text into overlapping chunks, at the ends of sentences and paragraphs."""
+"""Splits text into overlapping chunks, at sentence and paragraph ends."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 from app.core.usage.token_estimate import estimate
 
-# A line, or a sentence in a line, with the whitespace after it.
-_END = r".!?\u3002\uff01\uff1f"  # of a sentence
+# A line, or a sentence within a line, with trailing whitespace.
+_END = r".!?\u3002\uff01\uff1f"  # sentence ends
 _UNITS = re.compile(rf"[^\n{_END}]*(?:[{_END}]+(?=\s|[^\x00-\x7f]|$)\s*|[{_END}]+|\n\s*|$)")
 _WORDS = re.compile(r"\S+\s*|\s+")
-_MIN_FILL = 0.5  # the share of a chunk that has to be full before it may end at a paragraph
+_MIN_FILL = 0.5  # fraction to fill before a chunk may end at a paragraph
 
 
 def chunks(text: str, max_tokens: int, overlap: int) -> Iterator[str]:
     """
-    Yield the chunks of a text, of at most `max_tokens` estimated tokens each.
+    Split a text into chunks, each at most `max_tokens` estimated tokens.
 
-    Each starts with about the last `overlap` tokens of the previous chunk. Nothing is lost but whitespace at the ends
-    of chunks.
+    Each chunk starts with about the last `overlap` tokens from the previous chunk. Only whitespace at chunk ends is
+    dropped.
     """
     units = [*_units(text, max_tokens)]
     start, end = 0, 0
@@ -53,7 +53,7 @@ def _paragraph_end(units: list[tuple[str, int]], start: int, first_new: int, end
 
 
 def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: int) -> int:
-    """Return the start of the next chunk: `overlap` tokens before the end of this one, but after its start."""
+    """Return where the next chunk starts: `overlap` tokens before this chunk's end, but after its start."""
     size, index = 0, end
     while index - 1 > start and size + units[index - 1][1] <= overlap:
         index -= 1
@@ -62,7 +62,7 @@ def _overlap_start(units: list[tuple[str, int]], start: int, end: int, overlap: 
 
 
 def _units(text: str, max_tokens: int) -> Iterator[tuple[str, int]]:
-    """Yield the indivisible units with their tokens: sentences and lines, or the words of those that are too long."""
+    """Yield indivisible units with their tokens: sentences and lines, or single words if these are too long."""
     for match in _UNITS.finditer(text):
         if unit := match[0]:
             yield from _fitting(unit, max_tokens)

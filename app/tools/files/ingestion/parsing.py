@@ -1,7 +1,7 @@
 """
 Text extraction from files: plain text, Markdown, code, HTML, PDF, DOCX, JSON and CSV.
 
-All files but short plain texts are read in a process of their own (`app.runtime.worker_processes`).
+Parsers run in worker processes (`app.runtime.worker_processes`). Only short plain text is read in this process.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from app.tools.html_text import html_title_and_text
 if TYPE_CHECKING:
     from app.tools.files.vector_stores.records import ErrorCode
 
-MAX_CHARACTERS = 20_000_000  # of text in one file, about 5 million tokens
-MAX_TEXT_BYTES = 80_000_000  # of a text file, before decoding
-MAX_SIMPLE = 256 * 1024  # bytes of a short text
-MAX_UNPACKED = 256 * 1024 * 1024  # bytes of a DOCX
-MAX_MEMORY = 3 * 1024**3  # bytes of address space of the process that reads a file
+MAX_CHARACTERS = 20_000_000  # of text per file, about 5 million tokens
+MAX_TEXT_BYTES = 80_000_000  # per text file, before decoding
+MAX_SIMPLE = 256 * 1024  # bytes; longer plain text is read in a worker process
+MAX_UNPACKED = 256 * 1024 * 1024  # bytes of an unzipped DOCX
+MAX_MEMORY = 3 * 1024**3  # bytes; a worker process's address space
 
 
 class UnreadableFile(Exception):
-    """The text of a file cannot be extracted; `code` and `message` are shown in the API."""
+    """Text extraction failed. `code` and `message` are shown in the API."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)
@@ -40,13 +40,13 @@ class UnreadableFile(Exception):
 
 
 def is_simple(path: Path, filename: str) -> bool:
-    """Return whether a file is a short plain text, which no parser reads and which needs no separate process."""
+    """Return whether a file is short plain text, which needs no parser and no worker process."""
     return path.stat().st_size <= MAX_SIMPLE and _reader(path, filename) is _text
 
 
 def extract(source: str, target: str, filename: str, max_tokens: int, overlap: int) -> int:
     """
-    Write the chunks of a file's text to `target`, one JSON string per line, and return their number.
+    Write a file's text chunks to `target`, one JSON string per line, and return their number.
 
     Raises `UnreadableFile`.
     """
@@ -59,7 +59,7 @@ def extract(source: str, target: str, filename: str, max_tokens: int, overlap: i
 
 
 def read_text(path: Path, filename: str) -> str:
-    """Return the text of a file, whose type is taken from the end of its name. Raises `UnreadableFile`."""
+    """Return a file's text. The file name's suffix determines the type. Raises `UnreadableFile`."""
     suffix = Path(filename.lower()).suffix
     read = _reader(path, filename)
     parts: list[str] = []
@@ -83,7 +83,7 @@ def read_text(path: Path, filename: str) -> str:
 
 
 def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
-    """Choose the reader of a file by the end of its name, or by its first bytes."""
+    """Choose a file's reader by suffix, or by its first bytes."""
     if read := _READERS.get(Path(filename.lower()).suffix):
         return read
     with path.open("rb") as file:
@@ -96,7 +96,7 @@ def _reader(path: Path, filename: str) -> Callable[[Path], Iterator[str]]:
 
 
 def _decoded(path: Path) -> str:
-    """Return the content of a text file; raises `UnreadableFile` if it is not text."""
+    """Return a text file's content; raises `UnreadableFile` for binary data."""
     if path.stat().st_size > MAX_TEXT_BYTES:
         raise UnreadableFile("invalid_file", "The file has more than 5,000,000 tokens of text.")
     data = path.read_bytes()
@@ -119,7 +119,7 @@ def _text(path: Path) -> Iterator[str]:
 
 
 def _json(path: Path) -> Iterator[str]:
-    """Indent JSON, so that it can be cut between lines; invalid JSON is read as plain text."""
+    """Indent JSON, so that it can be split between lines. Invalid JSON is read as plain text."""
     text = _decoded(path)
     try:
         yield json.dumps(json.loads(text), ensure_ascii=False, indent=1)
@@ -128,7 +128,7 @@ def _json(path: Path) -> Iterator[str]:
 
 
 def _csv(path: Path) -> Iterator[str]:
-    """Yield a line per row, with the column names in each: most chunks do not contain the header."""
+    """Yield a line per row with the column names repeated, since most chunks do not contain the header."""
     text = _decoded(path)
     try:
         dialect: Any = csv.Sniffer().sniff(text[:65536], ",;\t|")
@@ -164,7 +164,7 @@ def _docx(path: Path) -> Iterator[str]:
 
     with zipfile.ZipFile(path) as archive:
         if sum(entry.file_size for entry in archive.infolist()) > MAX_UNPACKED:
-            raise UnreadableFile("invalid_file", "The document is too large when it is unpacked.")
+            raise UnreadableFile("invalid_file", "The document is too large after unpacking.")
     for block in Document(str(path)).iter_inner_content():
         if isinstance(block, Table):
             for row in block.rows:

@@ -1,9 +1,9 @@
 """
-Indexes files into vector stores, in the background: extracts the text, cuts it into chunks, and embeds them.
+Indexes files into vector stores in the background: extracts text, splits it into chunks, and embeds the chunks.
 
-The queues are in the store, so they survive a restart; each owner has one, and they take turns. A process claims a file
-for a few seconds and renews the claim while it reads; if it dies, another process claims the file and starts over. A
-file is searchable only after all of it is stored.
+Each owner has a queue in the store; queues survive restarts, and owners take turns. A process claims a file for a few
+seconds and renews the claim while it indexes. If the process dies, another process claims the file and starts over. A
+file becomes searchable only after all its chunks are stored.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-READERS = 3  # files that one process reads concurrently; of one owner, one less
-POLL = 5.0  # seconds between checks for files that another process has abandoned
+READERS = 3  # files indexed concurrently per process; one fewer per owner
+POLL = 5.0  # seconds between checks for files abandoned by other processes
 SWEEP = 60.0  # seconds between sweeps of expired and deleted data
-ATTEMPTS = 3  # per file, and per step of a file that an outage interrupts
-RETRY = 15.0  # seconds before the second attempt, after an error that is not the file's; twice that for the third
-LONGEST_WAIT = 600.0  # seconds; a file whose embeddings the backend refuses for longer fails
+ATTEMPTS = 3  # per file, and per step during an outage
+RETRY = 15.0  # seconds before the second attempt, if the file is not the cause; doubled for the third
+LONGEST_WAIT = 600.0  # seconds; if the backend requests a longer wait, the file fails
 
 
 class Ingestion:
-    """Indexes the files of all vector stores; several processes share the work through claims."""
+    """Indexes files for all vector stores. Several processes share the work through claims."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Ingestion:
         retry: float = RETRY,
     ) -> None:
         """
-        In seconds: the duration of a claim, the limits for extracting the text of a file and for all of it, and the
+        All arguments are in seconds: a claim's duration, the limits for text extraction and for the whole file, and the
         pause before the second attempt.
         """
         self._files, self._records, self._embeddings = files, records, embeddings
@@ -65,21 +65,21 @@ class Ingestion:
         self._tasks: list[asyncio.Task[None]] = []
         self._wakeups = [asyncio.Event() for _ in range(READERS)]
         self._claiming = asyncio.Lock()
-        self._owners: Counter[str] = Counter()  # of the files that are being read
+        self._owners: Counter[str] = Counter()  # files being indexed, per owner
 
     def start(self, account_of: Callable[[str], Account]) -> None:
-        """Start the readers and the sweep; `account_of` the key that added a file its embeddings are charged to."""
+        """Start the workers and the sweep. Embeddings are charged to `account_of` the key that added the file."""
         self._account_of = account_of
         self._tasks = [asyncio.create_task(self._read_all(wakeup)) for wakeup in self._wakeups]
         self._tasks.append(asyncio.create_task(self._sweep_all()))
 
     def wake(self) -> None:
-        """Wake the readers: files have been added."""
+        """Wake the workers, after files were added."""
         for wakeup in self._wakeups:
             wakeup.set()
 
     async def aclose(self) -> None:
-        """Stop; unfinished files are released for another process, or the next start."""
+        """Stop. Unfinished files are released for other processes or the next start."""
         await end(*self._tasks)
 
     async def _read_all(self, wakeup: asyncio.Event) -> None:
@@ -92,18 +92,18 @@ class Ingestion:
             if job is None:
                 await wait_for_event(wakeup, POLL)
                 continue
-            wakeup.set()  # there may be more files
+            wakeup.set()  # more files may be queued
             try:
                 await self._read_claimed(job)
             except FilesUnavailable:
-                pass  # the claim expires by itself
+                pass  # the claim expires
             except Exception:
-                logger.exception("file %s was not read", job.file_id)
+                logger.exception("file indexing failed: %s", job.file_id)
             finally:
                 self._end(job)
 
     async def _claim(self) -> Job | None:
-        """Claim a file, of an owner who has less than all readers but one."""
+        """Claim a file, unless its owner already occupies all workers but one."""
         async with self._claiming:
             busy = [owner for owner, count in self._owners.items() if count >= READERS - 1]
             job = await self._records.claim(self._lease, busy)
@@ -115,34 +115,34 @@ class Ingestion:
         self._owners[job.owner] -= 1
         if not self._owners[job.owner]:
             del self._owners[job.owner]
-        self.wake()  # a reader may wait for an owner who is not busy any more
+        self.wake()  # a worker may be waiting until this owner is no longer busy
 
     async def _sweep_all(self) -> None:
         while True:
             try:
                 await self._files.sweep()
             except FilesUnavailable:
-                pass  # the store has logged it
+                pass  # already logged by the store
             except Exception:
-                logger.exception("what has expired could not be removed")
+                logger.exception("sweep of expired files failed")
             await asyncio.sleep(SWEEP)
 
     async def _read_claimed(self, job: Job) -> None:
-        """Read a file for as long as its claim is valid."""
+        """Index a file while its claim is valid."""
         reading = asyncio.create_task(self._read(job))
         renewal = asyncio.create_task(self._renew_claim(job))
         try:
             await asyncio.wait((reading, renewal), return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            await cancel(reading, renewal)  # whatever they raise, the file is read again
-            with contextlib.suppress(Exception):  # otherwise the claim expires by itself
+            await cancel(reading, renewal)  # on any error, the file is indexed again
+            with contextlib.suppress(Exception):  # otherwise the claim expires
                 await self._records.release(job)
             raise
         for error in await cancel(reading, renewal):
             raise error
 
     async def _renew_claim(self, job: Job) -> None:
-        """Renew a claim until it is lost because the file was deleted or its batch cancelled."""
+        """Renew a claim until it is lost: the file was deleted, or its batch cancelled."""
         while True:
             await asyncio.sleep(self._lease / 3)
             with contextlib.suppress(FilesUnavailable):
@@ -157,19 +157,19 @@ class Ingestion:
             await self._records.fail(job, error.code, error.message)
         except _PutOff as error:
             await self._records.release(job, error.seconds)
-        except EmbeddingsUnavailable as error:  # after all attempts: another claim would embed the file anew
-            logger.warning("file %s was not read: %s", job.file_id, error.message)
+        except EmbeddingsUnavailable as error:  # after all attempts: another claim would embed the whole file again
+            logger.warning("file %s could not be embedded: %s", job.file_id, error.message)
             await self._records.fail(job, "server_error", error.message)
         except (FilesUnavailable, OSError) as error:
             message = error.message if isinstance(error, APIError) else type(error).__name__
             await self._retry(job, message)
         except Exception:
-            logger.exception("a file could not be read into a vector store")
-            await self._retry(job, "The server had an error while reading the file.")
+            logger.exception("file indexing failed")
+            await self._retry(job, "The server had an error while indexing the file.")
 
     async def _retry(self, job: Job, message: str) -> None:
-        """Schedule another attempt, or fail the file after the last one."""
-        logger.warning("file %s was not read, attempt %d: %s", job.file_id, job.attempt, message)
+        """Schedule another attempt; after the last attempt, fail the file."""
+        logger.warning("file %s was not indexed in attempt %d: %s", job.file_id, job.attempt, message)
         if job.attempt >= ATTEMPTS:
             await self._records.fail(job, "server_error", message)
         else:
@@ -180,12 +180,12 @@ class Ingestion:
             async with asyncio.timeout(self._index_timeout) as limit:
                 await self._ingest(job, folder)
         except Exception:
-            if not limit.expired():  # if it has, a query that was cancelled may look like an outage
+            if not limit.expired():  # after the timeout, a cancelled query may look like an outage
                 raise
             raise UnreadableFile("server_error", "The file takes too long to index.") from None
 
     async def _ingest(self, job: Job, folder: Path) -> None:
-        if job.attempt > ATTEMPTS:  # each attempt ended with the death of the process
+        if job.attempt > ATTEMPTS:  # the process died in each attempt
             raise UnreadableFile("server_error", "The file could not be read.")
         if self._embeddings:
             await _check_limits(self._account_of(job.key))
@@ -198,9 +198,9 @@ class Ingestion:
 
     async def _repeated(self, job: Job, step: Callable[[], Awaitable[_T]]) -> _T:
         """
-        Run a step of a file, and this step alone again after an outage.
+        Run a step, and retry only this step in an outage.
 
-        A wait that the backend requests by `Retry-After` is not counted as a failure.
+        Waiting for the backend's `Retry-After` does not count as a failure.
         """
         failures = 0
         while True:
@@ -212,11 +212,11 @@ class Ingestion:
                 if failures == ATTEMPTS or (requested or 0) > LONGEST_WAIT:
                     raise
                 wait = self._retry_pause * failures if requested is None else requested
-                logger.info("file %s waits %.1f s: %s", job.file_id, wait, error.message)
+                logger.info("indexing of file %s paused for %.1f s: %s", job.file_id, wait, error.message)
             await asyncio.sleep(wait)
 
     async def _extract(self, job: Job, source: Path, target: Path) -> None:
-        """Extract the text, in a process of its own unless it is short and plain."""
+        """Extract the text, in a worker process unless it is short plain text."""
         arguments = (str(source), str(target), job.filename, job.strategy.max_tokens, job.strategy.overlap)
         if await asyncio.to_thread(is_simple, source, job.filename):
             await asyncio.to_thread(extract, *arguments)
@@ -229,7 +229,7 @@ class Ingestion:
             raise UnreadableFile("invalid_file", "The file takes too much memory to read.") from None
 
     async def _embed(self, job: Job, text: Path, vectors: Path) -> int:
-        """Write the vectors of all chunks to a file; return the size of one vector in bytes."""
+        """Write all chunks' vectors to a file; return the bytes per vector."""
         assert self._embeddings
         size, account = 0, self._account_of(job.key)
         chunks = _texts(text)
@@ -245,7 +245,7 @@ class Ingestion:
 
 
 class _PutOff(Exception):
-    """A file cannot be indexed now, through no fault of its own."""
+    """Indexing must wait `seconds`, for example for a rate limit."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -254,9 +254,9 @@ class _PutOff(Exception):
 
 async def _check_limits(account: Account, *, begun: bool = False) -> None:
     """
-    Raise `_PutOff` while a key has used up its tokens of this minute, and `UnreadableFile` if its budget is used up.
+    Raise `_PutOff` if the key's tokens for this minute are used up, and `UnreadableFile` if its budget is.
 
-    A file that has `begun` may take more tokens than a minute has, as an answer of a model may.
+    A file that has `begun` may exceed the tokens per minute, like a model's response.
     """
     try:
         await account.check_limits()
@@ -284,7 +284,7 @@ def _take(texts: Iterator[str], count: int) -> list[str]:
 
 
 def _chunks(text: Path, vectors: Path, size: int) -> Iterator[TextChunk]:
-    """Yield the chunks with their vectors, each of `size` bytes; a size of 0 means no vectors."""
+    """Yield chunks with their vectors, `size` bytes each; 0 means no vectors."""
     if not size:
         yield from map(TextChunk, _texts(text))
         return

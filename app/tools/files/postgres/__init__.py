@@ -1,10 +1,10 @@
 """
-The file store in PostgreSQL (13 or later): shared by any number of replicas.
+File store in PostgreSQL (13 or later), shared by any number of replicas.
 
     postgresql://[user[:password]@]host[:5432][,host:port]/database
 
-The query may have the options of a store of responses: see `app.stores.postgres`. The tables are created on first use,
-all named `antiphon_...`, in the first schema of the user's `search_path`; a store of responses may be in the same
+The query string accepts the same options as a response store: see `app.stores.postgres`. Tables are created on first
+use, all named `antiphon_...`, in the first schema of the user's `search_path`. The response store can use the same
 database. Embeddings need the extension `vector` (pgvector). Requires the extras `files` and `postgres`.
 """
 
@@ -21,9 +21,9 @@ from app.tools.files.postgres.pieces import PostgresPieces, erase
 from app.tools.files.postgres.schema import POSTGRES_WORDS, NoVectorsError
 from app.tools.files.postgres.vector_stores import PostgresVectorStores
 
-SWEPT_ROWS = 100  # expired rows that one statement deletes
+SWEPT_ROWS = 100  # expired rows deleted per statement
 
-# A few at a time, and no locked rows, so that other calls do not wait for long.
+# Small batches, without locked rows, so that other calls do not wait for long.
 _ABANDONED = f"""
 WITH upload AS (
     DELETE FROM antiphon_uploads WHERE file IN (
@@ -42,10 +42,10 @@ DELETE FROM antiphon_files WHERE number IN (
 
 
 class PostgresFileStore(SQLFileStore):
-    """A `FileStore` in PostgreSQL. Times of expiry and of claims are by the clock of the database."""
+    """A `FileStore` in PostgreSQL. Expiry and claims use the database's clock."""
 
     def __init__(self, database: PostgresDatabase, storage: ObjectStorage | None = None) -> None:
-        """`storage` keeps the content of new files, if it is given."""
+        """New content is written to `storage` if given."""
         tables = PostgresTables(database, POSTGRES_WORDS, storable)
         super().__init__(tables, PostgresPieces(database, tables), storage)
         self._db = database
@@ -53,7 +53,7 @@ class PostgresFileStore(SQLFileStore):
 
     @classmethod
     def from_url(cls, url: str, storage: ObjectStorage | None = None) -> PostgresFileStore:
-        """Create the store for a `postgresql://` URL; the first use connects. Raises `ValueError`."""
+        """Create the store for a `postgresql://` URL; connects on first use. Raises `ValueError`."""
         return cls(PostgresDatabase(url), storage)
 
     async def delete(self, owner: str, file_id: str) -> bool:
@@ -61,7 +61,7 @@ class PostgresFileStore(SQLFileStore):
         return bool(await self._tables.run(lambda: single(statement, file_id, owner)))
 
     async def sweep(self) -> None:
-        """Delete expired files and abandoned uploads, and the content and chunks of all that was deleted."""
+        """Delete expired files and abandoned uploads, and the content and chunks of deleted files."""
         while len(await self._db.fetch(_ABANDONED, ABANDONED_AFTER)) == SWEPT_ROWS:
             pass
         while len(await self._db.fetch(_EXPIRED)) == SWEPT_ROWS:
@@ -72,7 +72,7 @@ class PostgresFileStore(SQLFileStore):
         await self._objects.sweep()
 
     async def prepare_vectors(self) -> None:
-        """Create what embeddings need; raises `VectorsUnsupported` if the extension `vector` cannot be used."""
+        """Create the schema for embeddings; raises `VectorsUnsupported` if the extension `vector` is unavailable."""
         try:
             await self._db.prepare_vectors()
         except NoVectorsError as error:

@@ -1,4 +1,4 @@
-"""The database of files in PostgreSQL: its URL and its calls."""
+"""PostgreSQL client for files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from app.tools.files.postgres.schema import NoVectorsError, migrate_files, migra
 
 class PostgresDatabase(PostgresClient):
     """
-    The database; every call raises `FilesUnavailable` if it cannot be reached.
+    Every call raises `FilesUnavailable` in an outage.
 
-    The table of embeddings, which needs the extension `vector`, is created when it is first used.
+    The embeddings table, which needs the extension `vector`, is created on first use.
     """
 
     def __init__(self, url: str) -> None:
@@ -29,7 +29,7 @@ class PostgresDatabase(PostgresClient):
         return await super().fetch(query, *map(storable, arguments), idempotent=idempotent)
 
     async def prepare_vectors(self) -> None:
-        """Create the table of embeddings, unless it exists; raises `NoVectorsError`."""
+        """Create the embeddings table, unless it exists; raises `NoVectorsError`."""
         if self._has_vectors:
             return
 
@@ -37,7 +37,7 @@ class PostgresDatabase(PostgresClient):
             try:
                 await migrate_vectors(connection)
             except NoVectorsError as error:
-                return error  # which is no outage
+                return error  # not an outage
             return None
 
         if error := await self.transaction(create):
@@ -45,7 +45,7 @@ class PostgresDatabase(PostgresClient):
         self._has_vectors = True
 
     def unavailable(self, reason: str) -> APIError:
-        """Return the error to raise, after logging the reason."""
+        """Log the reason, and return the error to raise."""
         return self._outage.begins(reason)
 
     async def _migrate(self, connection: Connection) -> None:
@@ -54,7 +54,7 @@ class PostgresDatabase(PostgresClient):
 
 
 def storable(value: object) -> object:
-    """Return a value in a form that PostgreSQL can store: it takes neither NUL nor lone surrogates in a text."""
+    """Replace characters that PostgreSQL rejects in text: NUL and lone surrogates."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")

@@ -1,7 +1,7 @@
 """
-The chunks of vector stores in PostgreSQL, and the searches in them.
+Chunks and searches in PostgreSQL.
 
-Words are ranked by BM25, as in SQLite; embeddings by cosine similarity, exactly (`pgvector`).
+Keywords are ranked by BM25, as in SQLite; embeddings by exact cosine similarity (`pgvector`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from app.tools.files.vector_stores.words import (
 
 T = TypeVar("T")
 
-CHUNKS_AT_ONCE = 64  # chunks per transaction: each is short, and renewals of the claim do not wait for long
+CHUNKS_AT_ONCE = 64  # chunks per transaction; short, so that claim renewals do not wait for long
 
-# While the row is locked, the claim cannot be taken over, and the file cannot be removed.
+# A locked row prevents other processes from claiming or removing the file.
 _CLAIMED = """
 SELECT 1 FROM antiphon_store_files WHERE number = $1 AND claim = $2 AND status = 'in_progress' FOR SHARE
 """
@@ -71,23 +71,23 @@ JOIN antiphon_chunks USING (file, number)
 
 
 class ChunkKey(NamedTuple):
-    """A chunk: the number of its file among those of all stores, and its number in the file."""
+    """A chunk: the file's row number in antiphon_store_files, and the chunk's number in the file."""
 
     file: int
     number: int
 
 
 class Stored(NamedTuple):
-    """What was stored of a file."""
+    """Totals of a file's stored chunks."""
 
     chunks: int = 0
     words: int = 0
     bytes: int = 0
-    embeddings: str | None = None  # the model and the number of dimensions
+    embeddings: str | None = None  # model and number of dimensions
 
 
 class _Rows(NamedTuple):
-    """The columns of some chunks."""
+    """Columns for some chunks."""
 
     lengths: list[int]
     terms: list[str]
@@ -98,16 +98,16 @@ class _Rows(NamedTuple):
 
 
 class PostgresIndex:
-    """The chunks of all vector stores."""
+    """All vector stores' chunks."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._db = database
 
     async def insert(self, job: Job, chunks: Iterable[TextChunk], model: str) -> Stored | None:
         """
-        Store the chunks of a claimed file, which is not searchable yet; return None once the claim is lost.
+        Store a claimed file's chunks, not searchable yet; return None once the claim is lost.
 
-        Chunks of an earlier attempt are deleted first.
+        First deletes chunks from earlier attempts.
         """
         while erased := await self._claimed(job, lambda connection: connection.fetch(_ERASE, job.row)):
             pass
@@ -143,7 +143,7 @@ class PostgresIndex:
         return await self._db.transaction(locked)
 
     async def _insert(self, job: Job, first: int, rows: _Rows) -> bool:
-        """Store the next chunks of a claimed file, numbered from `first`; return False if the claim was lost."""
+        """Store the next chunks, numbered from `first`; return False if the claim was lost."""
         numbers = [*range(first, first + len(rows.texts))]
 
         async def insert(connection: Connection) -> bool:
@@ -155,7 +155,6 @@ class PostgresIndex:
         return await self._claimed(job, insert) is not None
 
     async def text(self, file: int) -> list[str]:
-        """Return the chunks of a file."""
         rows = await self._db.fetch(
             "SELECT text FROM antiphon_chunks WHERE file = $1 ORDER BY number", file, idempotent=True
         )
@@ -164,14 +163,14 @@ class PostgresIndex:
     async def search(
         self, store: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> list[FoundChunk]:
-        """Return the best `limit` chunks by words and the best by embedding, of these files, or of all (None)."""
+        """Return the best `limit` chunks by keywords and the best by embedding, in these files, or in all (None)."""
         scores, similarities = await asyncio.gather(
             self._by_words(store, search_query.text, limit, files),
             self._by_vector(store, search_query, limit, files),
         )
         keys = [*dict.fromkeys([*scores, *similarities])]
         if similarities:
-            # Chunks that only the words match have a similarity too.
+            # Chunks found only by keywords need their similarity too.
             others = [key for key in keys if key not in similarities]
             similarities |= await self._similarities(search_query, others)
         rows = await self._db.fetch(_TEXTS, [key.file for key in keys], [key.number for key in keys], idempotent=True)
@@ -179,14 +178,14 @@ class PostgresIndex:
         return [
             FoundChunk(f"{key.file}:{key.number}", key.file, texts[key], scores.get(key), similarities.get(key))
             for key in keys
-            if key in texts  # otherwise it was deleted meanwhile
+            if key in texts  # otherwise just deleted
         ]
 
     async def _by_words(self, store: str, text: str, limit: int, files: Sequence[int] | None) -> dict[ChunkKey, float]:
         """
-        Return the best chunks by BM25, with scores from 0 to 1: their share of the highest score that BM25 could give.
+        Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score.
 
-        Some frequent words may be left out: see `affordable`.
+        Some frequent words may be dropped: see `affordable`.
         """
         wanted = [*dict.fromkeys(stems for term in terms(text) if (stems := stem(term)))]
         if not wanted:
@@ -199,7 +198,7 @@ class PostgresIndex:
             return {}
         if counts[used[0]] > MAX_POSTINGS:
             counts |= await self._counts(store, used, total)
-        total = max(total, *counts.values())  # chunks that are being stored are counted too
+        total = max(total, *counts.values())  # counts include chunks being stored
         rows = await self._db.fetch(
             _BEST,
             store,
@@ -248,7 +247,7 @@ class PostgresIndex:
 
 
 def _next_rows(store: str, chunks: Iterator[TextChunk]) -> _Rows | None:
-    """Return the columns of the next chunks; None if there are none. Takes long, so it runs in a thread."""
+    """Return the next chunks' columns, or None at the end. Slow: runs in a thread."""
     batch = [*islice(chunks, CHUNKS_AT_ONCE)]
     if not batch:
         return None
@@ -266,7 +265,7 @@ def _next_rows(store: str, chunks: Iterator[TextChunk]) -> _Rows | None:
 
 
 def _vector(vector: bytes) -> str:
-    """Return a vector of float32 as pgvector reads it; nine digits are exact."""
+    """Format a float32 vector for pgvector; nine digits are exact."""
     return f"[{','.join(f'{number:.9g}' for number in array.array('f', vector))}]"
 
 
@@ -276,7 +275,7 @@ def _embeddings(search_query: Query) -> str:
 
 
 def _similar(rows: Iterable[Any]) -> dict[ChunkKey, float]:
-    """Return the similarities of distances; the distance from a vector of zeros is not a number."""
+    """Convert distances to similarities. The distance from a zero vector is NaN."""
     return {
         ChunkKey(file, number): min(1.0, max(0.0, 1.0 - distance)) if distance == distance else 0.0
         for file, number, distance in rows

@@ -1,4 +1,4 @@
-"""Content in the pieces of a PostgreSQL database, and the deletion of content and chunks."""
+"""Content as pieces in PostgreSQL, and deletion of removed content and chunks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from app.tools.files.contents.pieces import Pieces
 from app.tools.files.postgres.database import PostgresDatabase
 from app.tools.files.tables import FileTables
 
-_ERASED_ROWS = 100  # removed contents that one transaction erases
-SWEPT_PIECES = 64  # of content
+_ERASED_ROWS = 100  # `antiphon_removed` rows per transaction
+SWEPT_PIECES = 64  # per transaction
 SWEPT_CHUNKS = 500
 
 _WRITE = """
@@ -38,7 +38,7 @@ DELETE FROM antiphon_chunks WHERE (file, number) IN (
 
 
 class PostgresPieces(Pieces):
-    """The `Contents` in PostgreSQL."""
+    """`Contents` in PostgreSQL."""
 
     def __init__(self, database: PostgresDatabase, tables: FileTables) -> None:
         super().__init__(tables)
@@ -53,13 +53,13 @@ class PostgresPieces(Pieces):
 
 
 async def erase(db: PostgresDatabase) -> None:
-    """Erase the content and the chunks of all that was deleted."""
+    """Delete content and chunks of removed files."""
     while await db.transaction(_erase_some):
         pass
 
 
 async def _erase_some(connection: Connection) -> bool:
-    """Erase some of what was removed, and return whether there may be more."""
+    """Delete some removed data, and return whether more may exist."""
     removed = await connection.fetch(_REMOVED)
     if not removed:
         return False

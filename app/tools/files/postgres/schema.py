@@ -1,8 +1,9 @@
 """
-The tables of files and vector stores in PostgreSQL, and their migrations.
+PostgreSQL tables for files and vector stores, and their migrations.
 
-Deleting a file, or removing it from a vector store, deletes one row, and the file is gone for every query. Triggers add
-its content and its chunks to `antiphon_removed`, from which they are deleted in batches: nobody waits for that.
+Deleting a file, or removing it from a vector store, deletes a single row; the file then disappears from every query.
+Triggers add its content and chunks to `antiphon_removed`, from which a sweep deletes them in batches. No request waits
+for this.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from app.tools.files.batches_sql import BATCH_TABLES
 from app.tools.files.contents.objects import OBJECT_TABLES
 from app.tools.files.multipart_sql import MULTIPART_TABLES
 
-_LOCK = 0x66696C65  # of the migrations; other programs may use advisory locks too
+_LOCK = 0x66696C65  # advisory lock for migrations; other programs may use advisory locks too
 _VECTORS_LOCK = _LOCK + 1
 
-# The words that differ in the statements of files: see `app.tools.files.tables`.
+# Identifiers that PostgreSQL replaces in shared statements: see `app.tools.files.tables`.
 POSTGRES_WORDS = {
     "{row}": "number",
     "{identity}": "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -164,7 +165,7 @@ LANGUAGE sql STABLE SET enable_seqscan = off SET jit = off AS $$
 $$;
 """
 
-# The files of each owner wait to be indexed in a queue of their own; `key` has added the file.
+# Each owner's files wait in a separate queue; `key` is the name of the key that added the file.
 _QUEUES = """
 ALTER TABLE antiphon_store_files
     ADD COLUMN queue text NOT NULL DEFAULT '', ADD COLUMN key text NOT NULL DEFAULT '';
@@ -185,7 +186,7 @@ BEGIN
 END $$;
 """
 
-# The rows are read in sequence; 8,160 bytes keep vectors of up to 2,000 dimensions out of a table of their own.
+# Rows are read sequentially. With 8,160 bytes, vectors up to 2,000 dimensions stay out of the TOAST table.
 _VECTORS = """
 CREATE EXTENSION IF NOT EXISTS vector;
 CREATE TABLE antiphon_vectors (
@@ -218,7 +219,7 @@ _MIGRATIONS = Migrations(
     ]
 )
 
-# The errors of CREATE EXTENSION, and of a type that is in no schema of the search path.
+# Errors raised by CREATE EXTENSION, and for a type in no schema of the search path.
 _NO_EXTENSION = (
     asyncpg.FeatureNotSupportedError,
     asyncpg.UndefinedFileError,
@@ -228,16 +229,15 @@ _NO_EXTENSION = (
 
 
 class NoVectorsError(UnpreparedError):
-    """The extension `vector` cannot be used."""
+    """The extension `vector` is unavailable."""
 
 
 async def migrate_files(connection: Connection) -> None:
-    """Create or migrate the tables."""
     await migrate(connection, "antiphon_files_schema", _LOCK, _MIGRATIONS)
 
 
 async def migrate_vectors(connection: Connection) -> None:
-    """Create the extension `vector` and the table of embeddings; raises `NoVectorsError`."""
+    """Create the extension `vector` and the embeddings table; raises `NoVectorsError`."""
     try:
         await migrate(connection, "antiphon_vectors_schema", _VECTORS_LOCK, Migrations([_VECTORS]))
     except _NO_EXTENSION as error:

@@ -1,9 +1,9 @@
 """
-The terms of chunks as PostgreSQL indexes them: 64-bit hashes of the vector store, the term, and its frequency.
+Chunk terms as indexed in PostgreSQL: 64-bit hashes of vector store, term and frequency.
 
-With the store in the hash, a search reads only entries of its own store in the index of all chunks. With the frequency
-in it, BM25 can be computed without reading the terms of a chunk. Terms are stemmed by the tokenizer of SQLite's FTS5,
-so that a search finds the same chunks in both databases.
+Because hashes include the store, a search reads only its own store's entries in the shared index. Because they include
+the frequency, BM25 needs no access to a chunk's terms. SQLite's FTS5 tokenizer stems the terms, so that both databases
+find the same chunks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import apsw
 
 from app.tools.files.vector_stores.words import stored_terms
 
-# Of a term in a chunk; others are rounded to these, which changes BM25 by a few percent at most.
+# Other frequencies are rounded to these, which changes BM25 by a few percent at most.
 FREQUENCIES = (1, 2, 3, 4, 5, 6, 8, 10, 14, 24)
 
 _local = threading.local()
@@ -25,8 +25,8 @@ _local = threading.local()
 
 @lru_cache(maxsize=50_000)
 def stem(term: str) -> str:
-    """Return the stems of a term's words, without accents; "" if there is no word in it."""
-    if not hasattr(_local, "tokenizer"):  # one for each thread
+    """Stem each word in a term and remove accents; "" if the term contains no word."""
+    if not hasattr(_local, "tokenizer"):  # one per thread
         tokenizer = apsw.Connection(":memory:").fts5_tokenizer("porter", ["unicode61", "remove_diacritics", "2"])
         _local.tokenizer = tokenizer
     tokens = _local.tokenizer(
@@ -40,13 +40,13 @@ def stem(term: str) -> str:
 
 
 def hashed(store: str, term: str, frequency: int) -> int:
-    """Return the hash of a stemmed term that occurs so often, one of `FREQUENCIES`, in a chunk of a vector store."""
+    """Hash a stemmed term and its frequency (one of `FREQUENCIES`) in a chunk of a vector store."""
     digest = blake2b(f"{store} {frequency} {term}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 
 
 def hashed_terms(store: str, text: str) -> tuple[list[int], int]:
-    """Return the hashes of the terms of a chunk, and the number of words in it."""
+    """Return a chunk's term hashes, and its number of words."""
     found, words = stored_terms(text)
     counts = Counter(stems for term in found if (stems := stem(term)))
     hashes = [hashed(store, term, min(FREQUENCIES, key=lambda f: abs(f - count))) for term, count in counts.items()]

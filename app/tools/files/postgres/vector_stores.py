@@ -1,4 +1,4 @@
-"""Vector stores in PostgreSQL: their records, and the queue of files to index."""
+"""Vector stores in PostgreSQL: records, and the indexing queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from app.tools.files.vector_stores.records import (
 from app.tools.files.vector_stores.rows import encode_fields
 from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLVectorStores, StatementParts, job_of
 
-SWEPT_FILES = 100  # of expired vector stores, that one statement removes
+SWEPT_FILES = 100  # expired stores' files per statement
 
 _INSERT_FILES = """
 INSERT INTO antiphon_store_files (store, batch, queue, created_at, id, key, attributes, max_tokens, overlap)
@@ -35,8 +35,8 @@ WITH cancelled AS (
 )
 INSERT INTO antiphon_removed (chunks) SELECT number FROM cancelled
 """
-# Of several, since other processes may be claiming the first ones. In an array, so that they are found by their primary
-# key, whatever the planner knows of the table.
+# Several candidates, since other processes may be claiming the first ones. In an array, so that the planner uses the
+# primary key regardless of its statistics.
 _NEXT = f"""
 SELECT number FROM antiphon_store_files AS entries
 WHERE number = ANY (ARRAY (
@@ -96,15 +96,13 @@ _PARTS = StatementParts(
 
 
 class PostgresVectorStores(SQLVectorStores):
-    """The `VectorStoreRecords` of a `PostgresFileStore`."""
-
     def __init__(self, database: PostgresDatabase, tables: FileTables) -> None:
         super().__init__(tables, _PARTS)
         self._db = database
         self._index = PostgresIndex(database)
 
     async def forget(self, entries: Sequence[Sequence[object]]) -> None:
-        """Do nothing: the database records what it removes, and `sweep` of the file store erases it."""
+        """Does nothing: triggers record removals, and the file store's `sweep` deletes the chunks."""
 
     async def _text_of(self, store_id: str, file: int) -> list[str]:
         return await self._index.text(file)
@@ -136,7 +134,7 @@ class PostgresVectorStores(SQLVectorStores):
         await self._db.fetch(_FAIL, job.row, job.claim, code, message)
 
     async def sweep(self) -> None:
-        """Remove the files of expired stores."""
+        """Remove expired stores' files."""
         while len(await self._db.fetch(_EXPIRED)) == SWEPT_FILES:
             pass
         await self._db.fetch(_OLD_TURNS)

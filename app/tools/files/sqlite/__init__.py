@@ -1,5 +1,5 @@
 """
-The file store in a SQLite database: persistent, and shared by the workers of one machine.
+File store in SQLite: persistent, and shared by the workers on a machine.
 
     sqlite:///files.db           relative to the working directory
     sqlite:////var/lib/files.db  absolute
@@ -25,7 +25,7 @@ from app.tools.files.multipart_sql import MULTIPART_TABLES
 from app.tools.files.sqlite.pieces import SQLitePieces
 from app.tools.files.sqlite.vector_stores import SQLITE_WORDS, SQLiteVectorStores
 
-DELETED_PIECES = 32  # of content, that one transaction deletes
+DELETED_PIECES = 32  # pieces deleted per transaction
 
 _SCHEMA = """
 CREATE TABLE files (
@@ -89,7 +89,7 @@ CREATE INDEX store_files_by_file ON store_files (id);
 CREATE INDEX store_files_by_batch ON store_files (batch) WHERE batch IS NOT NULL;
 CREATE INDEX store_files_to_read ON store_files (claimed_until) WHERE status = 'in_progress';
 """
-# The files of each owner wait to be indexed in a queue of their own; `key` has added the file.
+# Each owner's files wait in a separate queue; `key` is the name of the key that added the file.
 _QUEUES = """
 ALTER TABLE store_files ADD COLUMN queue TEXT NOT NULL DEFAULT '';
 ALTER TABLE store_files ADD COLUMN key TEXT NOT NULL DEFAULT '';
@@ -97,7 +97,7 @@ UPDATE store_files SET queue = (SELECT owner FROM stores WHERE stores.id = store
 CREATE INDEX store_files_by_queue ON store_files (queue, row) WHERE status = 'in_progress';
 CREATE TABLE turns (queue TEXT PRIMARY KEY, served REAL NOT NULL) WITHOUT ROWID;
 """
-# The pieces of what is `removed` are deleted a few at a time.
+# Pieces of `removed` content are deleted in small batches.
 _REMOVED = "CREATE TABLE removed (row INTEGER PRIMARY KEY, content TEXT NOT NULL)"
 _MIGRATIONS = Migrations(
     [
@@ -111,12 +111,10 @@ _MIGRATIONS = Migrations(
 
 
 class SQLiteFileStore(SQLFileStore):
-    """A `FileStore` in a SQLite database."""
-
     def __init__(
         self, path: Path, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> None:
-        """`storage` keeps the content of new files, if it is given."""
+        """New content is written to `storage` if given."""
         self._db = Database(path, _MIGRATIONS, f"SQLite file store {path}", FilesUnavailable, readers=2)
         self._clock = clock
         tables = SQLiteTables(self._db, clock, SQLITE_WORDS)
@@ -127,7 +125,7 @@ class SQLiteFileStore(SQLFileStore):
     def from_url(
         cls, url: str, storage: ObjectStorage | None = None, *, clock: Callable[[], float] = time.time
     ) -> SQLiteFileStore:
-        """Create the store for a `sqlite:///` URL; the database is created on first use."""
+        """Create the store for a `sqlite:///` URL. The database is created on first use."""
         return cls(sqlite_path(url), storage, clock=clock)
 
     async def delete(self, owner: str, file_id: str) -> bool:
@@ -155,10 +153,10 @@ class SQLiteFileStore(SQLFileStore):
         return [removed for (file_id,) in expired for removed in _delete(db, file_id)]
 
     async def prepare_vectors(self) -> None:
-        """Do nothing: every database can store embeddings."""
+        """Does nothing: every database supports embeddings."""
 
     async def check(self) -> None:
-        """Check that the database can be written to: take the write lock and release it."""
+        """Check that the database is writable: acquire and release the write lock."""
         await self._db.write(lambda db: None)
         await self._objects.check()
 
@@ -179,7 +177,7 @@ def _delete(db: apsw.Connection, file_id: str) -> list[tuple[object, ...]]:
 
 
 def _delete_some(db: apsw.Connection) -> None:
-    """Delete pieces of removed content; no more at once, since other processes wait for the transaction to end."""
+    """Delete a few pieces of removed content, since other processes wait for the transaction."""
     oldest = f"(SELECT content FROM removed ORDER BY row LIMIT {DELETED_PIECES})"
     some = f"SELECT rowid FROM pieces WHERE file IN {oldest} LIMIT {DELETED_PIECES}"
     db.execute(f"DELETE FROM pieces WHERE rowid IN ({some})")
@@ -188,7 +186,7 @@ def _delete_some(db: apsw.Connection) -> None:
 
 
 def sqlite_path(url: str) -> Path:
-    """Return the path in a `sqlite:///` URL; raises `ValueError` for any other URL."""
+    """Return the path in a `sqlite:///` URL; raises `ValueError` for other URLs."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.scheme != "sqlite" or parts.netloc or not path or path.endswith("/") or parts.query:

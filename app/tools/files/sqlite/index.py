@@ -1,13 +1,13 @@
 """
-The search index of one vector store: its chunks, in a SQLite file of its own.
+The search index of a vector store, in a separate SQLite file.
 
-Each store has its own file, so that term weights do not depend on other stores, indexing locks no other store, and a
-store is deleted by deleting its file. An index can be rebuilt from the uploaded files.
+With separate files, term weights do not depend on other stores, indexing locks only its own store, and a store is
+deleted by deleting its file. An index can be rebuilt from the uploaded files.
 
-Words are ranked by BM25 (FTS5). A vector is stored in full and, if it is long, also as one bit per dimension: of many
-chunks the nearest by their bits are preselected, and then compared exactly (`sqlite-vec`).
+FTS5 ranks keywords by BM25. Vectors are stored in full, and long vectors also as one bit per dimension. With many
+chunks, the nearest by bits are preselected, then compared exactly (`sqlite-vec`).
 
-The id of a chunk is the row of its file in `store_files`, shifted left by 20 bits, plus its number in the file.
+A chunk id is the file's row in `store_files`, shifted left by 20 bits, plus the chunk's number in the file.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ CREATE TABLE vectors (id INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
 
-NUMBER_BITS = 20  # of a chunk's number; a file has fewer chunks than that
-EXACT = 5_000  # number of vectors up to which all are compared exactly
-OVERSAMPLING = 10  # candidates preselected by bits, per requested result
-MIN_BITS = 256  # dimensions from which on bits are a useful approximation
+NUMBER_BITS = 20  # for the chunk number; files have fewer than 2**20 chunks
+EXACT = 5_000  # vectors; above this number, candidates are preselected by bits
+OVERSAMPLING = 10  # preselected candidates per requested result
+MIN_BITS = 256  # dimensions; with fewer, bits are too coarse
 
 
 class Index:
-    """The chunks of one vector store. Every method blocks, and raises `apsw.Error`."""
+    """A vector store's chunks. Every method blocks, and raises `apsw.Error`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def replace(self, file: int, chunks: Iterable[TextChunk], model: str, alive: Collection[int]) -> int:
         """
-        Replace the chunks of a file in one transaction, and return their size in bytes.
+        Replace a file's chunks in a transaction, and return their size in bytes.
 
-        Chunks of files that are not in `alive` are removed, except of newer ones: files are numbered in the order in
-        which they were added, so these may have been added, and even read, after `alive` was asked for.
+        Chunks of files not in `alive` are deleted, unless the file is newer than all of `alive`: rows are numbered in
+        order, so newer files may have been added and indexed after `alive` was queried.
         """
         size, newest = 0, max(alive)
         with self._open() as db, transaction(db):
@@ -74,20 +74,18 @@ class Index:
         return size
 
     def remove(self, file: int) -> None:
-        """Remove the chunks of a file."""
         if self._path.exists():
             with self._open() as db, transaction(db):
                 _remove(db, file)
 
     def text(self, file: int) -> list[str]:
-        """Return the chunks of a file."""
         if not self._path.exists():
             return []
         with self._open() as db:
             return [text for (text,) in query(db, f"SELECT text FROM chunks {_OF_FILE} ORDER BY id", _range(file))]
 
     def search(self, search_query: Query, limit: int, files: Collection[int] | None) -> list[FoundChunk]:
-        """Return the best `limit` chunks by words and the best by embedding, of these files, or of all (None)."""
+        """Return the best `limit` chunks by keywords and the best by embedding, in these files, or in all (None)."""
         if not self._path.exists():
             return []
         with self._open() as db:
@@ -99,7 +97,7 @@ class Index:
                 similarities = _by_vector(db, vector, limit, selected)
             ids = [*dict.fromkeys([*scores, *similarities])]
             if similarities:
-                # Chunks that only the words match have a similarity too.
+                # Chunks found only by keywords need their similarity too.
                 assert vector is not None
                 similarities |= _similarities(
                     db, vector, [chunk_id for chunk_id in ids if chunk_id not in similarities]
@@ -118,25 +116,25 @@ class Index:
             db.enable_load_extension(True)
             db.load_extension(sqlite_vec.loadable_path())
             db.enable_load_extension(False)
-            db.execute("PRAGMA cache_size = -65536")  # KiB at most; for such short use mmap is slower
+            db.execute("PRAGMA cache_size = -65536")  # KiB at most; mmap is slower for such short use
             migrate_tables(db, Migrations([_SCHEMA]))
             yield db
 
 
 def delete_index(path: Path) -> None:
-    """Delete the file of an index, with its write-ahead log and shared-memory file."""
+    """Delete an index file, with its write-ahead log and shared-memory file."""
     for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
         name.unlink(missing_ok=True)
 
 
 def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> dict[int, float]:
     """
-    Return the best chunks by BM25, with scores from 0 to 1: their share of the highest score that BM25 could give.
+    Return the best chunks by BM25, scored from 0 to 1 as a fraction of the highest possible score.
 
-    Some frequent words may be left out: see `affordable`.
+    Some frequent words may be dropped: see `affordable`.
     """
     counts = {term: _count(db, term, MAX_POSTINGS + 1) for term in terms(text)}
-    total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # one small row for each chunk
+    total = query(db, "SELECT count(*) FROM words_docsize")[0][0]  # a small row per chunk
     used = affordable(counts)
     if not used:
         return {}
@@ -144,8 +142,8 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
         counts[used[0]] = _count(db, used[0], total)
     maximum = highest_score(total, counts)
     where = "" if files is None else f"AND rowid >> {NUMBER_BITS} IN (SELECT value FROM json_each(:files))"
-    # FTS5 gives no weight to a word that half of the chunks contain, which in a store of three notes is common. So each
-    # word is weighted here.
+    # FTS5 gives no weight to a word in at least half the chunks, which is common in a store with three notes. The
+    # weights computed here replace FTS5's.
     scores: list[str] = []
     values: dict[str, object] = {"files": files, "limit": limit}
     for index, term in enumerate(used):
@@ -162,18 +160,18 @@ def _by_words(db: apsw.Connection, text: str, limit: int, files: str | None) -> 
 
 
 def _count(db: apsw.Connection, term: str, limit: int) -> int:
-    """Return the number of chunks that contain a term, at most `limit`."""
+    """Return the number of chunks with a term, at most `limit`."""
     rows = f"SELECT 1 FROM words WHERE words MATCH ? LIMIT {limit}"
     return int(query(db, f"SELECT count(*) FROM ({rows})", (_phrase(term),))[0][0])
 
 
 def _phrase(term: str) -> str:
-    """Return a term as a query of FTS5."""
+    """Quote a term for an FTS5 query."""
     return f'"{term}"'
 
 
 def _fts5_weight(total: int, count: int) -> float:
-    """Return the inverse document frequency by FTS5's formula."""
+    """FTS5's inverse document frequency."""
     return max(math.log((total - count + 0.5) / (count + 0.5)), 1e-6)
 
 
@@ -203,7 +201,7 @@ def _similarity(distance: float | None) -> float:
 
 def _add_vector(db: apsw.Connection, chunk_id: int, vector: bytes) -> None:
     db.execute("INSERT INTO vectors VALUES (?, ?)", (chunk_id, vector))
-    if len(vector) // 4 >= MIN_BITS and len(vector) % 32 == 0:  # bits come in bytes
+    if len(vector) // 4 >= MIN_BITS and len(vector) % 32 == 0:  # bits are stored in bytes
         db.execute("INSERT INTO codes VALUES (?, vec_quantize_binary(?))", (chunk_id, vector))
 
 
@@ -213,14 +211,14 @@ def _model(db: apsw.Connection) -> str | None:
 
 
 def _use_model(db: apsw.Connection, model: str) -> None:
-    """Record the model of the vectors, and delete those of another model, which are not comparable."""
+    """Record the vectors' model, and delete another model's vectors, which are not comparable."""
     if _model(db) != model:
         db.execute("DELETE FROM codes; DELETE FROM vectors")
         db.execute("INSERT OR REPLACE INTO facts VALUES ('embeddings', ?)", (model,))
 
 
 def _files(db: apsw.Connection) -> Iterator[int]:
-    """Yield the files that have chunks, without reading every chunk."""
+    """Yield the files with chunks, without reading every chunk."""
     chunk_id = 0
     while rows := query(db, "SELECT id FROM chunks WHERE id >= ? ORDER BY id LIMIT 1", (chunk_id,)):
         file = rows[0][0] >> NUMBER_BITS
@@ -232,7 +230,7 @@ _OF_FILE = "WHERE id BETWEEN ? AND ?"
 
 
 def _range(file: int) -> tuple[int, int]:
-    """Return the first and last possible chunk id of a file."""
+    """Return a file's first and last possible chunk id."""
     return file << NUMBER_BITS, ((file + 1) << NUMBER_BITS) - 1
 
 

@@ -1,4 +1,4 @@
-"""Content in the pieces of a SQLite database."""
+"""Content as pieces in SQLite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.tools.files.tables import FileTables
 
 
 class SQLitePieces(Pieces):
-    """The `Contents` in SQLite."""
+    """`Contents` in SQLite."""
 
     def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
         super().__init__(tables)

@@ -1,4 +1,4 @@
-"""Vector stores in SQLite: their records are in the database of the files, their chunks in one index file per store."""
+"""Vector stores in SQLite: records in the file database, chunks in an index file per store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from app.tools.files.vector_stores.sql import QUEUES, FoundChunk, SQLVectorStore
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-# The words that differ in the statements of files: see `app.tools.files.tables`.
+# Identifiers that SQLite replaces in shared statements: see `app.tools.files.tables`.
 SQLITE_WORDS = {
     "antiphon_vector_stores": "stores",
     "antiphon_file_batches": "batches",
@@ -76,8 +76,6 @@ _PARTS = StatementParts(
 
 
 class SQLiteVectorStores(SQLVectorStores):
-    """The `VectorStoreRecords` of a `SQLiteFileStore`."""
-
     def __init__(self, db: Database, tables: FileTables, clock: Callable[[], float]) -> None:
         super().__init__(tables, _PARTS)
         self._db = db
@@ -113,7 +111,7 @@ class SQLiteVectorStores(SQLVectorStores):
         now, claim = self._clock(), secrets.token_hex(8)
         waiting = (json.dumps([*excluded]), now)
         if not await self._tables.fetch(_NEXT, *waiting):
-            return None  # without taking the write lock
+            return None  # without the write lock
 
         def work(db: apsw.Connection) -> list[tuple[Any, ...]]:
             rows = query(db, _CLAIM, numbered((*waiting, claim, now + lease)))
@@ -143,7 +141,7 @@ class SQLiteVectorStores(SQLVectorStores):
             await self._in_thread(lambda: self._index(job.store_id).remove(job.row))  # left by an attempt that died
 
     async def sweep(self) -> None:
-        """Remove the files of expired stores, and the indexes of deleted ones."""
+        """Delete expired stores' files, and deleted stores' indexes."""
         now = self._clock()
         statement = f"""
             DELETE FROM store_files WHERE store IN (
@@ -152,8 +150,8 @@ class SQLiteVectorStores(SQLVectorStores):
         """
         await self.forget(await self._db.write(lambda db: query(db, statement, (now,))))
         await self._db.write(lambda db: query(db, "DELETE FROM turns WHERE served <= ?", (now - DAY,)))
-        # Listed before the stores are read: a store that is missing by then was deleted, and does not come back. The
-        # index of an empty store is kept: files can be added at any time, and another process may have it open.
+        # The indexes are listed before the stores are read: a store missing afterwards was deleted, permanently. An
+        # empty store's index is retained, since files can be added at any time, and other processes may have it open.
         indexes = await self._in_thread(lambda: [*self._folder.glob("*.db")])
         stores = await self._db.read(lambda db: {store for (store,) in query(db, "SELECT id FROM stores")})
         for path in indexes:
@@ -165,7 +163,7 @@ class SQLiteVectorStores(SQLVectorStores):
         await asyncio.to_thread(self._threads.shutdown)
 
     async def _update_claimed(self, job: Job, changes: str, **values: object) -> bool:
-        """Update the row of a claimed file; return False, changing nothing, if the claim was lost."""
+        """Update a claimed file's row; return False, without changes, if the claim was lost."""
         where = "row = :row AND claim = :claim AND status = 'in_progress'"
         statement = f"UPDATE store_files SET {changes} WHERE {where} RETURNING row"
         values |= {"row": job.row, "claim": job.claim}
@@ -175,7 +173,7 @@ class SQLiteVectorStores(SQLVectorStores):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except (apsw.Error, OSError, UnpreparedError) as error:
-            logger.error("an index of vectors is unavailable: %s: %s", type(error).__name__, error)
+            logger.error("vector index unavailable: %s: %s", type(error).__name__, error)
             raise FilesUnavailable from None
 
     def _index(self, store_id: str) -> Index:

@@ -1,4 +1,4 @@
-"""Vector stores: create, fill and search. Results have the shapes of OpenAI's API."""
+"""Vector stores: create, fill and search. Results have OpenAI's shapes."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from app.tools.files.vector_stores.requests import (
 logger = logging.getLogger(__name__)
 
 FILE_STATUSES = ("in_progress", "completed", "failed", "cancelled")
-_ACTIVE_WITHIN = 60  # seconds between updates of `last_active_at`, so that not every search writes
-_CANDIDATES = 4  # candidates per requested result
+_ACTIVE_WITHIN = 60  # seconds between updates to `last_active_at`, since not every search should write
+_CANDIDATES = 4  # per requested result
 
 
 class VectorStores:
-    """The vector stores of all callers, each visible only to its owner."""
+    """All callers' vector stores, each visible only to its owner."""
 
     def __init__(
         self,
@@ -51,14 +51,14 @@ class VectorStores:
         embeddings: Embeddings | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`wake` is called when files have been added that have to be indexed."""
+        """`wake` is called when files were queued for indexing."""
         self._records, self._wake, self._embeddings, self._clock = records, wake, embeddings, clock
 
     async def create(self, owner: str, body: CreateVectorStore, access: KeyAccess = UNRESTRICTED) -> dict[str, object]:
         """
-        Create a store, and queue its first files for indexing, which the key pays for.
+        Create a store, and queue its first files for indexing, charged to the key.
 
-        Raises `NotFound` for an unknown file, and `PermissionDenied` if the key may not use the model of embeddings.
+        Raises `NotFound` for an unknown file, and `PermissionDenied` if the key may not use the embeddings model.
         """
         if body.file_ids:
             self._check_model(access, "file_ids")
@@ -74,12 +74,11 @@ class VectorStores:
         return await self.retrieve(owner, store.id)
 
     async def list(self, owner: str, page: Page) -> dict[str, object]:
-        """Return a page of stores."""
         stores, more = await self._records.stores(owner, page)
         return list_page([store.resource(self._clock()) for store in stores], more)
 
     async def summaries(self, owner: str | None, limit: int) -> Sequence[dict[str, object]]:
-        """Return the last stores of an owner, or of all (None), newest first, without names and what is in them."""
+        """Return the newest stores of an owner, or of all owners (None), without names and content."""
         stores, _ = await self._records.stores(owner, Page(limit))
         return [
             {
@@ -100,7 +99,7 @@ class VectorStores:
         return (await self._store(owner, store_id)).resource(self._clock())
 
     async def update(self, owner: str, store_id: str, body: UpdateVectorStore) -> dict[str, object]:
-        """Change the fields of a store that were sent; raises `NotFound`."""
+        """Update the fields in the request; raises `NotFound`."""
         changes: dict[str, object] = {}
         if body.name is not None:
             changes["name"] = body.name
@@ -126,7 +125,7 @@ class VectorStores:
         access: KeyAccess = UNRESTRICTED,
         account: Account | None = None,
     ) -> dict[str, object]:
-        """Return the chunks of a store that match a query best; raises `NotFound` and `PermissionDenied`."""
+        """Return a store's best chunks for a query; raises `NotFound` and `PermissionDenied`."""
         self._check_model(access, "query")
         store = await self.searchable(owner, store_id)
         results = await self.find(
@@ -151,9 +150,9 @@ class VectorStores:
         ranking: RankingOptions | None = None,
     ) -> Sequence[Ranked]:
         """
-        Return the best `limit` chunks of these stores for any of the queries, best first.
+        Return the best `limit` chunks in these stores for any query, best first.
 
-        The embeddings of the queries are charged to the account; raises `TooManyRequests` if that has no more.
+        Query embeddings are charged to the account. Raises `TooManyRequests` if its limit is exceeded.
         """
         matches = None if filters is None else predicate(filters)
         each = max(50, limit * _CANDIDATES)
@@ -165,7 +164,7 @@ class VectorStores:
     async def add_file(
         self, owner: str, store_id: str, body: AddFile, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
-        """Add a file to a store, and queue it for indexing; raises as `create`."""
+        """Add a file to a store, and queue it for indexing. Raises the same errors as `create`."""
         self._check_model(access, "file_id")
         store = await self._store(owner, store_id)
         await self._add(store, [_new_file(body, access)], places=["file_id"])
@@ -174,7 +173,7 @@ class VectorStores:
     async def files(
         self, owner: str, store_id: str, page: Page, status: str | None, batch_id: str | None = None
     ) -> dict[str, object]:
-        """Return a page of a store's files, or of a batch's; raises `NotFound`."""
+        """Return a page of files in a store, or in a batch; raises `NotFound`."""
         store = await self._store(owner, store_id)
         if status is not None and status not in FILE_STATUSES:
             raise InvalidRequest(f"Invalid 'filter': must be one of {', '.join(FILE_STATUSES)}.", param="filter")
@@ -184,11 +183,11 @@ class VectorStores:
         return list_page([file.resource() for file in files], more)
 
     async def file(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
-        """Return a file of a store; raises `NotFound`."""
+        """Return a file in a store; raises `NotFound`."""
         return (await self._file(await self._store(owner, store_id), file_id)).resource()
 
     async def update_file(self, owner: str, store_id: str, file_id: str, body: UpdateFile) -> dict[str, object]:
-        """Change the attributes of a file in a store; raises `NotFound`."""
+        """Update a file's attributes in a store; raises `NotFound`."""
         store = await self._store(owner, store_id)
         if not await self._records.set_attributes(store, file_id, body.attributes or {}):
             raise no_such_file(file_id)
@@ -201,7 +200,7 @@ class VectorStores:
         return {"id": file_id, "object": "vector_store.file.deleted", "deleted": True}
 
     async def file_content(self, owner: str, store_id: str, file_id: str) -> dict[str, object]:
-        """Return the text of a file in chunks; raises `NotFound`."""
+        """Return a file's text in chunks; raises `NotFound`."""
         store = await self._store(owner, store_id)
         await self._file(store, file_id)
         texts = await self._records.text(store, file_id)
@@ -215,7 +214,7 @@ class VectorStores:
     async def add_batch(
         self, owner: str, store_id: str, body: CreateBatch, access: KeyAccess = UNRESTRICTED
     ) -> dict[str, object]:
-        """Add several files to a store, and queue them for indexing; raises as `create`."""
+        """Add files to a store, and queue them for indexing. Raises the same errors as `create`."""
         self._check_model(access, "files" if body.files is not None else "file_ids")
         store = await self._store(owner, store_id)
         batch_id = _new_id("vsfb")
@@ -230,7 +229,7 @@ class VectorStores:
         return await self._batch(await self._store(owner, store_id), batch_id)
 
     async def cancel_batch(self, owner: str, store_id: str, batch_id: str) -> dict[str, object]:
-        """Cancel the files of a batch that are not indexed yet, and return the batch; raises `NotFound`."""
+        """Cancel a batch's files that are not indexed yet, and return the batch; raises `NotFound`."""
         store = await self._store(owner, store_id)
         await self._records.cancel_batch(store, batch_id)
         return await self._batch(store, batch_id)
@@ -254,7 +253,7 @@ class VectorStores:
     async def _add(
         self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None, *, places: Sequence[str]
     ) -> None:
-        """Add files; `places` are the paths of their ids in the request, for errors."""
+        """Add files. `places` are the JSON paths of their ids, for errors."""
         with _report_unknown_file(files, places):
             await self._records.add(store, files, batch_id)
         self._wake()
@@ -272,7 +271,7 @@ class VectorStores:
         return batch.resource()
 
     async def _embedded(self, texts: Sequence[str], account: Account | None) -> Sequence[Query]:
-        """Return queries with their embeddings; without them if embeddings are off or unavailable."""
+        """Embed queries. If embeddings are off or unavailable, the queries have no vector."""
         if self._embeddings is None:
             return [Query(text) for text in texts]
         if account:
@@ -280,19 +279,19 @@ class VectorStores:
         try:
             vectors = await self._embeddings.queries(texts, account)
         except EmbeddingsUnavailable as error:
-            logger.warning("searched by words alone: %s", error.message)
+            logger.warning("embeddings unavailable; searched by keywords only: %s", error.message)
             return [Query(text) for text in texts]
         return [Query(text, vector, self._embeddings.model) for text, vector in zip(texts, vectors, strict=True)]
 
     def _check_model(self, access: KeyAccess, param: str) -> None:
-        """Raise `PermissionDenied` if a key may not use the model of embeddings, which the field `param` needs."""
+        """Raise `PermissionDenied` if a key may not use the embeddings model; `param` is the field that needs it."""
         if self._embeddings:
             access.check_model(self._embeddings.name, param)
 
 
 @contextmanager
 def _report_unknown_file(files: Sequence[NewStoreFile], places: Sequence[str]) -> Iterator[None]:
-    """Turn `UnknownFiles` into `NotFound`, with the path of the id in the request as `param`."""
+    """Turn `UnknownFiles` into `NotFound`, with the id's JSON path as `param`."""
     try:
         yield
     except UnknownFiles as error:

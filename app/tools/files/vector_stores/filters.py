@@ -1,10 +1,9 @@
 """
-Filters on the attributes of files, in OpenAI's format.
+Filters on file attributes, in OpenAI's format.
 
     {"type": "and", "filters": [{"type": "eq", "key": "year", "value": 2024}, ...]}
 
-A comparison is false if the file does not have the attribute, or if the two values cannot be ordered; `ne` and `nin`
-are true then.
+If the attribute is missing, or the two values cannot be ordered, a comparison is false; `ne` and `nin` are true.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class _Filter(BaseModel):
 
 
 class ComparisonFilter(_Filter):
-    """Compares one attribute with a value."""
+    """Compares an attribute with a value."""
 
     type: Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
     key: Annotated[str, Field(max_length=64)]
@@ -52,7 +51,7 @@ CompoundFilter.model_rebuild()
 
 
 def predicate(condition: ComparisonFilter | CompoundFilter) -> Predicate:
-    """Return a function that returns whether the attributes of a file match the filter."""
+    """Compile a filter into a predicate on a file's attributes."""
     if isinstance(condition, CompoundFilter):
         inner = [predicate(nested) for nested in condition.filters]
         join = all if condition.type == "and" else any

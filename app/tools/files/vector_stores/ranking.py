@@ -1,4 +1,4 @@
-"""Ranking of the candidates of a search."""
+"""Ranking of search candidates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_RESULTS = 50
 
 
 class HybridWeights(BaseModel):
-    """The weights of the embedding and of the words in a score."""
+    """The weights of embedding similarity and text score."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -22,7 +22,7 @@ class HybridWeights(BaseModel):
 
 
 class RankingOptions(BaseModel):
-    """OpenAI's `ranking_options`. All values of `ranker` select the same ranker."""
+    """OpenAI's `ranking_options`. All `ranker` values select the same ranker."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -40,10 +40,10 @@ class Ranked(NamedTuple):
 
 def ranked(candidates: Iterable[Candidate], options: RankingOptions, limit: int) -> list[Ranked]:
     """
-    Return the best `limit` distinct chunks with a score of at least the threshold, best first.
+    Return the best `limit` distinct chunks above the score threshold, best first.
 
-    The score is the weighted mean of the cosine similarity and the text score (the share of the highest possible BM25
-    score); without embeddings it is the text score.
+    The score is the weighted mean of cosine similarity and text score (the fraction of the highest possible BM25
+    score). Without embeddings, it is the text score.
     """
     weights = options.hybrid_search or HybridWeights()
     best: dict[str, Ranked] = {}

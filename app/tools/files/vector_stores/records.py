@@ -1,4 +1,4 @@
-"""The records of vector stores and their files, and the protocol of the store that holds them."""
+"""Records for vector stores and their files, and the protocol for storing them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ DAY = 86400
 
 @dataclass(frozen=True, slots=True)
 class ChunkingStrategy:
-    """The size of a chunk and its overlap with the previous one, in estimated tokens."""
+    """Chunk size and overlap with the previous chunk, in estimated tokens."""
 
     max_tokens: int = 800
     overlap: int = 400
 
     def resource(self) -> dict[str, object]:
-        """Return the strategy as the API shows it."""
         sizes = {"max_chunk_size_tokens": self.max_tokens, "chunk_overlap_tokens": self.overlap}
         return {"type": "static", "static": sizes}
 
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """The number of files of a store or a batch by status."""
+    """File counts by status, for a store or a batch."""
 
     in_progress: int = 0
     completed: int = 0
@@ -37,7 +36,6 @@ class FileCounts:
     cancelled: int = 0
 
     def resource(self) -> dict[str, int]:
-        """Return the counts as the API shows them."""
         counts = {name: getattr(self, name) for name in ("in_progress", "completed", "failed", "cancelled")}
         return {**counts, "total": sum(counts.values())}
 
@@ -59,15 +57,13 @@ class VectorStore:
 
     @property
     def expires_at(self) -> int | None:
-        """The Unix time at which the store expires if it is not used before; None if it does not."""
+        """Unix time at which an unused store expires; None means never."""
         return None if self.expires_days is None else self.last_active_at + self.expires_days * DAY
 
     def expired(self, now: float) -> bool:
-        """Return whether the store has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def resource(self, now: float) -> dict[str, object]:
-        """Return the store as the API shows it."""
         status = "expired" if self.expired(now) else "in_progress" if self.counts.in_progress else "completed"
         after = None if self.expires_days is None else {"anchor": "last_active_at", "days": self.expires_days}
         return {
@@ -90,7 +86,7 @@ class VectorStore:
 class StoreFile:
     """A file in a vector store."""
 
-    id: str  # of the file
+    id: str  # the file's id
     store_id: str
     filename: str
     created_at: int
@@ -101,7 +97,6 @@ class StoreFile:
     strategy: ChunkingStrategy
 
     def resource(self) -> dict[str, object]:
-        """Return the file as the API shows it."""
         return {
             "id": self.id,
             "object": "vector_store.file",
@@ -117,17 +112,17 @@ class StoreFile:
 
 @dataclass(frozen=True, slots=True)
 class NewStoreFile:
-    """A file to be added to a vector store."""
+    """A file to add to a vector store."""
 
     id: str
     attributes: Attributes | None = None
     strategy: ChunkingStrategy = field(default_factory=ChunkingStrategy)
-    key: str = ""  # the name of the key that adds it
+    key: str = ""  # name of the key that adds it
 
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """Files that were added to a vector store together."""
+    """Files added to a vector store together."""
 
     id: str
     store_id: str
@@ -136,7 +131,6 @@ class FileBatch:
     counts: FileCounts
 
     def resource(self) -> dict[str, object]:
-        """Return the batch as the API shows it."""
         status = "in_progress" if self.counts.in_progress else "cancelled" if self.cancelled else "completed"
         return {
             "id": self.id,
@@ -150,13 +144,13 @@ class FileBatch:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A file that a process is indexing into a vector store, under a claim that excludes other processes."""
+    """A file being indexed into a vector store, under a claim that excludes other processes."""
 
     row: int
     claim: str
     attempt: int  # from 1
     owner: str
-    key: str  # the name of the key that has added it
+    key: str  # name of the key that added it
     store_id: str
     file_id: str
     filename: str
@@ -166,7 +160,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """A piece of a file's text, with its embedding as float32 in native byte order, if there is one."""
+    """A text chunk, optionally with its embedding as float32 in native byte order."""
 
     text: str
     vector: bytes | None = None
@@ -174,7 +168,7 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A chunk that matches a search, with its scores: from 0 to 1, or None if not computed."""
+    """A chunk that matches a search, with scores from 0 to 1, or None if not computed."""
 
     id: str
     file: StoreFile
@@ -185,7 +179,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A search query: its text, and its embedding by `model`, if there is one."""
+    """A search query's text, optionally with its embedding by `model`."""
 
     text: str
     vector: bytes | None = None
@@ -193,7 +187,7 @@ class Query:
 
 
 class UnknownFiles(Exception):
-    """Some files to be added do not exist; `index` is the position of the first."""
+    """Some files to add do not exist; `index` is the first one's position."""
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -202,33 +196,35 @@ class UnknownFiles(Exception):
 
 class VectorStoreRecords(Protocol):
     """
-    Stores the vector stores of all owners. Every method raises `FilesUnavailable` if the store cannot be reached.
+    Stores all owners' vector stores. Every method raises `FilesUnavailable` in an outage.
 
-    A file is searchable once it is `completed`, with all of its chunks; never with only some of them.
+    A file is searchable once it is `completed`, with all its chunks; partially indexed files are never searched.
     """
 
     async def create(self, store: VectorStore, files: Sequence[NewStoreFile] = ()) -> None:
-        """Insert a store and queue its first files for indexing; raises `UnknownFiles`, and inserts nothing then."""
+        """Insert a store and queue its first files for indexing; raises `UnknownFiles`, without changes."""
         ...
 
     async def get(self, owner: str, store_id: str) -> VectorStore | None: ...
 
     async def stores(self, owner: str | None, page: Page) -> tuple[list[VectorStore], bool]:
-        """Return a page of an owner's stores, or of all (None), and whether more follow; raises `UnknownCursor`."""
+        """
+        Return a page of stores of an owner, or of all owners (None), and whether more exist; raises `UnknownCursor`.
+        """
         ...
 
     async def update(self, owner: str, store_id: str, changes: Mapping[str, object]) -> bool:
-        """Change `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
+        """Update `name`, `metadata`, `expires_days` or `last_active_at`; return whether the store exists."""
         ...
 
     async def delete(self, owner: str, store_id: str) -> bool: ...
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
         """
-        Add files, as a batch if there is a `batch_id`, and queue them for indexing.
+        Add files, as a batch if `batch_id` is set, and queue them for indexing.
 
-        A file that is already in the store is indexed again. Raises `UnknownFiles`, adding none, if the owner does not
-        have one of them.
+        A file already in the store is indexed again. Raises `UnknownFiles`, without changes, if the owner does not have
+        all the files.
         """
         ...
 
@@ -237,7 +233,7 @@ class VectorStoreRecords(Protocol):
     async def files(
         self, store: VectorStore, page: Page, status: str | None = None, batch_id: str | None = None
     ) -> tuple[list[StoreFile], bool]:
-        """Return a page of files, and whether more follow; raises `UnknownCursor`."""
+        """Return a page of files and whether more exist; raises `UnknownCursor`."""
         ...
 
     async def set_attributes(self, store: VectorStore, file_id: str, attributes: Attributes) -> bool: ...
@@ -247,13 +243,13 @@ class VectorStoreRecords(Protocol):
         ...
 
     async def text(self, store: VectorStore, file_id: str) -> list[str]:
-        """Return the chunks of a file's text, in order; [] if the file has not been indexed."""
+        """Return a file's text chunks, in order; [] if the file is not indexed."""
         ...
 
     async def batch(self, store: VectorStore, batch_id: str) -> FileBatch | None: ...
 
     async def cancel_batch(self, store: VectorStore, batch_id: str) -> bool:
-        """Cancel the files of a batch that are not indexed yet; return whether the batch exists."""
+        """Cancel a batch's files that are not indexed yet; return whether the batch exists."""
         ...
 
     async def search(
@@ -264,17 +260,17 @@ class VectorStoreRecords(Protocol):
         matches: Callable[[Attributes], bool] | None = None,
     ) -> list[Candidate]:
         """
-        Return a store's best `limit` chunks by words, and the best by embedding.
+        Return a store's best `limit` chunks by keywords, and the best by embedding.
 
-        With `matches`, only files are searched whose attributes it accepts.
+        With `matches`, only files whose attributes match are searched.
         """
         ...
 
     async def claim(self, lease: float, excluded: Collection[str] = ()) -> Job | None:
         """
-        Claim the next file to index for `lease` seconds; None if there is none.
+        Claim the next file to index for `lease` seconds; None if the queues are empty.
 
-        It is the oldest file of the owner whose last turn was longest ago; files of `excluded` owners are left.
+        Owners take turns: the longest-waiting owner's oldest file is next. `excluded` owners are skipped.
         """
         ...
 
@@ -283,17 +279,15 @@ class VectorStoreRecords(Protocol):
         ...
 
     async def release(self, job: Job, delay: float = 0, *, failed: bool = False) -> None:
-        """Give up a claim; the file can be claimed again after `delay` seconds. Attempts that `failed` are counted."""
+        """Release a claim. The file can be claimed again after `delay` seconds. Only attempts that `failed` count."""
         ...
 
     async def complete(self, job: Job, chunks: Iterable[TextChunk], model: str = "") -> bool:
         """
-        Store the chunks of a file and mark it as completed; return False, storing none, if the claim was lost.
+        Store a file's chunks and mark it as completed; return False, without changes, if the claim was lost.
 
-        `chunks` is iterated in another thread. `model` is the model of their embeddings.
+        `chunks` is iterated in another thread. `model` is the embeddings model.
         """
         ...
 
-    async def fail(self, job: Job, code: ErrorCode, message: str) -> None:
-        """Mark a file as failed."""
-        ...
+    async def fail(self, job: Job, code: ErrorCode, message: str) -> None: ...

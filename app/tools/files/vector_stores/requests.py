@@ -1,4 +1,4 @@
-"""Request bodies of the vector store endpoints, in OpenAI's shapes."""
+"""Request bodies for the vector store endpoints, in OpenAI's shapes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AttributeValues: TypeAlias = Annotated[
 
 
 class _Body(BaseModel):
-    """A request body: null fields count as absent, unknown ones are kept, so that they can be named."""
+    """A request body. Null fields count as absent; unknown fields are reported in warnings."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -36,14 +36,14 @@ class _Body(BaseModel):
 
 
 class ExpiresAfter(_Body):
-    """`expires_after`: a number of days after the last use of the store."""
+    """`expires_after`: days after the store's last use."""
 
     anchor: Literal["last_active_at"] = "last_active_at"
     days: Annotated[int, Field(ge=1, le=365)]
 
 
 class AutoChunking(_Body):
-    """`chunking_strategy` of the type `auto`: the default sizes."""
+    """`chunking_strategy` with type `auto`: the default sizes."""
 
     type: Literal["auto"] = "auto"
 
@@ -52,7 +52,7 @@ class AutoChunking(_Body):
 
 
 class Sizes(_Body):
-    """The sizes of chunks, in tokens."""
+    """Chunk sizes, in tokens."""
 
     max_chunk_size_tokens: Annotated[int, Field(ge=100, le=4096)] = 800
     chunk_overlap_tokens: Annotated[int, Field(ge=0, le=2048)] = 400
@@ -65,7 +65,7 @@ class Sizes(_Body):
 
 
 class StaticChunking(_Body):
-    """`chunking_strategy` of the type `static`: the caller's sizes."""
+    """`chunking_strategy` with type `static`: the caller's sizes."""
 
     type: Literal["static"]
     static: Sizes
@@ -92,7 +92,7 @@ class CreateVectorStore(_Body):
 
 
 class UpdateVectorStore(BaseModel):
-    """`POST /vector_stores/{id}`; null removes the expiry or metadata, absent fields are unchanged."""
+    """`POST /vector_stores/{id}`. Null removes the expiry or metadata; absent fields are unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -102,7 +102,7 @@ class UpdateVectorStore(BaseModel):
 
 
 class AddFile(_Body):
-    """`POST /vector_stores/{id}/files`, and an entry of a batch."""
+    """`POST /vector_stores/{id}/files`, and an entry in a batch."""
 
     file_id: FileId
     attributes: AttributeValues | None = None
@@ -153,8 +153,7 @@ class SearchVectorStore(_Body):
     filters: AttributeFilter | None = None
     max_num_results: Annotated[int, Field(ge=1, le=MOST_RESULTS)] = 10
     ranking_options: RankingOptions = Field(default_factory=RankingOptions)
-    rewrite_query: bool = False  # queries are not rewritten here
+    rewrite_query: bool = False  # accepted, but queries are never rewritten
 
     def queries(self) -> list[str]:
-        """Return the queries as a list."""
         return [self.query] if isinstance(self.query, str) else self.query

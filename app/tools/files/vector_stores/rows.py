@@ -1,4 +1,4 @@
-"""The rows of vector stores, their files and batches, as the SQL databases return them."""
+"""Converts SQL rows to records: vector stores, their files, and batches."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from app.tools.files.vector_stores.records import ChunkingStrategy, FileBatch, F
 
 
 def encode_fields(value: Mapping[str, object] | None) -> str | None:
-    """Return a column's value for metadata or attributes."""
+    """Encode metadata or attributes for a column."""
     return None if value is None else json.dumps(dict(value))
 
 
 def decode_fields(value: str | None) -> JSONObject | None:
-    """Return metadata or attributes from a column's value."""
+    """Decode metadata or attributes from a column."""
     return None if value is None else json.loads(value)
 
 
 def store_of(row: Row) -> VectorStore:
-    """Return a vector store from its columns, the counts of its files by status, and its size."""
+    """Columns: the store's own, its file counts by status, and its size."""
     store_id, owner, name, description, metadata, days, created_at, last_active_at, *counts, usage = row
     counted = FileCounts(*counts)
     fields = decode_fields(metadata)
@@ -29,13 +29,13 @@ def store_of(row: Row) -> VectorStore:
 
 
 def file_batch_of(row: Row) -> FileBatch:
-    """Return a batch from its columns and the counts of its files by status."""
+    """Columns: the batch's own, and its file counts by status."""
     batch_id, store, created_at, cancelled, *counts = row
     return FileBatch(batch_id, store, created_at, bool(cancelled), FileCounts(*counts))
 
 
 def store_file_of(row: Row) -> StoreFile:
-    """Return a file of a vector store from its columns; the last one is the row's own number."""
+    """The last column, the row number, is ignored."""
     file_id, store, filename, created_at, status, code, message, usage, attributes, max_tokens, overlap, _ = row
     error = (code, message) if code else None
     strategy = ChunkingStrategy(max_tokens, overlap)

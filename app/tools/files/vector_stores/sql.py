@@ -1,6 +1,7 @@
 """
-The operations on vector stores that are the same in all SQL databases; `app.storage.tables` says how statements are
-written. The queue of files to index and their chunks are each database's own.
+Vector store operations shared by the SQL databases.
+
+Each database implements its own queue and chunk storage. `app.storage.tables` describes the statement syntax.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _COUNTS = ", ".join(f"count(*) FILTER (WHERE entries.status = '{status}')" for s
 _TABLE = "antiphon_vector_stores"
 _CHANGEABLE = ("name", "metadata", "expires_days", "last_active_at")
 
-# The beginnings of statements: of the stores, the files of them (entries), and a batch of files.
+# Statement prefixes: stores, their files (entries), and a file batch.
 _STORES = f"""
 SELECT stores.id, owner, name, description, metadata, expires_days, stores.created_at, last_active_at,
     {_COUNTS}, CAST(coalesce(sum(usage_bytes), 0) AS bigint)
@@ -58,7 +59,7 @@ INSERT INTO antiphon_file_batches (id, store, created_at) VALUES ($1, $2, CAST({
 _CANCEL_BATCH = "UPDATE antiphon_file_batches SET cancelled = true WHERE id = $1 AND store = $2 RETURNING {row}"
 _HELD = "{row} = $1 AND claim = $2 AND status = 'in_progress'"
 
-# The queues that have entries, each found by one search in the index; NULL is the last.
+# The non-empty queues, each found by an index lookup. The last row is NULL.
 QUEUES = """
 WITH RECURSIVE queues (queue) AS (
     SELECT min(queue) FROM antiphon_store_files WHERE status = 'in_progress'
@@ -72,26 +73,26 @@ WITH RECURSIVE queues (queue) AS (
 
 
 class StatementParts(NamedTuple):
-    """What differs between the databases in the statements here."""
+    """Database-specific parts of the statements."""
 
-    one_of: str  # that a column is among the values of a list, the first parameter
-    as_list: Callable[[Sequence[str | int]], object]  # the parameter's value
-    until: str  # the time as many seconds from now as the third parameter says
-    cancel_files: str  # cancels the files of a batch that are not indexed yet
+    one_of: str  # condition: a column is in the list, parameter 1
+    as_list: Callable[[Sequence[str | int]], object]  # encodes the list parameter
+    until: str  # the time in as many seconds as parameter 3
+    cancel_files: str  # cancels a batch's files that are not indexed yet
 
 
 class FoundChunk(NamedTuple):
-    """A chunk that matches a search, with its scores: from 0 to 1, or None if not computed."""
+    """A chunk that matches a search, with scores from 0 to 1, or None if not computed."""
 
     id: str
-    file: int  # its row among the files of vector stores
+    file: int  # row in antiphon_store_files
     text: str
     text_score: float | None
     similarity: float | None
 
 
 class SQLVectorStores(ABC):
-    """The part of `VectorStoreRecords` that is the same in all SQL databases."""
+    """`VectorStoreRecords` methods shared by the SQL databases."""
 
     def __init__(self, tables: FileTables, parts: StatementParts) -> None:
         self._tables = tables
@@ -99,21 +100,21 @@ class SQLVectorStores(ABC):
 
     @abstractmethod
     def _insert_files(self, store: VectorStore, files: Sequence[NewStoreFile], batch: int | None) -> Steps[None]:
-        """Queue files of a store for indexing; `batch` is the row of their batch."""
+        """Queue a store's files for indexing; `batch` is their batch's row."""
 
     @abstractmethod
     async def _text_of(self, store_id: str, file: int) -> list[str]:
-        """Return the chunks of a file, in order."""
+        """Return a file's chunks, in order."""
 
     @abstractmethod
     async def _found(
         self, store_id: str, search_query: Query, limit: int, files: Sequence[int] | None
     ) -> Sequence[FoundChunk]:
-        """Return the best `limit` chunks by words and the best by embedding, of these files, or of all (None)."""
+        """Return the best `limit` chunks by keywords and the best by embedding, in these files, or in all (None)."""
 
     @abstractmethod
     async def forget(self, entries: Sequence[Sequence[object]]) -> None:
-        """Remove the chunks of files that were removed from stores, given as (store id, row)."""
+        """Delete the chunks of files removed from stores, given as (store id, row)."""
 
     async def _change(self, statement: str, *values: object) -> Rows:
         return await self._tables.run(lambda: single(statement, *values))
@@ -134,7 +135,7 @@ class SQLVectorStores(ABC):
 
     async def add(self, store: VectorStore, files: Sequence[NewStoreFile], batch_id: str | None = None) -> None:
         def steps() -> Steps[int | None]:
-            # Others who add files to this store wait, and a store that was deleted meanwhile gets none.
+            # Locks the store, so that concurrent additions wait. A store deleted in the meantime gets no files.
             active = f"UPDATE {_TABLE} SET last_active_at = CAST({{now}} AS bigint) WHERE id = $1 RETURNING id"
             if not (yield Statement(active, (store.id,))):
                 return None
@@ -143,7 +144,7 @@ class SQLVectorStores(ABC):
             batch = None
             if batch_id is not None:
                 ((batch,),) = yield Statement(_INSERT_BATCH, (batch_id, store.id))
-            # New rows: this cancels jobs that still read the files under the old ones.
+            # Files get new rows, which cancels jobs that still index the old rows.
             replaced = f"DELETE FROM antiphon_store_files WHERE id {self._parts.one_of} AND store = $2"
             yield Statement(replaced, (self._parts.as_list([file.id for file in files]), store.id))
             yield from self._insert_files(store, files, batch)
@@ -152,9 +153,9 @@ class SQLVectorStores(ABC):
         await self._unless_missing(steps)
 
     def _first_missing(self, store: VectorStore, files: Sequence[NewStoreFile]) -> Steps[int | None]:
-        """Return the position of the first file that the store's owner does not have; None if there is none."""
+        """Return the position of the first file that the store's owner does not have, or None."""
         one_of, as_list, *_ = self._parts
-        # Locked, so that none is deleted before the transaction ends.
+        # Locked until the transaction ends, so that no file is deleted.
         existing = f"SELECT id FROM antiphon_files WHERE id {one_of} AND owner = $2 AND {ALIVE} FOR KEY SHARE"
         rows = yield Statement(existing, (as_list([file.id for file in files]), store.owner))
         found = {file_id for (file_id,) in rows}
@@ -257,7 +258,7 @@ class SQLVectorStores(ABC):
             return []
         found = await self._found(store.id, search_query, limit, files)
         one_of, as_list, *_ = self._parts
-        # Files that are being indexed, or were removed meanwhile, have no row here.
+        # Files being indexed, or just removed, are not in these rows.
         statement = f"{_ENTRIES} WHERE {{row}} {one_of} AND store = $2 AND status = 'completed'"
         rows = await self._tables.fetch(statement, as_list([*{chunk.file for chunk in found}]), store.id)
         completed = {entry[-1]: store_file_of(entry) for entry in rows}
@@ -275,7 +276,6 @@ class SQLVectorStores(ABC):
 
 
 def job_of(row: Row, claim: str) -> Job:
-    """Return the job of a claimed file from its columns."""
     number, attempt, owner, key, store, file_id, max_tokens, overlap, filename, size = row
     strategy = ChunkingStrategy(max_tokens, overlap)
     return Job(number, claim, attempt, owner, key, store, file_id, filename, size, strategy)

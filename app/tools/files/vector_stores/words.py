@@ -1,7 +1,7 @@
 """
-The words of texts and queries, as the indexes of all databases rank them: by BM25.
+Terms in texts and queries, and their BM25 weights. All databases use these functions.
 
-A text is searched by *terms*: words, the parts of `camelCase`, and pairs of characters of scripts without spaces.
+Terms are words, `camelCase` parts, and character pairs in scripts without spaces.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 MAX_TERMS = 32  # per query
-MAX_POSTINGS = 20_000  # occurrences that one search reads; the rarest words come first
-K1 = 1.2  # of BM25: how soon more occurrences of a term in a chunk stop to count
-LENGTH_WEIGHT = 0.75  # of BM25, its `b`: how much longer chunks lose
+MAX_POSTINGS = 20_000  # occurrences read per search, rarest terms first
+K1 = 1.2  # BM25's `k1`: how soon repeated occurrences in a chunk stop counting
+LENGTH_WEIGHT = 0.75  # BM25's `b`: how much longer chunks are penalized
 
-# In scripts without spaces a run of characters is no word; here each character is a word, and a run a phrase.
+# Scripts without spaces: each character is indexed as a word, and a run is searched as a phrase.
 _WIDE = re.compile(r"[\u0e00-\u0fff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff]")
 _WORD = re.compile(r"[^\W_](?:[^\W_]|[\u0300-\u036f\u0900-\u0dff])*")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
-# Stop words of English questions.
+# Stop words in English questions.
 _QUESTION_WORDS = """
     a an and are as at be but by can could did do does for from had has have how i if in into is it its
     me my no not of on or our should so such than that the their them then there these they this to was
@@ -31,21 +31,21 @@ _STOP_WORDS = frozenset(_QUESTION_WORDS.split())
 
 
 def searchable(text: str) -> str:
-    """Return a text with scripts without spaces split into characters, and `camelCase` also into its parts."""
+    """Split scripts without spaces into characters, and append `camelCase` parts."""
     text = _WIDE.sub(r" \g<0> ", text)
     parts = [" ".join(_CAMEL.split(word)) for word in _WORD.findall(text) if _CAMEL.search(word)]
     return f"{text}\n{' '.join(parts)}" if parts else text
 
 
 def terms(text: str) -> list[str]:
-    """Return the distinct terms of a query: words, and pairs of wide characters with a space between."""
+    """Return a query's distinct terms: words, and wide character pairs separated by a space."""
     found = dict.fromkeys(term for word in _WORD.findall(text) for term in _terms_of_word(word))
     significant = [term for term in found if term not in _STOP_WORDS] or [*found]
     return significant[:MAX_TERMS]
 
 
 def stored_terms(text: str) -> tuple[list[str], int]:
-    """Return every term by which queries find a text, as often as it occurs, and the number of words in it."""
+    """Return all terms in a text, repeated as often as they occur, and the number of words."""
     found: list[str] = []
     words = 0
     for word in _WORD.findall(text):
@@ -70,10 +70,10 @@ def _terms_of_word(word: str) -> Iterator[str]:
 
 def affordable(counts: Mapping[str, int]) -> list[str]:
     """
-    Return the terms to search for, the rarest first; `counts` has the number of chunks that contain each.
+    Return the terms to search for, rarest first; `counts` is the number of chunks per term.
 
-    Terms beyond `MAX_POSTINGS` occurrences are left out, unless there are no others: they would take long to read, and
-    BM25 gives them little weight.
+    Terms beyond `MAX_POSTINGS` occurrences are dropped, except for the first: they are slow to read, and BM25 gives
+    them little weight.
     """
     used: list[str] = []
     postings = 0
@@ -86,14 +86,14 @@ def affordable(counts: Mapping[str, int]) -> list[str]:
 
 
 def weight(total: int, count: int) -> float:
-    """Return the inverse document frequency of a term in `count` of `total` chunks, by Lucene's formula: above 0."""
+    """Lucene's inverse document frequency, always above 0, for a term in `count` of `total` chunks."""
     return math.log(1 + (total - count + 0.5) / (count + 0.5))
 
 
 def highest_score(total: int, counts: Mapping[str, int]) -> float:
     """
-    Return the highest BM25 score that a chunk could have.
+    Return the highest possible BM25 score.
 
-    Terms that no chunk contains count, with the highest weight: a chunk without them fits less well.
+    Terms in no chunk count too, with the highest weight: a chunk without them is a worse match.
     """
     return sum(weight(total, count) for count in counts.values()) * (K1 + 1)

@@ -387,7 +387,7 @@ async def test_reading_of_a_file_whose_renewal_fails_ends(
         records: Any = Unrenewable(store.vector_stores)
         ingestion = Ingestion(store, records, embeddings, lease=3)
         ingestion.start(lambda key: PAID)
-        while "was not read" not in caplog.text:
+        while "was not indexed" not in caplog.text:
             await asyncio.sleep(0.01)
         assert records.renewals and server.requests
         assert not [task for task in asyncio.all_tasks() if "Ingestion._read()" in repr(task)]
@@ -510,7 +510,7 @@ async def test_file_whose_embeddings_are_refused_for_hours_fails(database: FileP
         server.refusals, server.refusal_headers = [200, 429], {"Retry-After": "7200"}
         embeddings = await stack.enter_async_context(model(server))
         file = await indexed(server, store, embeddings)
-        assert file.error == ("server_error", "The backend returned no embeddings: it answered with status 429.")
+        assert file.error == ("server_error", "The backend returned no embeddings: status 429.")
         assert len(server.requests) == 2
 
 
@@ -530,7 +530,7 @@ async def test_file_whose_embeddings_fail_in_every_attempt_fails(database: FileP
         server.refusals = [200, *[400] * ATTEMPTS]
         embeddings = await stack.enter_async_context(model(server))
         file = await indexed(server, store, embeddings, retry=0.01)
-        assert file.error == ("server_error", "The backend returned no embeddings: it answered with status 400.")
+        assert file.error == ("server_error", "The backend returned no embeddings: status 400.")
         assert len(server.requests) == 1 + ATTEMPTS
 
 

@@ -1,6 +1,6 @@
 """
-Programs that run inside a sandbox: `supervisor.py`, which serves the server's requests, `archive.py`, with which it
-packs files, and `worker.py`, which runs the model's code.
+Programs that run inside a sandbox.
 
-All are copied into the sandbox and run by the Python under `/usr`, so they use only the standard library.
+`supervisor.py` serves the server's requests, `archive.py` packs files, and `worker.py` runs the model's code. All are
+copied into the sandbox and run by the Python under `/usr`, so they use only the standard library.
 """

@@ -1,9 +1,8 @@
 """
-Packs a folder into a stream of bytes, and unpacks it in another sandbox: files, folders and links, with modes and
-times.
+Packs a folder into a byte stream, and unpacks it in another sandbox: files, folders and links, with modes and times.
 
-The stream is a sequence of entries: the length of a header (4 bytes), the header as a JSON object, and the file's data
-in the header's extents, which leave out holes.
+The stream is a sequence of entries: header length (4 bytes), header (a JSON object), and file data for the header's
+extents, which exclude holes.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ _PIECE = 512 * 1024  # bytes per read
 
 
 def pack(root: str) -> Iterator[bytes]:
-    """Yield the stream of a folder. Nothing may write to it meanwhile; what cannot be read is left out."""
-    links: dict[int, str] = {}  # path of the first name of a file with several, by its inode
+    """Yield a folder's stream. Nothing may write to the folder concurrently. Unreadable files are skipped."""
+    links: dict[int, str] = {}  # first path by inode, for files with several names
     folders = [""]
     while folders:
         folder = folders.pop()
@@ -60,10 +59,10 @@ def _pack_file(path: str, header: dict[str, Any], size: int) -> Iterator[bytes]:
 
 
 def _extents(fd: int, size: int) -> list[tuple[int, int]]:
-    """Return start and end of each part of a file that is not a hole."""
+    """Return start and end of each data extent, excluding holes."""
     extents: list[tuple[int, int]] = []
     end = 0
-    with contextlib.suppress(OSError):  # there is no more data
+    with contextlib.suppress(OSError):  # no more data
         while end < size:
             start = os.lseek(fd, end, os.SEEK_DATA)
             end = min(os.lseek(fd, start, os.SEEK_HOLE), size)
@@ -77,15 +76,15 @@ def _head(header: dict[str, Any]) -> bytes:
 
 
 class Unpacker:
-    """Writes what `pack` has made into a folder, as it arrives."""
+    """Unpacks a stream into a folder as it arrives."""
 
     def __init__(self, root: str) -> None:
         self._root = root
         self._data = bytearray()
-        self._finish: list[tuple[str, dict[str, Any]]] = []  # folders, whose modes and times are set at the end
+        self._finish: list[tuple[str, dict[str, Any]]] = []  # folders, whose modes and times are set last
         self._file: int | None = None
         self._header: dict[str, Any] = {}
-        self._extents: list[list[int]] = []  # what remains of the file
+        self._extents: list[list[int]] = []  # remaining extents of the current file
 
     def feed(self, data: bytes) -> None:
         """Write the next part of the stream."""
@@ -94,12 +93,12 @@ class Unpacker:
             pass
 
     def close(self) -> None:
-        """Set modes and times of the folders."""
+        """Set the folders' modes and times."""
         for path, header in reversed(self._finish):
             self._set(path, header)
 
     def _read_head(self) -> bool:
-        """Begin the next entry; return False if more data is needed."""
+        """Start the next entry; return False if more data is needed."""
         size = int.from_bytes(self._data[:4], "big")
         if len(self._data) < 4 or len(self._data) < 4 + size:
             return False
@@ -120,7 +119,7 @@ class Unpacker:
         return True
 
     def _write_data(self) -> bool:
-        """Write what has arrived of the file; return False if more data is needed."""
+        """Write available file data; return False if more data is needed."""
         assert self._file is not None
         while self._extents:
             if not self._data:

@@ -1,13 +1,13 @@
 """
-PID 1 of a sandbox. It reads requests, one JSON object per line, and answers each with one line.
+PID 1 in a sandbox. Reads requests, one JSON object per line, and answers each with a line.
 
-It starts the worker and shell commands, limits their time and output, and reads and writes files. All other processes
-are stopped (SIGSTOP) between calls, so that a sandbox uses CPU only during a call; a filter of system calls denies them
-everything that would continue them.
+The supervisor starts the worker and shell commands, limits their time and output, and reads and writes files. It stops
+all other processes (SIGSTOP) between calls, so that a sandbox uses CPU only during a call. A seccomp filter denies
+these processes all means to resume each other.
 
-Code in the sandbox runs as the same user. It cannot open this process's memory and files, since the process is not
-dumpable, and the kernel discards its signals, since the process is PID 1. As PID 1 it reaps orphans, and all other
-processes end with it. The server does not trust it nevertheless.
+Code in the sandbox runs as the same user. It cannot open the supervisor's memory and files, since the supervisor is not
+dumpable, and the kernel discards its signals to PID 1. As PID 1, the supervisor reaps orphans, and all other processes
+end with it. The server does not trust it nevertheless.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from typing import Any, ClassVar
 from .archive import Unpacker, pack
 
 _DATA = "/mnt/data"
-_MAX_REPLY = 24 * 1024 * 1024  # bytes of the worker's reply to one run, with images
-_MAX_FILES = 1000  # in a list of files
-_MAX_DEPTH = 16  # of nested folders in a list of files
+_MAX_REPLY = 24 * 1024 * 1024  # bytes in the worker's reply, with images
+_MAX_FILES = 1000  # in a file list
+_MAX_DEPTH = 16  # nested folders in a file list
 _PIECE = 65536
-_FREEZE_SECONDS = 3.0  # in which all processes have to stop
-_LOOK_INTERVAL = 0.001  # seconds between two looks at them
-_EXITING = 0x4  # PF_EXITING, of the kernel's flags of a thread
+_FREEZE_SECONDS = 3.0  # for all processes to stop
+_LOOK_INTERVAL = 0.001  # seconds between checks
+_EXITING = 0x4  # PF_EXITING in a thread's kernel flags
 _CODE_FILTER = "/run/sandbox/code.seccomp"
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 4, 22, 2
 _TGKILL = {"x86_64": 234, "aarch64": 131}[os.uname().machine]
@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class _Output:
-    """The output of a process, cut off at a limit in bytes."""
+    """A process's output, truncated at a limit in bytes."""
 
     def __init__(self, fd: int, limit: int) -> None:
         os.set_blocking(fd, False)
@@ -72,17 +72,17 @@ class _Output:
 
 
 class _Ended:
-    """Wakes `select` when a child process has ended, and reaps the orphans that the kernel hands to PID 1."""
+    """Wakes `select` when a child process ends, and reaps orphans inherited by PID 1."""
 
     def __init__(self) -> None:
         self.fd, write = os.pipe()
         for fd in (self.fd, write):
             os.set_blocking(fd, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler nothing is written
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler, the wakeup descriptor is not written
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
     def reap(self, *started: subprocess.Popen[bytes]) -> None:
-        """Reap all processes that have ended; those in `started` keep their exit codes."""
+        """Reap all ended processes; those in `started` retain their exit codes."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.fd, _PIECE)
         with contextlib.suppress(ChildProcessError):
@@ -127,14 +127,14 @@ class _Supervisor:
         self._control, self._answers = control, answers
         self._buffer = b""
         self._worker: _Worker | None = None
-        self._lost = ""  # what was lost since the latest call: `variables`, or `files` too
-        self._paths: dict[str, str] = {}  # of the latest list, by the listed form, which is UTF-8
+        self._lost = ""  # state lost since the latest call: `variables`, or `files` (which includes variables)
+        self._paths: dict[str, str] = {}  # actual paths in the latest file list, by their listed UTF-8 form
         self._packed: Iterator[bytes] = iter(())
         self._unpacker: Unpacker | None = None
         self._ended = _Ended()
 
     def serve(self) -> None:
-        """Answer requests until the server closes its end."""
+        """Answer requests until the server closes the pipe."""
         while True:
             line = self._line()
             if line is None:
@@ -161,7 +161,7 @@ class _Supervisor:
             data = data[os.write(self._answers, data) :]
 
     def _stop_requested(self) -> bool:
-        """Read a request that arrives during another one; True for `stop`, and at the end of the stream."""
+        """Read a request that arrives during another; True for `stop` and at the end of the stream."""
         line = self._line()
         return line is None or json.loads(line).get("op") == "stop"
 
@@ -217,15 +217,15 @@ class _Supervisor:
             answer["images"] = json.loads(reply).get("images", [])
         else:
             self._drop_worker()
-            self._lost = ""  # which the caller sees from `ended`
+            self._lost = ""  # `ended` already tells the caller
         return answer
 
     def _kill(self) -> int | None:
-        """Kill every other process, and return the worker's exit code if it had already exited."""
+        """Kill all other processes; return the worker's exit code if it had already exited."""
         code = self._worker.process.poll() if self._worker else None
         signal_all(signal.SIGKILL)
         deadline = time.monotonic() + _FREEZE_SECONDS
-        while _running_threads() and time.monotonic() < deadline:  # large ones take their time
+        while _running_threads() and time.monotonic() < deadline:  # large processes end slowly
             time.sleep(_LOOK_INTERVAL)
         return code
 
@@ -279,7 +279,7 @@ class _Supervisor:
             "stderr": outputs[1].text(),
             "lost": self._lost,
         }
-        self._lost = self._lost and "variables"  # of which the next Python call tells
+        self._lost = self._lost and "variables"  # reported by the next Python call
         process.stdout.close()
         process.stderr.close()
         return answer
@@ -287,7 +287,7 @@ class _Supervisor:
     # Files.
 
     def do_files(self, request: dict[str, object]) -> dict[str, object]:
-        """List regular files; symbolic links are neither listed nor followed."""
+        """List regular files. Symbolic links are neither listed nor followed."""
         files: list[dict[str, object]] = []
         self._paths.clear()
         folders = [(_DATA, 0)]
@@ -332,7 +332,7 @@ class _Supervisor:
         return {}
 
     def do_pack(self, request: dict[str, Any]) -> dict[str, object]:
-        """Return the next part of all files as a stream; without `data` at its end."""
+        """Return the next part of a stream with all files; without `data` at the end."""
         if request["first"]:
             self._packed = pack(_DATA)
         data = bytearray()
@@ -341,7 +341,7 @@ class _Supervisor:
         return {"data": base64.b64encode(data).decode()} if data else {}
 
     def do_unpack(self, request: dict[str, Any]) -> dict[str, object]:
-        """Write the next part of such a stream; without `data` this was the last one."""
+        """Write the next part of a stream; a request without `data` ends it."""
         self._unpacker = self._unpacker or Unpacker(_DATA)
         if "data" in request:
             self._unpacker.feed(base64.b64decode(request["data"]))
@@ -351,7 +351,7 @@ class _Supervisor:
         return {}
 
     def do_resumed(self, request: dict[str, Any]) -> dict[str, object]:
-        """Note what the container has lost since it ran in another sandbox, for the answer to the next call."""
+        """Record the state lost since the container's previous sandbox, for the next call's answer."""
         self._lost = request["lost"]
         return {}
 
@@ -361,18 +361,18 @@ class _Supervisor:
 
 
 def signal_all(number: int) -> None:
-    """Send a signal to every other process of the sandbox, including new forks."""
-    with contextlib.suppress(ProcessLookupError):  # there are no other processes
+    """Send a signal to all other processes in the sandbox, including new forks."""
+    with contextlib.suppress(ProcessLookupError):  # no other processes
         os.kill(-1, number)
 
 
 def freeze() -> bool:
     """
-    Stop every other process; return False if some still run after `_FREEZE_SECONDS`.
+    Stop all other processes; return False if some still run after `_FREEZE_SECONDS`.
 
-    One signal is not enough: while the first thread of a process is in `vfork`, the others do not see it, and the end
-    of one process continues stopped ones (SIGCONT to an orphaned process group, or on the end of a terminal). So each
-    thread is signalled until two looks in a row find none that runs. Then none can continue another, either.
+    A single signal is not enough. While a process's first thread is in `vfork`, its other threads do not receive it.
+    And a process that ends can resume stopped ones (SIGCONT to an orphaned process group, or when a terminal closes).
+    So each thread is signalled until two consecutive checks find no running thread. Then none can resume another.
     """
     deadline, still = time.monotonic() + _FREEZE_SECONDS, 0
     while still < 2:
@@ -389,16 +389,17 @@ def freeze() -> bool:
 
 
 def _running_threads() -> list[tuple[int, int]]:
-    """Return process and thread id of all threads that have neither stopped nor ended, except this process's."""
+    """Return (process id, thread id) for all running threads, except this process's."""
     threads: list[tuple[int, int]] = []
     for pid in os.listdir("/proc"):
         if not pid.isdigit() or int(pid) == os.getpid():
             continue
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/stat") as file:
                     fields = file.read().rpartition(")")[2].split()
-                    # Uninterruptible (D) is a process in `vfork`, which stops on its return; or one that is ending.
+                    # Uninterruptible (D) is a process in `vfork`, which stops on its return, or a process that is
+                    # exiting.
                     if fields[0] not in "TtZX" and (fields[0] != "D" or int(fields[6]) & _EXITING):
                         threads.append((int(pid), int(thread)))
     return threads
@@ -411,16 +412,16 @@ class _Instructions(ctypes.Structure):
 
 
 def confine() -> None:
-    """Deny this process, which is to run code, what would continue stopped processes."""
+    """Deny this process, before it runs code, all means to resume stopped processes."""
     with open(_CODE_FILTER, "rb") as file:
         program = file.read()
     instructions = _Instructions(len(program) // 8, program)
     if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(instructions), 0, 0):
-        raise OSError(ctypes.get_errno(), "the filter of system calls was refused")
+        raise OSError(ctypes.get_errno(), "the seccomp filter was refused")
 
 
 def _bound(options: dict[str, Any]) -> None:
-    """Limit this process and its children; the hard limits cannot be raised again."""
+    """Set hard limits on this process and its children."""
     limits = {
         resource.RLIMIT_AS: options["memory"],
         resource.RLIMIT_FSIZE: options["disk"],
@@ -435,15 +436,15 @@ def _bound(options: dict[str, Any]) -> None:
 
 
 def supervise() -> None:
-    """Serve the requests of the server until it closes its end."""
+    """Serve the server's requests until it closes the pipe."""
     options = json.loads(sys.argv[1])
     control, answers = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     if os.getpid() != 1 or _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
-        raise OSError("the supervisor is not protected from code of the same user")
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel discards it, as all signals that PID 1 does not catch
+        raise OSError("the supervisor is not protected from code with the same user")
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the kernel discards signals that PID 1 does not catch
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _bound(options)
     supervisor = _Supervisor(control, answers)

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 _NAME = "sandbox_figures"  # the matplotlib backend
 _MAX_IMAGES = 10  # per cell
-_MAX_IMAGE_BYTES = 16 * 1024 * 1024  # of all images of a cell, in base64
+_MAX_IMAGE_BYTES = 16 * 1024 * 1024  # per cell, base64-encoded
 
 _BACKEND = f"""
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
@@ -69,7 +69,7 @@ def collect_figures() -> None:
 
 
 class Cells:
-    """The cells of one conversation, one per call, which share a namespace."""
+    """A conversation's cells, one per call, in a shared namespace."""
 
     def __init__(self) -> None:
         self._module = types.ModuleType("__main__")
@@ -77,7 +77,7 @@ class Cells:
         sys.modules["__main__"] = self._module
 
     def run(self, code: str) -> None:
-        """Run a cell; the traceback of an exception is printed."""
+        """Run a cell. An exception's traceback is printed."""
         self._count += 1
         name = f"<cell {self._count}>"
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
